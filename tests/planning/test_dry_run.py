@@ -212,10 +212,43 @@ def test_a_schema_that_was_taken_from_the_data_is_refused() -> None:
             dp.planning.dry_run(model, about, num_records=400, epsilon=1.0)
 
 
-def test_persons_of_several_rows_are_not_invented() -> None:
-    several = Schema(columns=SCHEMA.columns, target="sick", person="id", max_rows=4)
-    with pytest.raises(ValueError, match="no dry run of persons with up to 4 rows"):
-        template_of(several)
+SEVERAL = Schema(columns=SCHEMA.columns, target="sick", person="id", max_rows=4)
+
+
+def test_persons_of_several_rows_are_invented_with_their_padding() -> None:
+    template = template_of(SEVERAL)
+    x, y, mask = template.draw(np.random.default_rng(0), 500)
+    assert (x.shape, y.shape, mask.shape) == ((500, 4, 2), (500, 4), (500, 4))
+    assert not x[~mask].any()
+    counts = mask.sum(axis=1)
+    assert set(counts) == {1, 2, 3, 4}
+    assert (mask == (np.arange(4) < counts[:, None])).all()
+    # The model sets padding to zero, so that what it observes is no longer the argument itself.
+    inventor = Inventor(logistic_regression, template, ("intercept", "weights"), jax.random.key(0))
+    assert inventor.observed == {"y": 1}
+    _, y, mask = inventor.table(1.0, 300, 100, seed=1).rows
+    assert not y[~mask].any()
+    assert 0.1 < y[mask].mean() < 0.9
+
+
+def test_of_persons_an_argument_that_is_observed_otherwise_is_refused() -> None:
+    def model(x: Any, y: Any, mask: Any) -> None:
+        w = numpyro.sample("w", dist.Normal(0, 1))
+        with numpyro.plate("persons", x.shape[0], dim=-2), numpyro.plate("rows", x.shape[1], dim=-1):
+            numpyro.sample("y", dist.Normal(w * x[..., 0], 1.0).mask(mask), obs=jnp.where(mask, 2 * y, 0.0))
+
+    with pytest.raises(ValueError, match="none of its arguments as they are"):
+        Inventor(model, template_of(SEVERAL), ("w",), jax.random.key(0))
+
+
+@pytest.mark.exhaustive
+def test_a_dry_run_of_persons_with_several_rows() -> None:
+    options = {"num_records": 400, "epsilon": 8.0, "grid": SMALL, "epsilons": (30.0,), "progress_bar": False}
+    several = dp.planning.dry_run(logistic_regression, SEVERAL, strengths=(2.0,), **options)
+    assert "400 persons with up to 4 rows each" in str(several)
+    assert several.proposed.mean("AUC", "non_private") > several.proposed.mean("AUC", "blind") + 0.05
+    twin = dp.planning.dry_run(MixtureOfProducts(SEVERAL, components=2, slices=4), strengths=(1.0,), **options)
+    assert math.isfinite(twin.proposed.lost)
 
 
 def test_a_dry_run_loads_no_reader_of_tables() -> None:

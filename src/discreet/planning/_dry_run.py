@@ -159,6 +159,7 @@ class DryRun:
         verdict: "good", "costly", "strong effects only", "little" or "hopeless".
         why: The verdict in words, with the numbers behind it and what would help.
         complete: False where Ctrl-C stopped it: then settings are missing, and `proposed` may be of the search's tables.
+        unit: What a record is, in the plural.
     """
 
     plan: PrivacyPlan
@@ -170,6 +171,7 @@ class DryRun:
     verdict: str
     why: str
     complete: bool
+    unit: str = "records"
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -181,7 +183,7 @@ class DryRun:
         """The proposal and the results to expect."""
         plan, setting = self.plan, self.proposed.setting
         lines = [
-            f"Proposed for ε = {self.epsilon:g}, δ = {plan.target_delta:g} and {plan.num_records:,} records: "
+            f"Proposed for ε = {self.epsilon:g}, δ = {plan.target_delta:g} and {plan.num_records:,} {self.unit}: "
             f"{setting.num_steps:,} steps at rate {setting.rate:g}, clipping norm {setting.clipping_norm:g}, learning rate "
             f"{setting.learning_rate:g} (noise multiplier {plan.noise_multiplier:.3g}).",
             "",
@@ -263,7 +265,7 @@ class DryRun:
         axes.set_xticks(epsilons, [f"{x:g}" for x in epsilons])
         axes.minorticks_off()
         axes.set(xlabel="ε", ylabel=f"{measure}, invented tables")
-        axes.set_title(f"Expected at {self.plan.num_records:,} records: {self.verdict}", fontsize=_SHORT)
+        axes.set_title(f"Expected at {self.plan.num_records:,} {self.unit}: {self.verdict}", fontsize=_SHORT)
         axes.legend(frameon=False)
         return axes
 
@@ -489,7 +491,37 @@ def dry_run(
         verdict=verdict,
         why=in_words(verdict, proposed, curve, epsilon, stage.num_parameters),
         complete=complete,
+        unit="records" if (schema := _schema_of(model, about)) is None else unit_of(schema),
     )
+
+
+def in_another_order(target: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    """Half a table further on; of persons with several rows among the rows that there are.
+
+    >>> in_another_order(np.array([[1, 0], [2, 3], [4, 0]]), np.array([[True, False], [True, True], [True, False]])).tolist()
+    [[3, 0], [4, 1], [2, 0]]
+    """
+    there = np.s_[:] if mask is None else mask
+    moved = target.copy()
+    moved[there] = np.roll(target[there], len(target[there]) // 2, axis=0)
+    return moved
+
+
+def _schema_of(model: Any, about: Any) -> Schema | None:
+    found = model.schema if isinstance(model, MixtureOfProducts) else about
+    return found if isinstance(found, Schema) else None
+
+
+def unit_of(schema: Schema) -> str:
+    """What a record of such a table is, in the plural.
+
+    >>> from discreet.tables import schema_from_bounds
+    >>> unit_of(schema_from_bounds("age=17:90"))
+    'records'
+    """
+    if schema.max_rows > 1:
+        return f"persons with up to {schema.max_rows} rows each"
+    return "records" if schema.person is None else "persons"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -561,15 +593,16 @@ class _Stage:
         width = sum(math.prod(x.shape[1:]) for x in example)
         num_rows = min(num_records, max(1_000, _MOST_CELLS // width))
         held_out = min(_MOST_HELD_OUT, max(500, num_records))
-        judge = Judge.of(objective, dict(inventor.observed), twin, start, example)
+        judge = Judge.of(objective, dict(inventor.observed), twin, start, example, template.mask)
         fitter = Fitter(objective, start, num_records, twin, _contrasts(model, about))
         return cls(inventor, fitter, judge, num_records, epsilon, delta, num_rows, held_out)
 
     @property
     def answer(self) -> int | None:
         """The argument that the model explains by others; None where it explains all of them."""
-        places = set(self.inventor.observed.values())
-        return next(iter(places)) if len(places) == 1 and len(self.inventor.template.limits) > 1 else None
+        places, template = set(self.inventor.observed.values()), self.inventor.template
+        arguments = len(template.limits) - (template.mask is not None)
+        return next(iter(places)) if len(places) == 1 and arguments > 1 else None
 
     def prepared(self, strength: float, seed: int, grid: Grid) -> _Prepared:
         """Invent a table, and fit it without noise."""
@@ -586,7 +619,8 @@ class _Stage:
         blind = self.fitter.start
         if self.answer is not None:
             # The same target in another order: what can be known without the relation.
-            rows = [np.roll(x, len(x) // 2, axis=0) if i == self.answer else x for i, x in enumerate(table.rows)]
+            rows, mask = list(table.rows), self.inventor.template.mask
+            rows[self.answer] = in_another_order(rows[self.answer], None if mask is None else rows[mask])
             blind = self.fitter.fit_without_noise(rows, steps, rate, _UNLIMITED_RATES[0], key)
         self.bar.update()
         return _Prepared(table, best[0], self.judge(blind, table), best[1], seed)

@@ -185,7 +185,7 @@ class Fitter:
 
     def clipped_sum(self, u: Any, rows: Sequence[Array], mask: Array, norm: Any, key: PRNGKeyArray) -> Any:
         """The sum of the clipped gradients of the rows that the mask keeps, as the engine that `DPSVI` uses has it."""
-        if self.twin is not None and is_bare(u):
+        if self.twin is not None and self.twin.schema.max_rows == 1 and is_bare(u):
             return clipped_sum(self.twin.levels.sizes, u, rows[0], mask, norm)
         objective, count = self.objective, rows[0].shape[0]
         keys = jax.random.split(key, count) if objective.uses_key else None

@@ -165,6 +165,7 @@ class Template:
     draw: Callable[[np.random.Generator, int], list[np.ndarray]]
     limits: tuple[Limits, ...]  # For each argument, the bounds to which invented numbers are clipped; None: no bounds
     discrete: tuple[bool, ...]  # For each argument, whether its numbers are classes or counts
+    mask: int | None = None  # The argument that says which rows a person has, where a record is a person with several
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,41 +207,40 @@ def template_of(about: Schema | Sequence[jax.ShapeDtypeStruct]) -> Template:
 
 
 def template_of_twin(twin: MixtureOfProducts) -> Template:
-    """A row of levels a record; all of them are the model's to invent."""
+    """The levels of a record's cells; all of them are the model's to invent."""
     refuse_inferred(twin.schema)
-    _refuse_several_rows(twin.schema)
+    shape = twin.placeholder[0].shape[1:-1]
 
     def draw(rng: np.random.Generator, rows: int) -> list[np.ndarray]:
-        levels = [rng.integers(size, size=rows) for size in twin.levels.sizes]
-        return [np.stack(levels, axis=1).astype(np.int32)]
+        levels = [rng.integers(size, size=(rows, *shape)) for size in twin.levels.sizes]
+        return [np.stack(levels, axis=-1).astype(np.int32)]
 
     return Template(draw, (None,), (False,))
 
 
-def _refuse_several_rows(schema: Schema) -> None:
-    if schema.max_rows > 1:
-        raise ValueError(
-            f"there is no dry run of persons with up to {schema.max_rows} rows yet: leave max_rows out for it, which understates "
-            f"what a fit reaches, and multiply the clipping norm that it proposes by about {math.sqrt(schema.max_rows):.2g}"
-        )
-
-
 def _from_schema(schema: Schema) -> Template:
     refuse_inferred(schema)
-    _refuse_several_rows(schema)
-    target = schema.target_column
+    target, most = schema.target_column, schema.max_rows
 
-    def draw(rng: np.random.Generator, rows: int) -> list[np.ndarray]:
-        x = np.concatenate([_features(column, rng, rows) for column in schema.features], axis=1)
-        return [x] if target is None else [x, np.zeros(rows, np.float32)]
+    def draw(rng: np.random.Generator, records: int) -> list[np.ndarray]:
+        x = np.concatenate([_features(column, rng, records * most) for column in schema.features], axis=1)
+        shape = (records,) if most == 1 else (records, most)
+        arrays = [x.reshape(*shape, -1)] + ([] if target is None else [np.zeros(shape, np.float32)])
+        if most == 1:
+            return arrays
+        # Persons have from one row to all, any number alike often.
+        mask = np.arange(most) < rng.integers(1, most, (records, 1), endpoint=True)
+        return [arrays[0] * mask[..., None], *arrays[1:], mask]
 
-    if target is None:
-        return Template(draw, ((-1.0, 1.0),), (False,))
-    if target.kind in (Kind.REAL, Kind.DATE):
-        limits = (-1.0, 1.0)
-    else:
-        limits = target.limits if target.kind.has_bounds else (0.0, len(target.categories) - 1.0)
-    return Template(draw, ((-1.0, 1.0), limits), (False, target.kind not in (Kind.REAL, Kind.DATE)))
+    limits, discrete = [(-1.0, 1.0)], [False]
+    if target is not None:
+        number = target.kind in (Kind.REAL, Kind.DATE)
+        bounds = target.limits if target.kind.has_bounds else (0.0, len(target.categories) - 1.0)
+        limits.append((-1.0, 1.0) if number else bounds)
+        discrete.append(not number)
+    if most == 1:
+        return Template(draw, tuple(limits), tuple(discrete))
+    return Template(draw, (*limits, None), (*discrete, False), mask=len(limits))
 
 
 def widths_of(schema: Schema) -> list[int]:
@@ -270,11 +270,15 @@ def _features(column: Column, rng: np.random.Generator, rows: int) -> Float[np.n
     return block.astype(np.float32)
 
 
-def _place_of(observed: Any, name: str, arguments: Sequence[Any]) -> int:
-    """The position of the argument observed at a site."""
+def _place_of(observed: Any, name: str, arguments: Sequence[Any], mask: np.ndarray | None = None) -> int:
+    """The position of the argument observed at a site: it itself, or with a mask an array that equals it in all rows that exist."""
     for place, argument in enumerate(arguments):
         if argument is observed:
             return place
+        if mask is not None and argument is not mask and np.shape(argument) == np.shape(observed):
+            there, seen = np.asarray(argument)[mask], np.asarray(observed)[mask]
+            if there.size and np.array_equal(there, seen):
+                return place
     raise ValueError(
         f"The model observes something at {name!r} that is none of its arguments as they are, but computed from them, or a "
         "constant, so no table can be invented from the model. Pass the observations as an argument of their own."
@@ -288,8 +292,11 @@ class Inventor:
         """Find what the model observes, and draw from its prior; ValueError where no table can be drawn from it."""
         self.model, self.template, self.latents = model, template, tuple(latents)
         self.observed: dict[str, int] = {}
+        arguments = template.draw(np.random.default_rng(0), 2)
         try:
-            drawn = self._prior_draws(template.draw(np.random.default_rng(0), 2), key)
+            if template.mask is not None:
+                self.observed = self._observed_with_padding(arguments, key)
+            drawn = self._prior_draws(arguments, key)
         except NotImplementedError as error:
             raise ValueError(
                 "The model's prior or its observations cannot be drawn, so no table can be invented from it: an improper "
@@ -312,7 +319,9 @@ class Inventor:
         }
         best = 0
         if not self._never_silly(features):
-            tried = self._try(candidates, [x[:_ROWS_TO_JUDGE] for x in features], key)
+            few = [x[:_ROWS_TO_JUDGE] for x in features]
+            # Of rows that no person has, nothing is judged, and nothing is observed.
+            tried = {at: self._there(np.asarray(x), few) for at, x in self._try(candidates, few, key).items()}
             silly = np.array([self._silliness({at: x[i] for at, x in tried.items()}) for i in range(_CANDIDATES)])
             # The first that is not silly, or the least silly one.
             best = int(np.argmax(silly <= max(_TOLERATED, silly.min())))
@@ -321,8 +330,15 @@ class Inventor:
         for i, limits in enumerate(self.template.limits):
             if limits is not None and i in drawn:
                 complete[i] = np.clip(complete[i], *limits)
+            if i in drawn and self.template.mask is not None:
+                mask = features[self.template.mask]
+                complete[i] = np.where(mask.reshape(mask.shape + (1,) * (complete[i].ndim - 2)), complete[i], 0)
         rows, held_out = [x[:num_rows] for x in complete], [x[num_rows:] for x in complete]
         return InventedTable(rows, held_out, truth, strength)
+
+    def _there(self, drawn: np.ndarray, arguments: Sequence[np.ndarray]) -> np.ndarray:
+        """Each candidate's draws for the rows that exist."""
+        return drawn if self.template.mask is None else drawn[:, arguments[self.template.mask]]
 
     def _never_silly(self, features: Sequence[np.ndarray]) -> bool:
         """True if any draw is acceptable, as levels are. Trying candidates takes seconds of compilation."""
@@ -353,8 +369,28 @@ class Inventor:
         unobserved = Unobserved(self.model)
         seeded = handlers.substitute(handlers.seed(unobserved, key), substitute_fn=from_u)
         trace = handlers.trace(seeded).get_trace(*arguments)
-        self.observed = {name: _place_of(x, name, arguments) for name, x in unobserved.passed.items()}
+        if self.template.mask is None:
+            self.observed = {name: _place_of(x, name, arguments) for name, x in unobserved.passed.items()}
         return trace
+
+    def _observed_with_padding(self, arguments: Sequence[np.ndarray], key: PRNGKeyArray) -> dict[str, int]:
+        """The observed sites of a model of persons with several rows, which may set padding to zero.
+
+        Found by values that no two cells share, since the arrays that are observed are then others than were passed.
+        """
+        mask = arguments[self.template.mask or 0]
+        told, count = [], itertools.count(1)
+        for x in arguments:
+            cells = [next(count) for _ in range(x.size)]
+            told.append(mask if x is mask else np.array(cells, x.dtype).reshape(x.shape))
+
+        @jax.jit
+        def passed(arguments: list[Array]) -> dict[str, Array]:
+            unobserved = Unobserved(self.model)
+            handlers.trace(handlers.seed(unobserved, key)).get_trace(*arguments)
+            return {name: jnp.asarray(x) for name, x in unobserved.passed.items()}
+
+        return {name: _place_of(np.asarray(x), name, told, mask) for name, x in passed(told).items()}
 
     @functools.partial(jax.jit, static_argnums=0)
     def _prior_draws(self, arguments: list[Array], key: PRNGKeyArray) -> dict[str, Array]:
@@ -406,6 +442,7 @@ class Judge:
     observed: Mapping[str, int]  # Site of the model at which each of its arguments is observed
     twin: MixtureOfProducts | None = None  # The mixture, where that is the model
     site: str | None = None  # The one site that observes a number for each row, if its distribution has a mean
+    mask: int | None = None  # As in `Template`
 
     @classmethod
     def of(
@@ -415,10 +452,12 @@ class Judge:
         twin: MixtureOfProducts | None,
         start: Any,
         rows: Sequence[Any],
+        mask: int | None = None,
     ) -> Judge:
         """Build a judge that knows which predictions exist; only the shapes of parameters and rows are used."""
-        bare = cls(objective, observed, twin)
-        sites = [name for name, place in observed.items() if rows[place].ndim == 1]
+        bare = cls(objective, observed, twin, mask=mask)
+        axes = 1 if mask is None else 2
+        sites = [name for name, place in observed.items() if rows[place].ndim == axes]
         if len(sites) != 1:
             return bare
         u, _ = jax.eval_shape(objective.link, start, jax.random.key(0))
@@ -426,7 +465,7 @@ class Judge:
             shape = jax.eval_shape(lambda u, rows: bare._means(sites[0], u, rows), u, list(rows)).shape
         except (NotImplementedError, AttributeError):
             return bare
-        return dataclasses.replace(bare, site=sites[0]) if shape == rows[0].shape[:1] else bare
+        return dataclasses.replace(bare, site=sites[0]) if shape == rows[0].shape[:axes] else bare
 
     def __call__(self, psi: Mapping[str, Any], table: InventedTable) -> Scores:
         """The measures by name, at the mean of the fitted guide: log density a held-out record in nats, and what suits it."""
@@ -438,7 +477,8 @@ class Judge:
         if self.site is None:
             return scores
         predicted = np.asarray(self._means(self.site, means, table.held_out), np.float64)
-        return scores | prediction_scores(table.held_out[self.observed[self.site]], predicted)
+        there = ... if self.mask is None else table.held_out[self.mask]
+        return scores | prediction_scores(table.held_out[self.observed[self.site]][there], predicted[there])
 
     def width(self, private: Mapping[str, Any], non_private: Mapping[str, Any]) -> float:
         """The distance of one fit's latents from another's, in the other's standard deviations: root mean square."""
