@@ -65,6 +65,21 @@ def test_categorical_and_constants() -> None:
     np.testing.assert_allclose(given, found, rtol=1e-5)
 
 
+def masked(x: Any, y: Any = None, mask: Any = None) -> None:
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+    with numpyro.plate("persons", x.shape[0], dim=-2), numpyro.plate("rows", x.shape[1], dim=-1):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w).mask(mask), obs=y)
+
+
+def test_persons_with_several_rows() -> None:
+    x, mask = X[:21].reshape(7, 3, 2), np.arange(3) < np.array([1, 2, 3, 1, 2, 3, 3])[:, None]
+    found = class_probabilities(masked, {"w": W}, x, None, mask, max_elements=500)
+    assert found.shape == (7, 3, 2)
+    np.testing.assert_allclose(found[..., 1], expit(x @ W.T).mean(axis=-1), rtol=1e-5)
+    plug_in = plug_in_probabilities(masked, {"w": W}, x, None, mask)
+    np.testing.assert_allclose(plug_in[..., 1], expit(x @ W.mean(axis=0)), rtol=1e-4)
+
+
 def test_plug_in_is_at_the_mean_of_unconstrained_space() -> None:
     top, share = np.exp(RNG.normal(size=50)), RNG.uniform(0.1, 0.9, size=50)
     found = plug_in_probabilities(three_classes, {"w": W, "top": top, "scale": top * share}, X)

@@ -20,6 +20,7 @@ import numpy as np
 import numpyro.handlers as handlers
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
+from numpyro.distributions import MaskedDistribution
 from numpyro.infer.util import constrain_fn, unconstrain_fn
 from scipy.special import expit
 
@@ -63,7 +64,8 @@ def class_probabilities(
 
     Returns:
         One row for each row, one column for each class in the order of the site's support, as scikit-learn's
-        `predict_proba`; for a Bernoulli the columns are 0 and 1.
+        `predict_proba`; for a Bernoulli the columns are 0 and 1. Of persons with several rows (person, row, class); the
+        probabilities of rows that a mask leaves out mean nothing.
 
     Raises:
         ValueError: No such site, one without finitely many values, rows that are seen to be coupled, or a latent without draws.
@@ -82,7 +84,7 @@ def class_probabilities(
     leaves, rebuild = _rows(args)
     rows = leaves[0].shape[0]
     one = {name: value[0] for name, value in draws.items()}
-    name, classes = _find_site(model, one, rebuild([x[:1] for x in leaves]), kwargs, site)
+    name, shape = _find_site(model, one, rebuild([x[:1] for x in leaves]), kwargs, site)
     mean = functools.partial(_mean_over_draws, model, name, rebuild, kwargs)
     # The first row beside the last one must have the probabilities that it has alone.
     single = {name: value[None] for name, value in one.items()}
@@ -92,9 +94,9 @@ def class_probabilities(
             f"The probabilities of {name!r} in one row change with the rows beside it, as where a model takes a mean over "
             "rows. Prepare the columns beforehand by public numbers, and let each row stand for itself."
         )
-    batch = int(min(rows, max(1, max_elements // (num_draws * classes))))
+    batch = int(min(rows, max(1, max_elements // (num_draws * math.prod(shape)))))
     predict = jax.jit(mean)
-    out = np.empty((rows, classes), np.float32)
+    out = np.empty((rows, *shape), np.float32)
     for start in range(0, rows, batch):
         # The last batch reaches back over rows that are done, so that one compiled program serves all.
         first = max(0, min(start, rows - batch))
@@ -163,8 +165,8 @@ def _trace(model: Model, draw: Mapping[str, Any], args: tuple[Any, ...], kwargs:
 
 def _find_site(
     model: Model, draw: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], asked: str | None
-) -> tuple[str, int]:
-    """The observed site's name and its number of classes, from one row."""
+) -> tuple[str, tuple[int, ...]]:
+    """The observed site's name, and the shape of one row's probabilities: classes, of persons with several rows after rows."""
     found = {n: s for n, s in _trace(model, draw, args, kwargs).items() if s["type"] == "sample" and n not in draw}
     names = sorted(found)
     if asked is None and len(names) != 1:
@@ -180,18 +182,23 @@ def _find_site(
             f"The latent {missing[0]!r} has no draws, so the probabilities of {name!r} given it are not known. Pass its draws, "
             "or sum it out of the model."
         )
-    fn = found[name]["fn"]
+    fn = _without_mask(found[name]["fn"])
     if not fn.has_enumerate_support:
         raise ValueError(
             f"The site {name!r} has the distribution {type(fn).__name__}, whose values cannot be listed, so there are no classes "
             "to predict. Bernoulli and Categorical observations have some; for others use numpyro.infer.Predictive."
         )
-    if fn.event_shape or fn.batch_shape != (1,):
+    if fn.event_shape or fn.batch_shape[:1] != (1,) or len(fn.batch_shape) > 2:
         raise ValueError(
-            f"The site {name!r} has shape {(*fn.batch_shape, *fn.event_shape)} for one row; a class a row has (1,). Put the site "
-            "into a plate of the rows' number, without to_event."
+            f"The site {name!r} has shape {(*fn.batch_shape, *fn.event_shape)} for one row; a class a row has (1,), and of a "
+            "person with up to R rows (1, R). Put the site into a plate of the rows' number, without to_event."
         )
-    return name, int(fn.enumerate_support(expand=False).shape[0])
+    return name, (*fn.batch_shape[1:], int(fn.enumerate_support(expand=False).shape[0]))
+
+
+def _without_mask(fn: Any) -> Any:
+    """The distribution, also of rows that a mask leaves out."""
+    return _without_mask(fn.base_dist) if isinstance(fn, MaskedDistribution) else fn
 
 
 def _mean_over_draws(
@@ -201,12 +208,12 @@ def _mean_over_draws(
     kwargs: Mapping[str, Any],
     draws: Mapping[str, Array],
     leaves: list[Array],
-) -> Float[Array, "row class"]:
-    def one(draw: Mapping[str, Array]) -> Float[Array, "class row"]:
-        fn = _trace(model, draw, rebuild(leaves), kwargs)[name]["fn"]
+) -> Float[Array, "row *more class"]:
+    def one(draw: Mapping[str, Array]) -> Float[Array, "class row *more"]:
+        fn = _without_mask(_trace(model, draw, rebuild(leaves), kwargs)[name]["fn"])
         return jnp.exp(fn.log_prob(fn.enumerate_support(expand=False)))
 
-    return jnp.mean(jax.vmap(one)(draws), axis=0).T
+    return jnp.moveaxis(jnp.mean(jax.vmap(one)(draws), axis=0), 0, -1)
 
 
 # Logistic regression with a Gaussian posterior.
