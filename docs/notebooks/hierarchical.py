@@ -124,4 +124,4 @@ error = [middle - low, high - middle]
 axes.errorbar(names, middle, error, fmt="o", label="90 % interval")
 axes.plot(names, 0.5 + truth, "x", color="black", label="truth")
 axes.set_ylabel("log odds of being well")
-axes.legend()
+_ = axes.legend()

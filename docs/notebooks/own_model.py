@@ -59,7 +59,7 @@ result = dpsvi.run(dp.random.key(), dose, effect, progress_bar=False)
 result.plot()
 
 # %% [markdown]
-# The parameters have settled in the second half. Draws from there include the noise of the fit:
+# The locations have settled in the second half; the scales, which noise hides, still drift. Draws from there include the noise of the fit:
 
 # %%
 draws = result.noise_aware("trace", start=0.5).posterior(

@@ -93,9 +93,8 @@ proof = dp.certify(
     mask=3,
 )
 for q, sigma, T in [(0.01, 1.0, 1_000), (0.01, 2.0, 1_000), (0.1, 4.0, 100)]:
-    print(
-        f"q = {q}, sigma = {sigma}, T = {T}: ε = {proof.epsilon(1e-5, q=q, sigma=sigma, T=T):.3f}"
-    )
+    epsilon = proof.epsilon(1e-5, q=q, sigma=sigma, T=T)
+    print(f"q = {q}, sigma = {sigma}, T = {T}: ε = {epsilon:.3f}")
 
 # %% [markdown]
 # `DPSVI` does this for every fit before it reads a record; `dpsvi.certify` shows the certificate.

@@ -217,8 +217,8 @@ class Receipt:
             f"Debited as entry {self.number} of the ledger {self.ledger} of '{self.dataset}' (hash "
             f"{self.hash[:16]}), before the "
             f"first release, for {self.unit}. ε = {upper(self.spent)} of the cap of ε = {upper(self.filter.epsilon)} at "
-            f"δ = {upper(self.filter.delta)} is now spent. The cap holds for all entries together, even if later fits were "
-            "planned after the results of earlier ones were seen."
+            f"δ = {upper(self.filter.delta)} is now spent. As long as each fit kept its guarantee, all entries together "
+            "are within the cap, even if later fits were planned after the results of earlier ones were seen."
         )
 
 
@@ -497,10 +497,10 @@ def check_terms(entries: Sequence[Entry], plan: Planned, unit: str) -> None:
         )
     relation = Relation[entries[0]["relation"]]
     if plan.relation is not relation:
-        ledgers, plans = (f"{x.name} ({relation_name(x.name)})" for x in (relation, plan.relation))
+        ledgers, plans = (relation_name(x.name, "record") for x in (relation, plan.relation))
         raise ValueError(
-            f"The ledger is for the relation {ledgers}, and this plan for {plans}: their costs cannot be added. Make the plan "
-            "for the ledger's relation."
+            f"The ledger is for neighbouring tables with {ledgers}, and this plan for {plans}: their costs cannot be added. "
+            "Make the plan for the ledger's relation."
         )
 
 

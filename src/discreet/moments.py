@@ -152,7 +152,7 @@ class MomentsPlan:
                 "The products of all pairs of a record's numbers (features, a constant and the target) were given a weight such "
                 f"that their Euclidean norm is at most 1, and summed over the records, {len(stddevs)} times. Between these "
                 "releases the numbers were transformed by what the earlier ones had shown. Gaussian noise of standard deviation "
-                f"{noises} was added to every sum. Only these noisy sums left the data."
+                f"{noises} was added to every sum."
             ),
             plan={
                 "num_records": self.num_records,

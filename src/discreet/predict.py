@@ -197,7 +197,7 @@ def _find_site(
 
 
 def _without_mask(fn: Any) -> Any:
-    """The distribution, also of rows that a mask leaves out."""
+    """Remove masks, so that masked rows have probabilities, too."""
     return _without_mask(fn.base_dist) if isinstance(fn, MaskedDistribution) else fn
 
 

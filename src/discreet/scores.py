@@ -224,8 +224,7 @@ class ScorePlan:
             method="private scores",
             mechanism=(
                 f"{rows}. In units of these bounds, one record's sums have a Euclidean norm of at most {self.sensitivity:.6g}. "
-                f"Gaussian noise of standard deviation {self.noise:.6g} was added to each of the {self.width} sums. Only these "
-                "noisy sums left the data."
+                f"Gaussian noise of standard deviation {self.noise:.6g} was added to each of the {self.width} sums."
             ),
             plan={
                 "classes": self.classes,

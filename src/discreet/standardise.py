@@ -303,7 +303,7 @@ def _paid(plan: PrivacyPlan, cells: np.ndarray) -> Standardisation:
     # Under ADD_OR_REMOVE_ONE the exact number of records is what neighbours differ in: no check may show it.
     if plan.relation is not Relation.ADD_OR_REMOVE_ONE and len(cells) != plan.num_records:
         raise ValueError(
-            f"private_standardisation: x holds {len(cells)} records, but the plan says num_records={plan.num_records}, which the "
-            f"relation {plan.relation.name} makes public. Make a plan for {len(cells)} records."
+            f"private_standardisation: x holds {len(cells)} records, but the plan says num_records={plan.num_records}, a "
+            f"public number under its relation (one record replaced). Make a plan for {len(cells)} records."
         )
     return found[0]

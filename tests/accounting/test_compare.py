@@ -248,7 +248,7 @@ def test_the_samplers_slack_is_charged():
 def test_the_table_rounds_up_and_says_what_it_is_of():
     comparison = compare_accountants(PLANS["Abalone, replaced"], DELTA)
     first, header, *lines = str(comparison).splitlines()
-    assert first == "1,000 steps, q = 0.05, delta = 0.001, REPLACE_ONE"
+    assert first == "1,000 steps, q = 0.05, delta = 0.001, one record replaced"
     assert header.split() == ["accountant", "epsilon", "note"]
     for line, row in zip(lines, comparison.rows, strict=True):
         assert line.startswith(row.name)
@@ -279,7 +279,7 @@ def test_other_events_are_refused(step):
 
 
 def test_fixed_size_batches_are_refused_under_the_other_relation():
-    with pytest.raises(ValueError, match="no sound accounting under ADD_OR_REMOVE_ONE"):
+    with pytest.raises(ValueError, match="no sound accounting for one record added or removed"):
         compare_accountants(Plan(fixed_size(1000, 20, 1.0), 3), 1e-5)
 
 

@@ -105,5 +105,7 @@ def test_a_batch_of_all_records_is_the_gaussian_mechanism():
 
 
 def test_refused_under_add_or_remove_one():
-    with pytest.raises(ValueError, match=r"no sound accounting under ADD_OR_REMOVE_ONE.*REPLACE_ONE, or Poisson"):
+    with pytest.raises(
+        ValueError, match=r"no sound accounting for one record added or removed.*REPLACE_ONE, or Poisson"
+    ):
         profile(fixed_size(1000, 10, 1.0, 5), Relation.ADD_OR_REMOVE_ONE)

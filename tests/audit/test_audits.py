@@ -279,10 +279,10 @@ X = np.zeros((4, 1), np.float32)
         (lambda: audit_fit(worst_case(POISSON).method, (X, X[1:]), (X,)), "equally many rows each"),
         (lambda: worst_case(POISSON, "SGD"), "method is 'SGD'"),
         (lambda: worst_case(POISSON, others=0), "others is 0"),
-        (lambda: canary_fit(FIXED, 20), "neighbours under ADD_OR_REMOVE_ONE"),
+        (lambda: canary_fit(FIXED, 20), "neighbours if one record is added or removed"),
         (lambda: audit_one_run(abs, 5, claim=1.0, delta=0.0), "at least 10"),
         (lambda: audit_one_run(abs, 50, claim=1.0, delta=0.0, guesses=60), "guesses is 60"),
-        (lambda: audit_one_run(abs, 50, claim=FIXED, delta=1e-3), "under REPLACE_ONE"),
+        (lambda: audit_one_run(abs, 50, claim=FIXED, delta=1e-3), "is for one record replaced"),
         (lambda: audit_one_run(lambda seed, x: np.zeros(3), 50, claim=1.0, delta=0.0), "scores of shape"),
     ],
 )

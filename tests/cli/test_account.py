@@ -104,7 +104,7 @@ def test_compare_shows_every_accountant() -> None:
     arguments = [*POISSON, "--steps", "10", "--noise-multiplier", "2", "--delta", "1e-5"]
     outcome = RUN.invoke(app, [*arguments, "--compare"])
     assert outcome.exit_code == 0, outcome.stderr
-    assert outcome.stdout.startswith("10 steps, q = 0.01, delta = 1e-05, ADD_OR_REMOVE_ONE\n")
+    assert outcome.stdout.startswith("10 steps, q = 0.01, delta = 1e-05, one record added or removed\n")
     for name in ("basic composition", "advanced composition", "Renyi", "PLD"):
         assert name in outcome.stdout
     priced = facts(*arguments, "--compare")

@@ -24,6 +24,15 @@ def book(tmp_path):
     return file
 
 
+def test_its_beginning_says_whose_privacy_it_keeps(tmp_path):
+    given = ("--dataset", "survey", "--epsilon", "2", "--delta", "1e-5")
+    rows = " ".join(run("open", tmp_path / "rows", *given).stdout.split())
+    assert "The unit of privacy is one record: fits of another unit are refused." in rows
+    assert "--unit 'one person'" in rows
+    persons = " ".join(run("open", tmp_path / "persons", *given, "--unit", "one person").stdout.split())
+    assert persons.endswith("The unit of privacy is one person: fits of another unit are refused.")
+
+
 def test_it_is_begun_shown_verified_and_capped(book):
     ledger = dp.Ledger(book)
     assert ledger.relation is dp.Relation.REPLACE_ONE

@@ -28,6 +28,22 @@ def test_version_and_help() -> None:
             assert f"discreet {arguments[0]} --" in outcome.stdout or "discreet explain" in outcome.stdout
 
 
+def test_help_of_fit_fits_a_screen_and_says_where_the_rest_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    brief, whole = (RUN.invoke(app, ["fit", option]).stdout for option in ("--help", "--help-all"))
+    assert len(brief.splitlines()) <= 40
+    for option in ("--data", "--model", "--schema", "--epsilon", "--ledger", "--out", "--help-all"):
+        assert option in brief
+    assert "--choices" not in brief
+    for option in ("--choices", "--relation", "--seed", "--distributed", "--data"):
+        assert option in whole
+    # What is hidden from the help is still an option.
+    assert (
+        "--epsilon is missing"
+        in RUN.invoke(app, ["fit", "--data", "x.csv", "--model", "twin", "--choices", "3"]).stderr
+    )
+
+
 def test_help_loads_nothing_heavy() -> None:
     heavy = ["jax", "scipy", "pyarrow", "sklearn", "matplotlib"]
     code = f"import sys, discreet.cli._app; print([name for name in {heavy} if name in sys.modules])"

@@ -70,6 +70,18 @@ def path(result, tmp_path):
     return result.save(tmp_path / "fit.discreet")
 
 
+def test_a_result_says_that_it_did_not_converge(result):
+    still = np.random.default_rng(0).normal(size=(60, 6)).astype(np.float32)
+    for iterates, said in (
+        (still, False),
+        (still + np.arange(60, dtype=np.float32)[:, None], True),
+        (still[:15], False),
+    ):
+        shown = dataclasses.replace(result, trace=Trace(np.arange(len(iterates)), iterates))
+        assert ("not converged" in repr(shown)) == said
+        assert ("did not converge" in shown._repr_html_()) == said
+
+
 def test_a_loaded_result_is_the_saved_one(result, path):
     for loaded in (dp.load_result(path), dp.load_result(dp.load_result(path).save(path))):
         assert loaded.plan == result.plan

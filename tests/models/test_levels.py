@@ -68,6 +68,19 @@ def test_back_and_forth(make) -> None:
     assert set(table["visits"].to_pylist()[1_500:]) == set(range(int(low), int(high)))
 
 
+@pytest.mark.parametrize(("bounds", "decimals"), [((17, 90), 1), ((0, 200_000), -2), ((0.0, 1e-3), 6)])
+def test_numbers_without_a_step_have_few_decimals_and_keep_their_slice(bounds, decimals) -> None:
+    levels = Levels(Schema(columns=(Column(name="x", kind=Kind.REAL, bounds=bounds),)))
+    records = np.repeat(np.arange(levels.sizes[0], dtype=np.int32)[:, None], 300, axis=0)
+    table = levels.decode(records, np.random.default_rng(0))
+    numbers = table["x"].to_numpy()
+    np.testing.assert_array_equal(numbers, np.round(numbers, decimals))
+    np.testing.assert_array_equal(levels.encode(table), records)
+    drawn = Scores(levels.schema).decode(np.linspace(-3, 3, 100)[:, None].astype(np.float32))["x"].to_numpy()
+    assert len(set(drawn)) == 100
+    assert max(len(repr(x)) for x in drawn) <= 9
+
+
 def test_pandas_and_numpy_tables() -> None:
     pandas = pytest.importorskip("pandas")
     levels = Levels(SCHEMA)

@@ -18,6 +18,7 @@ import pytest
 
 import discreet as dp
 from discreet.page import (
+    budget_of,
     course_of,
     description_of,
     marginals_of,
@@ -269,13 +270,17 @@ def test_parameters_are_called_by_the_feature_that_they_weigh() -> None:
     assert named(()) == named(("age",)) == unnamed
 
 
-def test_a_page_without_an_epsilon_does_not_say_what_was_protected() -> None:
+def test_a_page_without_an_epsilon_does_not_say_what_was_protected(tmp_path: Path) -> None:
     kept, broken = statement_of(), statement_of().with_violations("bounds were taken from the data")
     assert "What was protected" in statement_page(kept)
     page = statement_page(broken)
     assert "What was protected" not in re.sub(r"<pre.*?</pre>", "", page, flags=re.DOTALL)
     assert page.count("What should have been protected") == 2
     assert "did not keep this promise" in page
+    ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="a", epsilon=5.0, delta=1e-4)
+    ledger.debit(PLAN, delta=1e-6, method="DPSVI")
+    pages = [statement_page(x, budget=budget_of(ledger, x)) for x in (kept, broken)]
+    assert [("The cap holds" in x, "The cap does not bound" in x) for x in pages] == [(True, False), (False, True)]
     assert "only releases and public facts" not in page
 
 

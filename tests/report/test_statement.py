@@ -128,7 +128,10 @@ def test_violations_stand_first() -> None:
     assert broken.to_dict()["violations"] == ["The bounds of age were taken from the data."]
     text = str(broken)
     assert "NOT PRIVATE AS RUN" in text
-    assert text.index("taken from the data") < text.index("What was protected")
+    assert text.index("taken from the data") < text.index("What should have been protected")
+    for promise in ("What was protected", "What it means", "that hold\n", "Only these noisy sums"):
+        assert promise not in text
+    assert "What was protected" in str(statement_of())
 
 
 def test_batches_of_the_callers_are_an_assumption() -> None:

@@ -126,7 +126,7 @@ def test_a_class_derived_from_a_listed_one_is_not_listed():
 
 
 def test_a_relation_without_accounting_is_refused(listed):
-    with pytest.raises(ValueError, match="no sound accounting under ADD_OR_REMOVE_ONE"):
+    with pytest.raises(ValueError, match="no sound accounting for one record added or removed"):
         fit(ReplaceOnlyThinned(0.8, 0.5))
 
 

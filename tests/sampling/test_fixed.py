@@ -99,7 +99,7 @@ def test_event_under_replacement():
 
 def test_no_event_when_records_come_and_go():
     with pytest.raises(
-        ValueError, match=r"no sound accounting under ADD_OR_REMOVE_ONE.*PoissonSampling\(rate=0\.064\)"
+        ValueError, match=r"no sound accounting for one record added or removed.*PoissonSampling\(rate=0\.064\)"
     ):
         FixedSizeSampling(32).step_event(GaussianDpEvent(2.0), num_records=500, relation=Relation.ADD_OR_REMOVE_ONE)
 

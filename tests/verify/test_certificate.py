@@ -1,5 +1,7 @@
 """What a certificate holds, and that it runs what it proves."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -121,6 +123,19 @@ def test_the_rounding_of_a_sum_of_many_rows_is_in_the_event():
     assert mean < 0.995 * summed(dp.sum_records, 100_000).event.noise_multiplier
 
 
+def test_many_arrays_of_one_output_are_one_line(certificate):
+    outputs = {f"result['state'][{i}]": "released" for i in range(40)} | {
+        "result['state'][40]": "public",
+        "result['losses']": "released",
+    }
+    said = str(dataclasses.replace(certificate, outputs=outputs)).splitlines()
+    assert [line.strip() for line in said if "output" in line] == [
+        "output result['state'] (40 arrays): released",
+        "output result['state'][40]: public",
+        "output result['losses']: released",
+    ]
+
+
 def test_the_fingerprint_is_the_same_in_a_terminal(certificate, monkeypatch):
     """Where JAX prints programs in colour."""
     monkeypatch.setattr("jax._src.pretty_printer.CAN_USE_COLOR", True)
@@ -152,7 +167,7 @@ def test_a_plan_for_other_neighbours_is_no_claim_of_this_proof():
         relation=dp.Relation.REPLACE_ONE,
     )
     certify(step, relation=dp.Relation.REPLACE_ONE, expect=plan)
-    with pytest.raises(dp.PrivacyError, match="neighbours are those of REPLACE_ONE"):
+    with pytest.raises(dp.PrivacyError, match="speaks of one record replaced"):
         certify(step, expect=plan)
 
 

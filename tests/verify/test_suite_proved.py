@@ -364,7 +364,7 @@ def test_a_batch_of_fixed_size():
 
     certificate = dp.certify(step, W, X, Y, KEY, records=(1, 2), relation=REPLACE)
     like(certificate.event, SampledWithoutReplacementDpEvent(N, 6, GAUSSIAN))
-    with pytest.raises(dp.PrivacyError, match="no sound accounting under ADD_OR_REMOVE_ONE"):
+    with pytest.raises(dp.PrivacyError, match="no sound accounting for one record added or removed"):
         dp.certify(step, W, X, Y, KEY, records=(1, 2))
 
 

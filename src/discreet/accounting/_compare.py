@@ -26,7 +26,7 @@ from discreet._validate import probability, require
 from discreet.accounting._events import Relation
 from discreet.accounting._pairs import GaussianCurve, smallest_epsilon
 from discreet.accounting._profile import DELTA_HINT, profile
-from discreet.accounting._risk import upper
+from discreet.accounting._risk import relation_name, upper
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -350,7 +350,7 @@ class AccountantComparison:
 
     def __str__(self) -> str:
         width = max(len(row.name) for row in self.rows)
-        relation = self._steps.relation.name
+        relation = relation_name(self._steps.relation.name, "record")
         lines = [f"{self._steps.count:,} steps, q = {self._steps.rate:.4g}, delta = {self.rows[0].delta:g}, {relation}"]
         lines += [
             f"{row.name:<{width}}  {upper(row.epsilon):>9}  "

@@ -337,8 +337,8 @@ def _elementary(event: DpEvent, relation: Relation) -> DpEvent | None:
         replaced = relation is Relation.REPLACE_ONE and event.sampling_probability < 1
         if replaced and not isinstance(event.event, GaussianDpEvent):
             raise ValueError(
-                f"{type(event.event).__name__} on a Poisson sample has no dominating pair known to this library under "
-                "REPLACE_ONE. Use ADD_OR_REMOVE_ONE, or Gaussian noise."
+                f"{type(event.event).__name__} on a Poisson sample has no dominating pair known to this library for "
+                "one record replaced. Use Relation.ADD_OR_REMOVE_ONE, or Gaussian noise."
             )
         if event.sampling_probability in (0, 1):
             return event.event if event.sampling_probability else None
@@ -364,7 +364,7 @@ def _without_replacement(event: SampledWithoutReplacementDpEvent, relation: Rela
         )
     if relation is not Relation.REPLACE_ONE:
         raise ValueError(
-            "A fixed-size batch drawn without replacement has no sound accounting under ADD_OR_REMOVE_ONE here: with one "
+            "A fixed-size batch drawn without replacement has no sound accounting for one record added or removed: with one "
             "record more or fewer, the law of every other record's membership changes too. Use Relation.REPLACE_ONE, or "
             "Poisson sampling."
         )

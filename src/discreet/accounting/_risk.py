@@ -144,13 +144,14 @@ class Risk:
         return "\n".join(lines)
 
 
-def relation_name(relation: str) -> str:
+def relation_name(relation: str, noun: str = "") -> str:
     """Name a relation in a few words, for texts, tables and headings.
 
-    >>> relation_name("ADD_OR_REMOVE_ONE")
-    'one added or removed'
+    >>> relation_name("ADD_OR_REMOVE_ONE"), relation_name("REPLACE_ONE", "record")
+    ('one added or removed', 'one record replaced')
     """
-    return {"ADD_OR_REMOVE_ONE": "one added or removed", "REPLACE_ONE": "one replaced"}.get(relation, relation)
+    what = {"ADD_OR_REMOVE_ONE": "added or removed", "REPLACE_ONE": "replaced"}.get(relation)
+    return " ".join(filter(None, ("one", noun, what))) if what else relation
 
 
 def risk(profile: PrivacyProfile, delta: float, *, num_records: int | None = None) -> Risk:

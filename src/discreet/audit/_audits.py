@@ -29,7 +29,7 @@ from tqdm.auto import tqdm
 
 from discreet import random
 from discreet._validate import choice, fraction, integer, is_real, probability, real
-from discreet.accounting import PrivacyProfile, Relation, pure_event, suggest
+from discreet.accounting import PrivacyProfile, Relation, pure_event, relation_name, suggest
 from discreet.accounting import profile as profile_of
 from discreet.audit._verdict import Claim, Verdict, claimed_epsilon, judge, one_run_epsilon
 from discreet.inference import DPSGLD, DPSVI, OnePosteriorSample, releases_of
@@ -377,8 +377,9 @@ def _check_neighbours(with_canary: Sequence[Any], without_canary: Sequence[Any],
     more = 1 if relation == "ADD_OR_REMOVE_ONE" else 0
     if there - gone != more:
         raise ValueError(
-            f"The tables have {there} records with the canary and {gone} without, but under {relation} neighbours have "
-            f"{'one more' if more else 'as many'} with it. Other tables would contradict a true claim."
+            f"The tables have {there} records with the canary and {gone} without, but neighbours with "
+            f"{relation_name(relation, 'record')} have {'one more' if more else 'as many'} with it. Other tables would "
+            "contradict a true claim."
         )
 
 
@@ -475,8 +476,8 @@ def canary_fit(
     """
     if plan.relation is not Relation.ADD_OR_REMOVE_ONE or plan.clipping.adapts:
         raise ValueError(
-            "Present and absent canaries are neighbours under ADD_OR_REMOVE_ONE, and their scores need a fixed clipping norm. "
-            "Audit such a plan, or use worst_case."
+            "Present and absent canaries are neighbours if one record is added or removed, and their scores need a fixed "
+            "clipping norm. Audit such a plan, or use worst_case."
         )
     _refuse_unknown_sampler(plan)
     fit = _method(plan, method, num_canaries, 0.0)
@@ -586,8 +587,8 @@ def audit_one_run(
     relation = getattr(claim, "relation", Relation.ADD_OR_REMOVE_ONE)
     if relation is not Relation.ADD_OR_REMOVE_ONE:
         raise ValueError(
-            f"The claim is under {relation.name}, but present and absent canaries differ by a record added or removed. Pass a "
-            "claim under ADD_OR_REMOVE_ONE."
+            f"The claim is for {relation_name(relation.name, 'record')}, but present and absent canaries differ by a record "
+            "added or removed. Pass a claim under Relation.ADD_OR_REMOVE_ONE."
         )
     coins, own = np.random.SeedSequence(abs(int(seed))).spawn(2)
     included = np.random.default_rng(coins).random(num_canaries) < 0.5

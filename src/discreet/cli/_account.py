@@ -275,11 +275,16 @@ def begin(
     A fit run with `--ledger survey.ledger` is charged before its first release, and refused if it would exceed the cap.
     """
     from discreet.accounting import Relation
-    from discreet.ledger import Ledger
+    from discreet.ledger import ONE_RECORD, Ledger
 
     found = Relation[relation.name]
     book = Ledger.create(file, dataset=dataset, epsilon=epsilon, delta=delta, relation=found, unit=unit)
-    _say_book(book, f"Created {file}. Fits of '{dataset}' run with --ledger {file} are charged to it.", as_json)
+    whose = f"The unit of privacy is {book.unit}: fits of another unit are refused."
+    if book.unit == ONE_RECORD:
+        whose += (
+            " If a person may have several rows, name their column in the schema, and give --unit 'one person' here."
+        )
+    _say_book(book, f"Created {file}. Fits of '{dataset}' run with --ledger {file} are charged to it. {whose}", as_json)
 
 
 @ledger.command()

@@ -229,17 +229,17 @@ OverwriteFile = Annotated[bool, typer.Option("--overwrite", help="Replace a file
 Data = Annotated[
     Path,
     _table(
-        help="The table: a .csv, .tsv, .csv.gz, .parquet, .arrow or .feather file with column names, several of them as "
-        "'part-*.parquet' in quotes, or records by discreet convert. "
-        "For twin also the twin.counts of an earlier fit, which is fitted again and spends nothing."
+        help="The table, with column names: .csv, .tsv, .csv.gz, .parquet, .arrow or .feather. Several files: 'part-*.parquet' "
+        "in quotes. Or records by discreet convert. For twin also the twin.counts of an earlier fit, which is fitted again and "
+        "spends nothing."
     ),
 ]
 Model = Annotated[
     str,
     _table(
         autocompletion=_complete_model,
-        help=f"{', '.join(REGRESSIONS)}; twin, for synthetic twins of the table; or "
-        "FILE.py:FUNCTION, a NumPyro model of (x, y) or (x), or a model_factory. If its first parameter is called columns, it "
+        help=f"{', '.join(REGRESSIONS)}; twin, for synthetic twins; or FILE.py:FUNCTION, "
+        "a NumPyro model of (x, y) or (x). That may also be a model_factory. If its first parameter is called columns, it "
         "gets a dict from the names of all columns to arrays instead. Or FILE.txt with lines such as Age: Poisson.",
     ),
 ]

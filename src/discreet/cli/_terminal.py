@@ -1,5 +1,6 @@
 """Input and output of the commands: errors, exit codes, paragraphs, JSON, files."""
 
+import copy
 import dataclasses
 import errno
 import functools
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any, ParamSpec
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 P = ParamSpec("P")
 WIDTH = 88
@@ -304,6 +305,44 @@ def folder_for_results(path: Path) -> Iterator[None]:
             with suppress(OSError):
                 folder.rmdir()
         raise
+
+
+class BriefHelp(TyperCommand):
+    """A command with many options: --help has the `common` ones on one screen, --help-all has all that there is to say."""
+
+    common = (
+        "data",
+        "model",
+        "target",
+        "bounds",
+        "schema",
+        "epsilon",
+        "delta",
+        "plan_file",
+        "ledger",
+        "dry_run",
+        "out",
+    )
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Words for the command, or --help-all."""
+        if "--help-all" in args and not ctx.resilient_parsing:
+            typer.echo(super().get_help(ctx))
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+    def get_help(self, ctx: Any) -> str:
+        """The first sentences of the common options, after the first two paragraphs and before where the rest is."""
+        whole: Any = copy.copy(self)
+        whole.add_help_option = False
+        whole.help = "\n\n".join((self.help or "").split("\n\n")[:2])
+        others = len(self.params) - len(self.common)
+        whole.epilog = f"{ctx.command_path} --help-all lists {others} more options, and says more of these."
+        shown: list[Any] = [copy.copy(option) for option in self.params if option.name in self.common]
+        whole.params = shown
+        for option in shown:
+            option.help = re.split(r"(?<=\.) (?=[A-Z])", option.help or "", maxsplit=1)[0]
+        return TyperCommand.get_help(whole, ctx)
 
 
 class Commands(TyperGroup):

@@ -360,8 +360,8 @@ class DPSVI:
         # Under ADD_OR_REMOVE_ONE neighbours differ in the number of records: no check may reveal it.
         if plan.relation.name != "ADD_OR_REMOVE_ONE" and records.size != plan.num_records:
             raise ValueError(
-                f"The arrays hold {records.size} records, but the plan has num_records={plan.num_records}, which the relation "
-                f"{plan.relation.name} makes public. Calibrate a plan for {records.size} records."
+                f"The arrays hold {records.size} records, but the plan has num_records={plan.num_records}, a public "
+                f"number under its relation (one record replaced). Calibrate a plan for {records.size} records."
             )
 
     def update(

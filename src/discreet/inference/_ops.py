@@ -706,8 +706,8 @@ class OnePosteriorSample:
         records = take_apart(args, kwargs)
         if self.relation is Relation.REPLACE_ONE and self.num_records not in (None, records.size):
             raise ValueError(
-                f"The arrays hold {records.size} records, but num_records is {self.num_records}, and {self.relation.name} makes "
-                "the number public. Make them agree, or leave num_records out."
+                f"The arrays hold {records.size} records, but num_records is {self.num_records}, a public number for one "
+                "record replaced. Make them agree, or leave num_records out."
             )
         if records.size > MOST_RECORDS:
             raise ValueError(
@@ -803,7 +803,7 @@ def _limits(
         if relation is not Relation.REPLACE_ONE:
             raise ValueError(
                 "The Lipschitz version bounds the difference between two records' log-likelihoods, not one record's own, so "
-                "it holds under REPLACE_ONE only. Use that relation, or log_likelihood_bound."
+                "it holds for one record replaced only. Use Relation.REPLACE_ONE, or log_likelihood_bound."
             )
         bound = real("lipschitz", lipschitz, *_RANGE) * real("radius", radius, *_RANGE)
     if isinstance(bound, tuple):

@@ -336,8 +336,15 @@ class DPSVIResult:
         fields = {name.lstrip("_"): getattr(self, name) for name in _SAVED}
         return write_fields(path, fields | {"plan": self.plan.storable()})
 
+    @property
+    def _drifts(self) -> bool:
+        """True if the parameters still drift at the end; false for fits of too few steps to tell."""
+        trace = self.trace
+        return len(trace.iterates) * 0.9 >= 20 and trace.converged_from is None
+
     def _repr_html_(self) -> str:
-        return self.statement._repr_html_()
+        drifts = "<p>The fit did not converge: more steps or another learning rate would give other results.</p>"
+        return self.statement._repr_html_() + drifts * self._drifts
 
     def plot(self, **options: Any) -> Any:
         """Draw the releases: what `discreet.plots.plot_releases` makes of this result, with its options.
@@ -352,10 +359,10 @@ class DPSVIResult:
 
     def __repr__(self) -> str:
         """Short repr without arrays."""
-        spent = self.statement
+        spent, rest = self.statement, ", not converged" * self._drifts
         return (
             f"DPSVIResult({len(self.params)} parameters, {self.steps_completed} of {self.plan.num_steps} steps, "
-            f"averaged over {self.averaged_over}, epsilon={upper(spent.epsilon)} at delta={spent.delta:.3g})"
+            f"averaged over {self.averaged_over}{rest}, epsilon={upper(spent.epsilon)} at delta={spent.delta:.3g})"
         )
 
     def __getstate__(self) -> dict[str, Any]:

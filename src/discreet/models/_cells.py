@@ -288,6 +288,8 @@ class Levels:
     def decode(self, levels: Int[np.ndarray, "record column"], rng: np.random.Generator) -> pyarrow.Table:
         """A table with these levels: 64-bit floats, 64-bit integers for counts, days, and texts; missing cells are null.
 
+        Numbers of a column without a step are rounded to a power of ten of which each slice holds 20 values at least.
+
         Args:
             levels: As `encode` gives them.
             rng: Draws a number's place within its slice, uniformly.
@@ -315,9 +317,27 @@ class Levels:
         # A missing cell's level has no slice; it gets the last one's value and is masked.
         found = np.minimum(found, len(edges) - 2)
         values = edges[found] + np.diff(edges)[found] * rng.random(len(found))
+        if column.kind is Kind.REAL and column.step is None:
+            return _few_decimals(values, edges[found], edges[found + 1], np.diff(edges).min() / _VALUES_IN_SLICE)
         if column.kind is Kind.REAL:
             return to_steps(column, np.minimum(values, edges[-1]))
         return np.floor(values).astype(np.int32 if column.kind is Kind.DATE else np.int64)
+
+
+_VALUES_IN_SLICE, _VALUES_IN_BOUNDS = 20, 10_000
+"""Least number of values of a column without a step, in each slice and in columns without slices."""
+
+
+def _few_decimals(values: np.ndarray, low: Any, high: Any, most: float) -> np.ndarray:
+    """Round drawn numbers to the largest power of ten that is at most `most`, within [low, high).
+
+    >>> _few_decimals(np.array([29.009103564978947, 17.01]), np.array([28.4, 17.02]), np.array([30.7, 19.3]), 0.114)
+    array([29. , 17.1])
+    """
+    decimals = -math.floor(math.log10(most))
+    found = np.round(values, decimals)
+    found = np.where(found < low, np.round(found + 10.0**-decimals, decimals), found)
+    return np.where(found >= high, np.round(found - 10.0**-decimals, decimals), found)
 
 
 def _slice_of(column: Column, numbers: np.ndarray, edges: np.ndarray) -> np.ndarray:
@@ -493,7 +513,10 @@ class Scores:
         for column, found in zip(self.schema.columns, np.transpose(scores), strict=True):
             low, step, slots = _slots(column)
             places = np.clip((special.ndtr(np.asarray(found, np.float64)) - _EDGE) / (1 - 2 * _EDGE), 0, 1)
-            if column.kind is Kind.REAL:
+            if column.kind is Kind.REAL and column.step is None:
+                values = _few_decimals(low + slots * places, -math.inf, math.inf, slots / _VALUES_IN_BOUNDS)
+                columns[column.name] = np.clip(values, *column.limits)
+            elif column.kind is Kind.REAL:
                 columns[column.name] = to_steps(column, np.clip(low + slots * places, *column.limits))
             else:
                 whole = low + np.minimum(np.floor(slots * places), slots - step)

@@ -159,7 +159,7 @@ class DryRun:
         verdict: "good", "costly", "strong effects only", "little" or "hopeless".
         why: The verdict in words, with the numbers behind it and what would help.
         complete: False where Ctrl-C stopped it: then settings are missing, and `proposed` may be of the search's tables.
-        unit: What a record is, in the plural.
+        unit: Plural name of the records.
     """
 
     plan: PrivacyPlan
@@ -496,7 +496,7 @@ def dry_run(
 
 
 def in_another_order(target: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
-    """Half a table further on; of persons with several rows among the rows that there are.
+    """Move the target by half a table; for persons with several rows, among the existing rows.
 
     >>> in_another_order(np.array([[1, 0], [2, 3], [4, 0]]), np.array([[True, False], [True, True], [True, False]])).tolist()
     [[3, 0], [4, 1], [2, 0]]
@@ -513,7 +513,7 @@ def _schema_of(model: Any, about: Any) -> Schema | None:
 
 
 def unit_of(schema: Schema) -> str:
-    """What a record of such a table is, in the plural.
+    """The plural name of the table's records.
 
     >>> from discreet.tables import schema_from_bounds
     >>> unit_of(schema_from_bounds("age=17:90"))

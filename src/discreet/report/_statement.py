@@ -143,18 +143,19 @@ def steps_words(statement: "Statement") -> str:
 def statement_text(statement: "Statement") -> str:
     """The whole statement, wrapped to 88 columns."""
     versions = ", ".join(f"{name} {version}" for name, version in statement.versions.items())
+    kept = statement.is_private
     sections = [
         ("What broke the guarantee", bullets(statement.violations)),
         (
-            "What was protected",
+            "What was protected" if kept else "What should have been protected",
             paragraph(f"{statement.unit[:1].upper()}{statement.unit[1:]}. {statement.relation_in_words}"),
         ),
-        ("What it means", wrapped(statement.meaning)),
+        ("What it means" if kept else "What it would have meant", wrapped(statement.meaning)),
         ("What left the data", bullets(statement.released)),
         ("What was done", paragraph(f"{statement.mechanism} {steps_words(statement)}")),
         ("Plan", "\n".join(f"  {fact_name(name)}: {value_words(x)}" for name, x in statement.plan.items())),
         (
-            "Other pairs of δ and ε that hold",
+            f"Other pairs of δ and ε that {'hold' if kept else 'would have held'}",
             "\n".join(f"  δ = {point.delta:<8g} ε = {upper(point.epsilon)}" for point in statement.profile),
         ),
         ("How ε was computed", paragraph(f"{statement.accountant} δ was {statement.delta_chosen}. {versions}.")),
@@ -602,8 +603,7 @@ def _mechanism_words(plan: PrivacyPlan, bound: float) -> str:
     besides = "".join(f" Also paid for: {release.in_words()}." for release in plan.also)
     return (
         f"Each step drew a batch ({plan.sampling.in_words(plan.num_records)}). {_clipping_words(plan, bound)} was "
-        f"added to {plan.mechanism.hidden}. {f'{INTEGERS} ' if plan.mechanism.on_grid else ''}Only these noisy sums left "
-        f"the data.{besides}"
+        f"added to {plan.mechanism.hidden}.{f' {INTEGERS}' if plan.mechanism.on_grid else ''}{besides}"
     )
 
 

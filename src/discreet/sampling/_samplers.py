@@ -27,7 +27,7 @@ from jax import numpy as jnp
 from jaxtyping import Array, Bool, Int32, UInt32
 
 from discreet._validate import is_real
-from discreet.accounting import Relation
+from discreet.accounting import Relation, relation_name
 from discreet.sampling._draws import (
     SIZE_BITS,
     SIZE_WORDS,
@@ -87,7 +87,7 @@ class Sampling(abc.ABC):
     def unaccounted(self, num_records: int, relation: Relation) -> str:
         """Explain why a relation without sound accounting has none, and the remedy."""
         del num_records
-        return f"{self!r} has no sound accounting under {relation.name}. Use another sampler or relation."
+        return f"{self!r} has no sound accounting for {relation_name(relation.name, 'record')}. Use another sampler or relation."
 
     def step_event(self, mechanism: DpEvent, *, num_records: int, relation: Relation) -> DpEvent:
         """The event of one step that applies `mechanism` to one batch, for arguments that pass `check`."""
@@ -575,10 +575,10 @@ class FixedSizeSampling(Sampling):
 
     def unaccounted(self, num_records: int, relation: Relation) -> str:
         return (
-            f"FixedSizeSampling(batch_size={self.batch_size}) has no sound accounting under {relation.name}: a "
-            f"batch of fixed size from num_records records is drawn differently when one record is added, so every "
-            f"record's share changes. Use PoissonSampling(rate={self.batch_size / num_records:.6g}), or declare "
-            f"the number of records public with relation=Relation.REPLACE_ONE."
+            f"{self!r} has no sound accounting for {relation_name(relation.name, 'record')}: a batch of fixed size from "
+            "num_records records is drawn differently when one record is added, so every record's share changes. Use "
+            f"PoissonSampling(rate={self.batch_size / num_records:.6g}), or declare the number of records public with "
+            "relation=Relation.REPLACE_ONE."
         )
 
     def _event(self, mechanism: DpEvent, num_records: int) -> DpEvent:
@@ -681,8 +681,8 @@ class FullBatch(Sampling):
         # Under ADD_OR_REMOVE_ONE neighbours differ in the number of records: no check may reveal it.
         if relation is not Relation.ADD_OR_REMOVE_ONE and rows != num_records:
             raise ValueError(
-                f"The arrays hold {rows} records, but the plan says num_records={num_records}, which the relation "
-                f"{relation.name} makes public. Calibrate a plan for {rows} records."
+                f"The arrays hold {rows} records, but the plan says num_records={num_records}, a public number "
+                f"under its relation ({relation_name(relation.name, 'record')}). Calibrate a plan for {rows} records."
             )
 
     @classmethod

@@ -566,15 +566,28 @@ class Certificate:
 
     def __str__(self) -> str:
         """A summary of a few lines."""
-        lines = [f"Certified for {relation_name(self.relation.name).replace('one ', 'one record ', 1)}: {self.event}"]
+        lines = [f"Certified for {relation_name(self.relation.name, 'record')}: {self.event}"]
         if self.symbols:
             lines += [f"  {x}" for x in formula_lines(self.event, self.relation)]
             lines.append(f"  epsilon(delta), computed from above: certificate.epsilon(delta, {_named(self.symbols)})")
-        lines += [f"  output {name}: {status}" for name, status in self.outputs.items()]
+        lines += [f"  output {name}: {status}" for name, status in _gathered(self.outputs)]
         lines += [f"  note: {x}" for x in self.notes]
         lines += [f"  assuming: {x}" for x in self.assumptions]
         lines.append(f"  program {self.fingerprint[:16]}, " + ", ".join(f"{k} {v}" for k, v in self.versions.items()))
         return "\n".join(lines)
+
+
+def _gathered(outputs: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Each output with its status; more than three arrays of one output with one status are one line."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, status in outputs.items():
+        found = re.match(r"\w+(\[[^]]*\])?", name)
+        groups.setdefault((found[0] if found else name, status), []).append(name)
+    for (whole, status), names in groups.items():
+        if len(names) > 3:
+            yield f"{whole} ({len(names)} arrays)", status
+        else:
+            yield from ((name, status) for name in names)
 
 
 def _check_different(leaves: Sequence[Any]) -> None:

@@ -32,7 +32,7 @@ from dp_accounting.dp_event import (
     SelfComposedDpEvent,
 )
 
-from discreet.accounting import Relation, profile
+from discreet.accounting import Relation, profile, relation_name
 from discreet.mechanisms import Mechanism
 from discreet.verify._domain import LARGEST, SMALLEST, Batch, Cut, Group, Part, Sample, Scale, Table, open_symbol
 from discreet.verify._errors import PrivacyError
@@ -540,7 +540,7 @@ def check_expected(event: DpEvent, slack: float, claimed: Any, relation: Relatio
     stated = getattr(claimed, "relation", relation)
     if stated is not relation:
         raise PrivacyError(
-            f"the plan's neighbours are those of {stated.name}, the proof's those of {relation.name}.",
+            f"the plan speaks of {relation_name(stated.name, 'record')}, the proof of {relation_name(relation.name, 'record')}.",
             f"certify with relation=dp.Relation.{stated.name}, or make the plan for the other relation.",
         )
     if covers(expected, event, slack, relation):

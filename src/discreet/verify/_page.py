@@ -105,7 +105,7 @@ def _verdict(outcome: Certificate | BaseException) -> dict[str, Any]:
         return {**facts, "error": outcome, "rule": from_here(outcome.rule)}
     if not isinstance(outcome, Certificate):
         return {**facts, "failure": type(outcome).__name__}
-    facts |= {"relation": relation_name(outcome.relation.name).replace("one", "one record", 1)}
+    facts |= {"relation": relation_name(outcome.relation.name, "record")}
     facts |= {"certificate": outcome, "calls": "one call" if outcome.times == 1 else "all calls"}
     if outcome.symbols:
         return {**facts, "formulas": formula_lines(outcome.event, outcome.relation)}

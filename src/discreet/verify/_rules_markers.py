@@ -21,7 +21,7 @@ import numpy as np
 
 from discreet._jax import JaxprEqn, aval, primitive_of, source_line, unstack_p
 from discreet._jax import primitives as p
-from discreet.accounting import Relation
+from discreet.accounting import Relation, relation_name
 from discreet.mechanisms import (
     CHOICE,
     CHOOSE,
@@ -706,7 +706,7 @@ def _check_sampler(checker: Checker, equation: JaxprEqn, sampling: Sampling) -> 
     line, name = source_line(equation), caller_of(equation)
     if checker.relation not in sampling.relations:
         others = " or ".join(f"dp.Relation.{x.name}" for x in sorted(sampling.relations, key=lambda x: x.name))
-        why = f", which has no sound accounting under {checker.relation.name}"
+        why = f", which has no sound accounting for {relation_name(checker.relation.name, 'record')}"
         if sampling.constant_size:
             why = f" of fixed size{why}: one additional record changes every other record's probability of being drawn"
         raise PrivacyError(
