@@ -271,7 +271,7 @@ def _features(column: Column, rng: np.random.Generator, rows: int) -> Float[np.n
 
 
 def _place_of(observed: Any, name: str, arguments: Sequence[Any], mask: np.ndarray | None = None) -> int:
-    """The position of the argument observed at a site: it itself, or with a mask an array that equals it in all rows that exist."""
+    """The position of the argument observed at a site: it itself, or with a mask an array that equals it in all existing rows."""
     for place, argument in enumerate(arguments):
         if argument is observed:
             return place
