@@ -717,7 +717,10 @@ def _terms(
     """The contribution of each row, and the rows of each person (-1: none)."""
     rows = np.asarray(y)
     if rows.ndim != 1 or len(rows) != len(X):
-        raise ValueError(f"y has the shape {rows.shape}, and X has {len(X)} rows: pass one target for each.")
+        raise ValueError(
+            f"y has the shape {rows.shape}, and X has {len(X)} rows: pass one target for each. Of persons with "
+            "several rows pass the rows, and groups= with the person of each."
+        )
     if plan.classes:
         labels = np.arange(plan.classes) if labels is None else labels
         if len(labels) != plan.classes:

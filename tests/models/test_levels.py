@@ -78,7 +78,7 @@ def test_numbers_without_a_step_have_few_decimals_and_keep_their_slice(bounds, d
     np.testing.assert_array_equal(levels.encode(table), records)
     drawn = Scores(levels.schema).decode(np.linspace(-3, 3, 100)[:, None].astype(np.float32))["x"].to_numpy()
     assert len(set(drawn)) == 100
-    assert max(len(repr(x)) for x in drawn) <= 9
+    assert max(len(repr(x)) for x in drawn.tolist()) <= 9
 
 
 def test_pandas_and_numpy_tables() -> None:

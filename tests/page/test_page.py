@@ -274,8 +274,8 @@ def test_a_page_without_an_epsilon_does_not_say_what_was_protected(tmp_path: Pat
     kept, broken = statement_of(), statement_of().with_violations("bounds were taken from the data")
     assert "What was protected" in statement_page(kept)
     page = statement_page(broken)
-    assert "What was protected" not in re.sub(r"<pre.*?</pre>", "", page, flags=re.DOTALL)
-    assert page.count("What should have been protected") == 2
+    assert "What was protected" not in page
+    assert re.sub(r"<pre.*?</pre>", "", page, flags=re.DOTALL).count("What should have been protected") == 2
     assert "did not keep this promise" in page
     ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="a", epsilon=5.0, delta=1e-4)
     ledger.debit(PLAN, delta=1e-6, method="DPSVI")

@@ -184,6 +184,7 @@ def test_the_unit_is_a_person_where_each_is_one_record(plan) -> None:
     assert "for one person (all rows with the same 'patient', of which one is used)." in text
     assert "Several records of one person" not in text
     assert person.epsilon == record.epsilon
+    assert "each person" in person.mechanism.lower()
     for words in ("relation_in_words", "meaning"):
         assert "one person" in getattr(person, words)
         assert "one record" not in getattr(person, words)

@@ -403,8 +403,13 @@ class Verdict:
                 f"CONTRADICTED: not at δ = {self.delta:g}, but the attacker is right more often than the claim allows at "
                 f"another δ; {by_chance}"
             )
+        weak = (
+            "Stronger ones have a canary whose gradient is longer than C beside records with short ones, larger batches or more "
+            "runs. "
+        )
         return (
             "Not contradicted. This proves nothing: an attack that finds little may be a weak attack. "
+            f"{weak * (self.epsilon_lower < self.claimed_epsilon / 4)}"
             f"The true ε may lie anywhere between {self.epsilon_lower:.4g} and {self.claimed_epsilon:.4g}."
         )
 

@@ -302,6 +302,7 @@ class Statement:
             unit=unit,
             relation_in_words=relation_words(relation, "person"),
             meaning=re.sub(r"\brecord\b", "person", self.meaning),
+            mechanism=re.sub(r"\brecord(s?)\b", r"person\1", self.mechanism),
             not_covered=tuple(limit for limit in self.not_covered if limit != SEVERAL_RECORDS),
         )
 
