@@ -108,7 +108,7 @@ def test_a_record_has_the_levels_that_it_has_alone() -> None:
         ({"weight": [1.0, np.inf, 0.0, 0.0]}, "column 'weight' has values outside"),
         ({"visits": [3, None, 4, 5]}, "column 'visits' has missing cells"),
         ({"visits": [3.0, 987.654, 4.0, 5.0]}, "column 'visits' has values that are not whole"),
-        ({"visits": ["3", "secret", "4", "5"]}, "column 'visits' holds something that is no number"),
+        ({"visits": ["3", "secret", "4", "5"]}, "column 'visits' has a cell that is not a number"),
         ({"smoker": [0, 1, 2, 0]}, "column 'smoker' has values outside its public categories"),
         ({"region": ["north", "secret", None, "south"]}, "column 'region' has values outside"),
         ({"region": ["north", 987_654, None, "south"]}, "column 'region' has cells of different types"),
