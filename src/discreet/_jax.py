@@ -31,82 +31,21 @@ import jaxlib.version
 import numpy as np
 from jax._src import distributed as jax_distributed
 from jax.core import ShapedArray, Tracer
-from jax.experimental.compilation_cache.compilation_cache import reset_cache as reset_compilation_cache
+from jax.experimental.compilation_cache import compilation_cache
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend import source_info_util
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, jaxpr_as_fun, primitives
-from jax.extend.random import define_prng_impl
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, jaxpr_as_fun
+from jax.extend.core import Var as Var
+from jax.extend.core import primitives as primitives
+from jax.extend.random import define_prng_impl as define_prng_impl
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import dce_jaxpr
-
-__all__ = [
-    "ClosedJaxpr",
-    "Jaxpr",
-    "JaxprEqn",
-    "Literal",
-    "Primitive",
-    "Scan",
-    "Sharding",
-    "Var",
-    "all_constants",
-    "around",
-    "as_one_curator",
-    "aval",
-    "await_processes",
-    "bind",
-    "can_make_one_kernel",
-    "captured_arrays",
-    "compiled",
-    "define_prng_impl",
-    "devices_named",
-    "double",
-    "hi_primitives",
-    "inner_programs",
-    "inside",
-    "is_closed_book",
-    "is_over_devices",
-    "jax_primitives",
-    "marker",
-    "newer_primitives",
-    "one_kernel",
-    "one_process",
-    "open_program",
-    "outside_meshes",
-    "primitive_of",
-    "primitives",
-    "program_constants",
-    "program_digest",
-    "program_text",
-    "psum_invariant_p",
-    "pvary_p",
-    "reset_compilation_cache",
-    "reshard_p",
-    "rounds_like",
-    "run_jaxpr",
-    "run_kept",
-    "scan_of",
-    "shard_map_p",
-    "sharding_constraint_p",
-    "sharding_of",
-    "source_line",
-    "source_lines",
-    "tell_processes",
-    "told_by_processes",
-    "two_way_primitive",
-    "types_of",
-    "unstack_p",
-    "untried_jax",
-    "used_inputs",
-    "users_file",
-    "warn_of_release",
-    "warn_of_spread",
-    "without_dead_code",
-]
 
 TRIED_FROM, UNTRIED_FROM = "0.10.2", "0.12.0.2"
 """The first tested release of JAX, and the first untested one after it, as in pyproject.toml; there is no proof on any other.
 To add a newer one, run the tests on it (`make test-newest`) and raise the bound in both places."""
 
+reset_compilation_cache = compilation_cache.reset_cache
 double = partial(jax.enable_x64, True)
 """`with double():` permits float64; its arrays keep that type outside, where JAX's own functions return float32 for them."""
 
@@ -205,26 +144,10 @@ def program_digest(closed: ClosedJaxpr) -> str:
     """
     jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
     digest = hashlib.sha256(jaxpr.pretty_print(use_color=False).encode())
-    for constant in program_constants(closed):
+    for constant in all_constants(closed):
         words = jax.random.key_data(constant) if _is_key(constant) else constant
         digest.update(f"{constant.dtype}{constant.shape}".encode() + np.asarray(words).tobytes())
     return digest.hexdigest()
-
-
-def program_constants(closed: ClosedJaxpr) -> Iterator[Any]:
-    """The arrays in a program and its nested programs, including those that are printed as a shape only."""
-    yield from closed.consts
-    pending = [closed.jaxpr]
-    while pending:
-        for equation in pending.pop().eqns:
-            yield from (x.val for x in equation.invars if isinstance(x, Literal) and np.ndim(x.val))
-            for inner in jax.tree.leaves(
-                tuple(equation.params.values()), is_leaf=lambda x: isinstance(x, ClosedJaxpr | Jaxpr)
-            ):
-                if isinstance(inner, ClosedJaxpr):
-                    yield from inner.consts
-                if isinstance(inner, ClosedJaxpr | Jaxpr):
-                    pending.append(inner.jaxpr if isinstance(inner, ClosedJaxpr) else inner)
 
 
 def captured_arrays(function: Callable[..., Any], *args: Any) -> list[Any]:
@@ -239,12 +162,12 @@ def inner_programs(equation: JaxprEqn) -> list[ClosedJaxpr]:
     In JAX open and closed jaxprs are two types up to 0.10, and one from 0.11 on: here all are closed.
     """
     found: list[ClosedJaxpr] = []
-    for parameter in equation.params.values():
-        for item in parameter if isinstance(parameter, tuple | list) else (parameter,):
-            if isinstance(item, ClosedJaxpr):
-                found.append(item)
-            elif isinstance(item, Jaxpr):
-                found.append(ClosedJaxpr(_without_constants(item), ()))
+    parameters = tuple(equation.params.values())
+    for item in jax.tree.leaves(parameters, is_leaf=lambda x: isinstance(x, ClosedJaxpr | Jaxpr)):
+        if isinstance(item, ClosedJaxpr):
+            found.append(item)
+        elif isinstance(item, Jaxpr):
+            found.append(ClosedJaxpr(_without_constants(item), ()))
     return found or _expanded(equation)
 
 
@@ -593,6 +516,22 @@ if jaxlib.version.__version__ == "0.10.2":
     _QUICKLY["xla_cpu_use_fusion_emitters"] = False
 
 
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+class Memo(dict[_Key, _Value]):
+    """A cache of at most `most` entries, which is cleared when it is full."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def __setitem__(self, key: _Key, value: _Value) -> None:
+        if len(self) >= self.most:
+            self.clear()
+        super().__setitem__(key, value)
+
+
 def run_once(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """Wrap `jax.jit` for a small program that is called a few times: compiled in half the time, without optimisations.
 
@@ -608,16 +547,13 @@ def run_kept(function: Callable[..., Any]) -> Callable[..., Any]:
         program, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
         name = program_digest(program)
         if name not in _KEPT:
-            if len(_KEPT) >= _MOST_KEPT:
-                _KEPT.clear()
             _KEPT[name] = run_once(partial(run_jaxpr, program))
         return jax.tree.unflatten(jax.tree.structure(shapes), _KEPT[name](*jax.tree.leaves(args)))
 
     return run
 
 
-_KEPT: dict[str, Callable[..., list[Any]]] = {}
-_MOST_KEPT = 64
+_KEPT = Memo[str, Callable[..., list[Any]]](64)
 
 
 def compiled(lowered: Any, *, repeats: bool = False) -> Any:
@@ -636,8 +572,6 @@ def compiled(lowered: Any, *, repeats: bool = False) -> Any:
         return program
     executable = program.runtime_executable()
     if executable not in _APART:
-        if len(_APART) >= _MOST_KEPT:
-            _APART.clear()
         apart = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
         _APART[executable] = lowered.compile(compiler_options=apart) if reads_unwritten(program.as_text()) else None
     return _APART[executable] or program
@@ -656,7 +590,7 @@ def rounds_like() -> str:
     return " ".join([kind, platform.machine(), *named, *vectors])
 
 
-_APART: dict[Any, Any] = {}  # for each executable its replacement, or None
+_APART = Memo[Any, Any](64)  # for each executable its replacement, or None
 _COMPUTATION = re.compile(r"^(%\S+) \(.*?^\}", re.MULTILINE | re.DOTALL)
 _INSTRUCTION = re.compile(r"^ +(?:ROOT )?(%\S+) = \S+ ([\w-]+)\((.*?)\)", re.MULTILINE)
 

@@ -16,21 +16,6 @@ from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from typing import Any, NoReturn, TypeGuard
 
-__all__ = [
-    "choice",
-    "finite_or_none",
-    "fraction",
-    "integer",
-    "is_integer",
-    "is_real",
-    "notebook_html",
-    "positive",
-    "probability",
-    "real",
-    "refuse",
-    "require",
-]
-
 
 def is_real(value: Any) -> TypeGuard[float]:
     """Check for a real number; NaN and infinity count, bools do not.

@@ -47,6 +47,15 @@ class FixedClipping:
         del noise_multiplier, expected_size
         return f"Each record's contribution is clipped to L2 norm C = {self.norm:g}"
 
+    def stated(self, bound: float) -> tuple[str, str, str]:
+        """For statements: the clipping to at most `bound` in all, the unit of the noise, and what it is a multiple of."""
+        if bound <= self.norm:
+            return f"Each record's contribution was clipped to the Euclidean norm C = {self.norm:g}", "", "C"
+        clipped = (
+            f"Each record's gradient was clipped to the Euclidean norm C = {self.norm:g} and its loss to an interval"
+        )
+        return f"{clipped}, so that together they contribute at most {bound:.6g}", "", "that bound"
+
 
 class AdaptiveNumbers(NamedTuple):
     """The numbers of an `AdaptiveClipping` that a compiled fit takes as inputs."""
@@ -205,6 +214,18 @@ class AdaptiveClipping:
             f"{least:g} and {most:g}. Counting costs "
             f"{100 * (1 / math.sqrt(1 - self.count_share) - 1):.2g} % more noise on the gradient"
         )
+
+    def stated(self, bound: float) -> tuple[str, str, str]:
+        """For statements: the clipping to at most `bound` in all, the unit of the noise, and what it is a multiple of."""
+        least, most = self.limits
+        clipped = (
+            f"Each record's gradient was clipped to a Euclidean norm C, which started at {self.start:g} and followed the "
+            f"{self.quantile:g} quantile of the gradient norms: the number of gradients within C was released in the same sum "
+            "and divided by the expected batch size; if it exceeded the quantile, C fell for the next step, otherwise it rose, "
+            f"between {least:g} and {most:g}. Everything that a record added (gradient, count, and a clipped loss if there was "
+            f"one) had a norm of at most {bound / self.start:.6g} C"
+        )
+        return clipped, " C", "that bound"
 
 
 ClippingRule = FixedClipping | AdaptiveClipping

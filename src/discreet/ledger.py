@@ -33,7 +33,6 @@ from discreet.accounting import (
     relation_name,
     upper,
 )
-from discreet.plan import PrivacyPlan
 from discreet.report import Statement
 
 __all__ = ["RELEASED_BEFORE", "Ledger", "LedgerError", "Receipt", "Spending", "SpentError"]
@@ -400,8 +399,13 @@ class Ledger:
             entries = file.entries()
             entry = _of_run(entries, run_id, plan)
             if entry is None:
-                spent, (event, paid_before) = self._admit(entries, plan, delta, unit), unpaid(entries, plan)
-                content = {"kind": "debit", "method": method, "event": event_to_dict(event), "paid_before": paid_before}
+                spent, (part, paid_before) = self._admit(entries, plan, delta, unit), unpaid(entries, plan)
+                content = {
+                    "kind": "debit",
+                    "method": method,
+                    "event": event_to_dict(part.event()),
+                    "paid_before": paid_before,
+                }
                 content |= {"slack": plan.slack, "delta": delta, "run_id": run_id, "unit": unit}
                 entry = file.append(entries, content)
             else:
@@ -471,7 +475,7 @@ class Ledger:
         check_terms(entries, plan, unit)
         relation = plan.relation
         cap, before = _cap(entries), [debit.cost for debit in _debits(entries)]
-        spent = cap.spent([*before, cost_of(unpaid(entries, plan)[0], relation, delta=delta, slack=plan.slack)])
+        spent = cap.spent([*before, cost_of(unpaid(entries, plan)[0].event(), relation, delta=delta, slack=plan.slack)])
         if spent > cap.epsilon:
             raise SpentError(
                 f"The plan exceeds the remaining budget of '{entries[0]['dataset']}': the total would be ε = "
@@ -521,21 +525,19 @@ def _of_run(entries: Sequence[Entry], run_id: str, plan: Planned) -> Entry | Non
     return found
 
 
-def _events(plan: Planned) -> list[DpEvent]:
+def _events(plan: Any) -> list[DpEvent]:
     """The plan's event; and, if that includes more than its steps, the event of the steps alone."""
-    return [plan.event(), plan.alone().event()] if isinstance(plan, PrivacyPlan) else [plan.event()]
+    return [plan.event(), *([plan.alone().event()] if getattr(plan, "also", ()) else [])]
 
 
-def unpaid(entries: Sequence[Entry], plan: Planned) -> tuple[DpEvent, list[int]]:
-    """The part of a plan's event that is not debited yet, and the numbers of the entries that debited the rest.
+def unpaid(entries: Sequence[Entry], plan: Any) -> tuple[Planned, list[int]]:
+    """The part of a plan that is not debited yet, and the numbers of the entries that debited the rest.
 
     Events in `also` were released before the fit, and debited then if the ledger was used. Each such entry serves one fit.
     """
-    if not isinstance(plan, PrivacyPlan) or not plan.also:
-        return plan.event(), []
     used = {number for entry in entries for number in entry.get("paid_before", [])}
     found: list[int] = []
-    for release in plan.also:
+    for release in getattr(plan, "also", ()):
         wanted = event_to_dict(release.event())
         same = (
             entry["number"]
@@ -544,9 +546,9 @@ def unpaid(entries: Sequence[Entry], plan: Planned) -> tuple[DpEvent, list[int]]
         )
         left = [number for number in same if number not in used and number not in found]
         if not left:
-            return plan.event(), []
+            return plan, []
         found.append(left[0])
-    return plan.alone().event(), found
+    return (plan.alone() if found else plan), found
 
 
 # The cost of an entry, by its hash, which covers all its content and all entries before it, and by relation.

@@ -51,7 +51,6 @@ from discreet.accounting import (
 from discreet.inference import check_unused, claim
 from discreet.ledger import Ledger, Receipt, Spending, SpentError, check_terms, unpaid
 from discreet.mechanisms import GAUSSIAN, clip_records, gaussian_mechanism, sum_records
-from discreet.plan import PrivacyPlan
 from discreet.report import Statement, make_release_statement
 from discreet.verify import Certificate, certify
 
@@ -931,11 +930,11 @@ class _Run(Ledger):
         """Note what the run has spent."""
         del delta, run_id
         with self._lock:
-            event, slack, before = self._unpaid(plan, unit)
-            entry = {"number": len(self._entries), "kind": "debit", "method": method, "event": event_to_dict(event)}
-            self._entries.append({**entry, "paid_before": before})
-            self._paid.append(event)
-            self._slack -= slack
+            part, before = self._unpaid(plan, unit)
+            entry = {"number": len(self._entries), "kind": "debit", "method": method}
+            self._entries.append({**entry, "event": event_to_dict(part.event()), "paid_before": before})
+            self._paid.append(part.event())
+            self._slack -= part.slack
         return cast(Receipt, _PaidBySelection(method, self._statement))
 
     def close(self) -> None:
@@ -943,24 +942,23 @@ class _Run(Ledger):
         with self._lock:
             self._open = False
 
-    def _unpaid(self, plan: Planned, unit: str) -> tuple[DpEvent, float, list[int]]:
-        """The event to debit, its slack, and the entries that debited the rest."""
+    def _unpaid(self, plan: Planned, unit: str) -> tuple[Planned, list[int]]:
+        """The part of the plan to debit, and the entries that debited the rest."""
         if not self._open or os.getpid() != self._process:
             raise SpentError(
                 "This ledger belonged to a run of a selection that is over, or to another process: a release now is not covered. "
                 "Make all releases of a run within it, with its own ledger."
             )
         check_terms(self._entries, plan, unit)
-        event, before = unpaid(self._entries, plan)
-        slack = plan.alone().slack if before and isinstance(plan, PrivacyPlan) else plan.slack
-        asked = renyi_bound(ComposedDpEvent([*self._paid, event]), plan.relation, orders=FINE_ORDERS)
+        part, before = unpaid(self._entries, plan)
+        asked = renyi_bound(ComposedDpEvent([*self._paid, part.event()]), plan.relation, orders=FINE_ORDERS)
         held = renyi_bound(self._plan.one_run(), plan.relation, orders=FINE_ORDERS)
-        if np.any(asked.divergences > held.divergences * (1 + 1e-9)) or slack > self._slack:
+        if np.any(asked.divergences > held.divergences * (1 + 1e-9)) or part.slack > self._slack:
             raise SpentError(
                 "A run spends more than the costs of the SelectionPlan, which the selection has paid for: name the plans of all "
                 "releases of a run in costs, also that of its score."
             )
-        return event, slack, before
+        return part, before
 
     def run(
         self, candidate: Callable[[PRNGKeyArray, Ledger], tuple[float, Any]], key: PRNGKeyArray

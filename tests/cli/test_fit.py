@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +9,8 @@ from typer.testing import CliRunner
 
 import discreet as dp
 from discreet import moments, random
-from discreet.cli import _describe, _run
+from discreet.cli import _describe, _fit, _run
+from discreet.cli import _options as options
 from discreet.cli._app import app
 from discreet.cli._report import npz, summarise
 from discreet.clipping import AdaptiveClipping
@@ -250,6 +252,19 @@ def test_counts_take_one_row_a_person(survey, option) -> None:
     outcome = RUN.invoke(app, words)
     assert outcome.exit_code == 2
     assert "noisy counts take one row a person" in " ".join(outcome.stderr.split())
+
+
+def test_kept_counts_are_fitted_again_with_no_option_that_was_paid_for(tmp_path) -> None:
+    """With any other option the result would not be what was asked for: that takes a new release."""
+    asked = _fit.Asked(data=tmp_path / "twin.counts", model="twin", out=tmp_path / "out")
+    free = {"components": 4, "draws": 3, "out": tmp_path, "overwrite": True, "as_json": True}
+    paid = {x.name: not x.default if isinstance(x.default, bool) else "other" for x in dataclasses.fields(asked)[2:]}
+    for name, value in ({"model": "logistic"} | {k: x for k, x in paid.items() if k not in free}).items():
+        with pytest.raises(ValueError, match=r"were paid for|--distributed is for"):
+            _fit._fit_again(dataclasses.replace(asked, **{name: value}))
+    for changes in (free, {"by": options.Method.MARGINALS}):  # goes on to the counts, which are not there
+        with pytest.raises(ValueError, match="No such file"):
+            _fit._fit_again(dataclasses.replace(asked, **changes))
 
 
 def test_any_latent_name_can_be_written(tmp_path) -> None:

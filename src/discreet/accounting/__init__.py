@@ -1,66 +1,32 @@
 """Privacy accounting: epsilon and delta of events, calibration, and the risk for one person. Does not use JAX."""
 
-from discreet.accounting._compare import (
-    Account,
-    AccountantComparison,
-    Bound2015,
-    Planned,
-    compare_accountants,
-    langevin_epsilon_2015,
-)
-from discreet.accounting._events import (
-    NOISES,
-    BoundedRangeDpEvent,
-    Relation,
-    event_from_dict,
-    event_to_dict,
-    pure_event,
-)
-from discreet.accounting._profile import (
-    FINE_ORDERS,
-    ORDERS,
-    Cost,
-    PrivacyFilter,
-    PrivacyProfile,
-    RenyiBound,
-    calibrate_noise_multiplier,
-    calibrate_num_steps,
-    cost_of,
-    profile,
-    renyi_bound,
-    repetitions,
-)
-from discreet.accounting._risk import Risk, Suggestion, relation_name, risk, suggest, upper
-
-__all__ = [
-    "FINE_ORDERS",
-    "NOISES",
-    "ORDERS",
-    "Account",
-    "AccountantComparison",
-    "Bound2015",
-    "BoundedRangeDpEvent",
-    "Cost",
-    "Planned",
-    "PrivacyFilter",
-    "PrivacyProfile",
-    "Relation",
-    "RenyiBound",
-    "Risk",
-    "Suggestion",
-    "calibrate_noise_multiplier",
-    "calibrate_num_steps",
-    "compare_accountants",
-    "cost_of",
-    "event_from_dict",
-    "event_to_dict",
-    "langevin_epsilon_2015",
-    "profile",
-    "pure_event",
-    "relation_name",
-    "renyi_bound",
-    "repetitions",
-    "risk",
-    "suggest",
-    "upper",
-]
+from discreet.accounting._compare import Account as Account
+from discreet.accounting._compare import AccountantComparison as AccountantComparison
+from discreet.accounting._compare import Bound2015 as Bound2015
+from discreet.accounting._compare import Planned as Planned
+from discreet.accounting._compare import compare_accountants as compare_accountants
+from discreet.accounting._compare import langevin_epsilon_2015 as langevin_epsilon_2015
+from discreet.accounting._events import NOISES as NOISES
+from discreet.accounting._events import BoundedRangeDpEvent as BoundedRangeDpEvent
+from discreet.accounting._events import Relation as Relation
+from discreet.accounting._events import event_from_dict as event_from_dict
+from discreet.accounting._events import event_to_dict as event_to_dict
+from discreet.accounting._events import pure_event as pure_event
+from discreet.accounting._profile import FINE_ORDERS as FINE_ORDERS
+from discreet.accounting._profile import ORDERS as ORDERS
+from discreet.accounting._profile import Cost as Cost
+from discreet.accounting._profile import PrivacyFilter as PrivacyFilter
+from discreet.accounting._profile import PrivacyProfile as PrivacyProfile
+from discreet.accounting._profile import RenyiBound as RenyiBound
+from discreet.accounting._profile import calibrate_noise_multiplier as calibrate_noise_multiplier
+from discreet.accounting._profile import calibrate_num_steps as calibrate_num_steps
+from discreet.accounting._profile import cost_of as cost_of
+from discreet.accounting._profile import profile as profile
+from discreet.accounting._profile import renyi_bound as renyi_bound
+from discreet.accounting._profile import repetitions as repetitions
+from discreet.accounting._risk import Risk as Risk
+from discreet.accounting._risk import Suggestion as Suggestion
+from discreet.accounting._risk import relation_name as relation_name
+from discreet.accounting._risk import risk as risk
+from discreet.accounting._risk import suggest as suggest
+from discreet.accounting._risk import upper as upper

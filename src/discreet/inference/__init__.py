@@ -1,40 +1,27 @@
 """Private inference: one file a method, and the step, loop and result that they share."""
 
-from discreet.inference._dpsgld import DPSGLD, DPSGLDResult, releases_of
-from discreet.inference._dpsvi import DPSVI
-from discreet.inference._loop import ManyFits
-from discreet.inference._ops import OnePosteriorSample, OPSResult
-from discreet.inference._processes import FAILED, START_AGAIN, Processes
-from discreet.inference._records import Records, take_apart, with_levels, with_records
-from discreet.inference._result import DPSVIResult, load_result
-from discreet.inference._step import DPSVIState, check_unused, claim
-from discreet.inference._suggest_clipping import ClippingSuggestion, Unobserved, starting_objective, suggest_clipping
-from discreet.inference._trace import NoiseAware, Trace
-
-__all__ = [
-    "DPSGLD",
-    "DPSVI",
-    "FAILED",
-    "START_AGAIN",
-    "ClippingSuggestion",
-    "DPSGLDResult",
-    "DPSVIResult",
-    "DPSVIState",
-    "ManyFits",
-    "NoiseAware",
-    "OPSResult",
-    "OnePosteriorSample",
-    "Processes",
-    "Records",
-    "Trace",
-    "Unobserved",
-    "check_unused",
-    "claim",
-    "load_result",
-    "releases_of",
-    "starting_objective",
-    "suggest_clipping",
-    "take_apart",
-    "with_levels",
-    "with_records",
-]
+from discreet.inference._dpsgld import DPSGLD as DPSGLD
+from discreet.inference._dpsgld import DPSGLDResult as DPSGLDResult
+from discreet.inference._dpsgld import releases_of as releases_of
+from discreet.inference._dpsvi import DPSVI as DPSVI
+from discreet.inference._loop import ManyFits as ManyFits
+from discreet.inference._ops import OnePosteriorSample as OnePosteriorSample
+from discreet.inference._ops import OPSResult as OPSResult
+from discreet.inference._processes import FAILED as FAILED
+from discreet.inference._processes import START_AGAIN as START_AGAIN
+from discreet.inference._processes import Processes as Processes
+from discreet.inference._records import Records as Records
+from discreet.inference._records import take_apart as take_apart
+from discreet.inference._records import with_levels as with_levels
+from discreet.inference._records import with_records as with_records
+from discreet.inference._result import DPSVIResult as DPSVIResult
+from discreet.inference._result import load_result as load_result
+from discreet.inference._step import DPSVIState as DPSVIState
+from discreet.inference._step import check_unused as check_unused
+from discreet.inference._step import claim as claim
+from discreet.inference._suggest_clipping import ClippingSuggestion as ClippingSuggestion
+from discreet.inference._suggest_clipping import Unobserved as Unobserved
+from discreet.inference._suggest_clipping import starting_objective as starting_objective
+from discreet.inference._suggest_clipping import suggest_clipping as suggest_clipping
+from discreet.inference._trace import NoiseAware as NoiseAware
+from discreet.inference._trace import Trace as Trace

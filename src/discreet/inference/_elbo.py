@@ -29,7 +29,16 @@ from numpyro.infer.autoguide import AutoGuide
 from numpyro.infer.util import helpful_support_errors
 
 from discreet import random
-from discreet._jax import program_constants, program_digest, program_text, programs_in, run_kept, run_once, used_inputs
+from discreet._jax import (
+    Memo,
+    all_constants,
+    program_digest,
+    program_text,
+    programs_in,
+    run_kept,
+    run_once,
+    used_inputs,
+)
 from discreet.inference._records import (
     Program,
     Programs,
@@ -53,9 +62,8 @@ from discreet.inference._structure import (
 # --- The objective ---
 
 
-_MOST_LOOKED_AT = 128
 # Dependencies of records' losses, by objective.
-_LOOKED_AT: dict[Any, dict[str, Any]] = {}
+_LOOKED_AT = Memo[Any, dict[str, Any]](128)
 LATENT = "latent"
 PARAM = "param"
 
@@ -390,9 +398,9 @@ class Objective:
         guide = self.programs.guide
         if isinstance(guide, AutoGuide) and type(guide).__module__.startswith("numpyro."):
             # NumPyro's own guide reads nobody's arrays: those that it makes, such as the masks of a flow, hold no data.
-            known += program_constants(jax.make_jaxpr(self.draw_globals)(self.constrain(psi), key))
+            known += all_constants(jax.make_jaxpr(self.draw_globals)(self.constrain(psi), key))
         public = [np.asarray(x) for x in known if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
-        arrays = [x for x in program_constants(program) if jnp.ndim(x) and not _is_known(x, public)]
+        arrays = [x for x in all_constants(program) if jnp.ndim(x) and not _is_known(x, public)]
         held = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays)
         everything = dataclasses.replace(everything, digest=program_digest(program), held=held)
         # A table in the closure also couples artificial records; this names the cause.
@@ -400,8 +408,6 @@ class Objective:
         # The checks also depend on programs of several rows, which the digest does not cover.
         name = everything, _identity(self.programs.model), _identity(self.programs.guide)
         if name not in _LOOKED_AT:
-            if len(_LOOKED_AT) >= _MOST_LOOKED_AT:
-                _LOOKED_AT.clear()
             found = everything._look(psi, key)
             _LOOKED_AT[name] = {"touched_latents": found[0], "touched_params": found[1], "uses_key": found[2]}
         return dataclasses.replace(everything, **_LOOKED_AT[name])

@@ -31,7 +31,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from tqdm.auto import tqdm
 
 from discreet import mechanisms, random
-from discreet._jax import compiled, rounds_like, untried_jax
+from discreet._jax import Memo, compiled, rounds_like, untried_jax
 from discreet.gradients import BookKeepingEngine
 from discreet.inference._processes import FAILED, START_AGAIN, Processes
 from discreet.inference._result import Outcome, kinds
@@ -577,20 +577,17 @@ def certify_fit(
     program = step, drawing, plan.num_steps, plan.relation, shapes, table, keep_gradients, x64
     name = program, alone.sampling, alone.noise_multiplier
     if name not in _PROOFS:
-        if len(_PROOFS) >= _MOST_PROOFS:
-            _PROOFS.clear()
         fit, args = _program(step, plan, drawing, state, table, keep_gradients)
         if program in _PROOFS:
             _PROOFS[name] = _PROOFS[program].given(*args)
         else:
             records = tuple(range(len(args) - len(table), len(args)))
-            _PROOFS[name] = _PROOFS[program] = certify(fit, *args, records=records, relation=plan.relation)
+            _PROOFS[program] = _PROOFS[name] = certify(fit, *args, records=records, relation=plan.relation)
     return _PROOFS[name]
 
 
 # By program and numbers, and the first one of each program by itself.
-_PROOFS: dict[Any, Certificate] = {}
-_MOST_PROOFS = 256
+_PROOFS = Memo[Any, Certificate](256)
 
 
 def _program(

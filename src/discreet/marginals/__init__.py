@@ -5,34 +5,20 @@ quantiles and two-way tables with intervals; `describe` does both. `fit_twins` f
 from which `discreet.synthetic` draws twins.
 """
 
-from discreet.marginals._describe import ColumnFigures, Description, Figure, PairFigures, describe, description_plan
-from discreet.marginals._release import Marginals, MarginalsPlan, load_marginals, private_marginals
-from discreet.marginals._twins import (
-    NO_SPREAD,
-    MarginalsResult,
-    counts_model,
-    counts_suffice,
-    fit_twins,
-    load_marginals_result,
-    twin_tables,
-)
-
-__all__ = [
-    "NO_SPREAD",
-    "ColumnFigures",
-    "Description",
-    "Figure",
-    "Marginals",
-    "MarginalsPlan",
-    "MarginalsResult",
-    "PairFigures",
-    "counts_model",
-    "counts_suffice",
-    "describe",
-    "description_plan",
-    "fit_twins",
-    "load_marginals",
-    "load_marginals_result",
-    "private_marginals",
-    "twin_tables",
-]
+from discreet.marginals._describe import ColumnFigures as ColumnFigures
+from discreet.marginals._describe import Description as Description
+from discreet.marginals._describe import Figure as Figure
+from discreet.marginals._describe import PairFigures as PairFigures
+from discreet.marginals._describe import describe as describe
+from discreet.marginals._describe import description_plan as description_plan
+from discreet.marginals._release import Marginals as Marginals
+from discreet.marginals._release import MarginalsPlan as MarginalsPlan
+from discreet.marginals._release import load_marginals as load_marginals
+from discreet.marginals._release import private_marginals as private_marginals
+from discreet.marginals._twins import NO_SPREAD as NO_SPREAD
+from discreet.marginals._twins import MarginalsResult as MarginalsResult
+from discreet.marginals._twins import counts_model as counts_model
+from discreet.marginals._twins import counts_suffice as counts_suffice
+from discreet.marginals._twins import fit_twins as fit_twins
+from discreet.marginals._twins import load_marginals_result as load_marginals_result
+from discreet.marginals._twins import twin_tables as twin_tables

@@ -7,36 +7,20 @@ public bounds to [-1, 1]), has an intercept and weakly informative priors, and d
 `GaussianMixture` and `FactorAnalysis` for numbers.
 """
 
-from discreet.models._cells import Levels, Scores
-from discreet.models._defaults import Defaults, defaults_for, guide_for
-from discreet.models._regression import (
-    contrasts,
-    groups_of,
-    hierarchical,
-    linear_regression,
-    logistic_regression,
-    multinomial_regression,
-    negative_binomial_regression,
-    poisson_regression,
-)
-from discreet.models._tables import FactorAnalysis, GaussianMixture, MixtureOfProducts, TableVAE
-
-__all__ = [
-    "Defaults",
-    "FactorAnalysis",
-    "GaussianMixture",
-    "Levels",
-    "MixtureOfProducts",
-    "Scores",
-    "TableVAE",
-    "contrasts",
-    "defaults_for",
-    "groups_of",
-    "guide_for",
-    "hierarchical",
-    "linear_regression",
-    "logistic_regression",
-    "multinomial_regression",
-    "negative_binomial_regression",
-    "poisson_regression",
-]
+from discreet.models._cells import Levels as Levels
+from discreet.models._cells import Scores as Scores
+from discreet.models._defaults import Defaults as Defaults
+from discreet.models._defaults import defaults_for as defaults_for
+from discreet.models._defaults import guide_for as guide_for
+from discreet.models._regression import contrasts as contrasts
+from discreet.models._regression import groups_of as groups_of
+from discreet.models._regression import hierarchical as hierarchical
+from discreet.models._regression import linear_regression as linear_regression
+from discreet.models._regression import logistic_regression as logistic_regression
+from discreet.models._regression import multinomial_regression as multinomial_regression
+from discreet.models._regression import negative_binomial_regression as negative_binomial_regression
+from discreet.models._regression import poisson_regression as poisson_regression
+from discreet.models._tables import FactorAnalysis as FactorAnalysis
+from discreet.models._tables import GaussianMixture as GaussianMixture
+from discreet.models._tables import MixtureOfProducts as MixtureOfProducts
+from discreet.models._tables import TableVAE as TableVAE

@@ -1,27 +1,12 @@
 """The privacy statement: what was spent, on what terms, and what it does not cover."""
 
-from discreet.report._statement import (
-    ProfilePoint,
-    Statement,
-    fact_name,
-    make_release_statement,
-    make_statement,
-    plan_facts,
-    sentence,
-    statement_from_dict,
-    steps_words,
-    value_words,
-)
-
-__all__ = [
-    "ProfilePoint",
-    "Statement",
-    "fact_name",
-    "make_release_statement",
-    "make_statement",
-    "plan_facts",
-    "sentence",
-    "statement_from_dict",
-    "steps_words",
-    "value_words",
-]
+from discreet.report._statement import ProfilePoint as ProfilePoint
+from discreet.report._statement import Statement as Statement
+from discreet.report._statement import fact_name as fact_name
+from discreet.report._statement import make_release_statement as make_release_statement
+from discreet.report._statement import make_statement as make_statement
+from discreet.report._statement import plan_facts as plan_facts
+from discreet.report._statement import sentence as sentence
+from discreet.report._statement import statement_from_dict as statement_from_dict
+from discreet.report._statement import steps_words as steps_words
+from discreet.report._statement import value_words as value_words

@@ -15,7 +15,7 @@ from dp_accounting.dp_event import DpEvent
 
 from discreet._validate import integer, is_integer, is_real, notebook_html, refuse
 from discreet.accounting import PrivacyProfile, Relation, Risk, profile, risk, suggest, upper
-from discreet.clipping import AdaptiveClipping, contribution_bound
+from discreet.clipping import contribution_bound
 from discreet.plan import PrivacyPlan
 
 WIDTH = 88
@@ -610,24 +610,11 @@ def _mechanism_words(plan: PrivacyPlan, bound: float) -> str:
 
 def _clipping_words(plan: PrivacyPlan, bound: float) -> str:
     """Describe the clipping, the sum and the noise."""
-    rule, noise, added = plan.clipping, f"noise multiplier {plan.noise_multiplier:.6g}", plan.mechanism.words
-    if isinstance(rule, AdaptiveClipping):
-        least, most = rule.limits
-        return (
-            f"Each record's gradient was clipped to a Euclidean norm C, which started at {rule.start:g} and followed the "
-            f"{rule.quantile:g} quantile of the gradient norms: the number of gradients within C was released in the same sum "
-            "and divided by the expected batch size; if it exceeded the quantile, C fell for the next step, otherwise it rose, "
-            f"between {least:g} and {most:g}. Everything that a record added (gradient, count, and a clipped loss if there was "
-            f"one) had a norm of at most {bound / rule.start:.6g} C; the contributions were summed, and {added} "
-            f"{plan.noise_multiplier * bound / rule.start:.6g} C ({noise} × that bound)"
-        )
-    clipped, scale = f"Each record's contribution was clipped to the Euclidean norm C = {rule.start:g}", "C"
-    if bound > rule.start:
-        clipped = f"Each record's gradient was clipped to the Euclidean norm C = {rule.start:g}"
-        clipped += f" and its loss to an interval, so that together they contribute at most {bound:.6g}"
-        scale = "that bound"
+    clipped, unit, scale = plan.clipping.stated(bound)
+    size = plan.noise_multiplier * bound / (plan.clipping.start if unit else 1.0)
     return (
-        f"{clipped}; the contributions were summed, and {added} {plan.noise_multiplier * bound:.6g} ({noise} × {scale})"
+        f"{clipped}; the contributions were summed, and {plan.mechanism.words} {size:.6g}{unit} (noise multiplier "
+        f"{plan.noise_multiplier:.6g} × {scale})"
     )
 
 

@@ -9,90 +9,48 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from discreet._validate import require
-from discreet.tables._cells import (
-    OutOfBounds,
-    Report,
-    impossible_rows,
-    keep_one_row_a_person,
-    numbers_of,
-    positions_of,
-    rows_of_persons,
-    to_steps,
-    words_of_truth,
-)
-from discreet.tables._schema import (
-    DEFAULT_MISSING_VALUES,
-    EPOCH,
-    ZERO_OR_ONE,
-    Column,
-    CsvFormat,
-    DataError,
-    Kind,
-    Missing,
-    Schema,
-)
-from discreet.tables._schema_text import (
-    schema_from_bounds,
-    schema_from_dict,
-    schema_from_toml,
-    schema_template,
-    schema_to_toml,
-)
+from discreet.tables._cells import OutOfBounds as OutOfBounds
+from discreet.tables._cells import Report as Report
+from discreet.tables._cells import impossible_rows as impossible_rows
+from discreet.tables._cells import keep_one_row_a_person as keep_one_row_a_person
+from discreet.tables._cells import numbers_of as numbers_of
+from discreet.tables._cells import positions_of as positions_of
+from discreet.tables._cells import rows_of_persons as rows_of_persons
+from discreet.tables._cells import to_steps as to_steps
+from discreet.tables._cells import words_of_truth as words_of_truth
+from discreet.tables._schema import DEFAULT_MISSING_VALUES as DEFAULT_MISSING_VALUES
+from discreet.tables._schema import EPOCH as EPOCH
+from discreet.tables._schema import ZERO_OR_ONE as ZERO_OR_ONE
+from discreet.tables._schema import Column as Column
+from discreet.tables._schema import CsvFormat as CsvFormat
+from discreet.tables._schema import DataError as DataError
+from discreet.tables._schema import Kind as Kind
+from discreet.tables._schema import Missing as Missing
+from discreet.tables._schema import Schema as Schema
+from discreet.tables._schema_text import schema_from_bounds as schema_from_bounds
+from discreet.tables._schema_text import schema_from_dict as schema_from_dict
+from discreet.tables._schema_text import schema_from_toml as schema_from_toml
+from discreet.tables._schema_text import schema_template as schema_template
+from discreet.tables._schema_text import schema_to_toml as schema_to_toml
 
 if TYPE_CHECKING:
-    from discreet.tables._convert import Conversion, ShardedArray, conversion_of, convert, open_records
-    from discreet.tables._encode import Records, decode, describe_features, encode
-    from discreet.tables._read import (
-        as_table,
-        column_names,
-        files_of,
-        infer_columns_non_private,
-        over_pieces,
-        read_table,
-        sniff_csv,
-    )
+    from discreet.tables._convert import Conversion as Conversion
+    from discreet.tables._convert import ShardedArray as ShardedArray
+    from discreet.tables._convert import conversion_of as conversion_of
+    from discreet.tables._convert import convert as convert
+    from discreet.tables._convert import open_records as open_records
+    from discreet.tables._encode import Records as Records
+    from discreet.tables._encode import decode as decode
+    from discreet.tables._encode import describe_features as describe_features
+    from discreet.tables._encode import encode as encode
+    from discreet.tables._read import as_table as as_table
+    from discreet.tables._read import column_names as column_names
+    from discreet.tables._read import files_of as files_of
+    from discreet.tables._read import infer_columns_non_private as infer_columns_non_private
+    from discreet.tables._read import over_pieces as over_pieces
+    from discreet.tables._read import read_table as read_table
+    from discreet.tables._read import sniff_csv as sniff_csv
 
-__all__ = [
-    "DEFAULT_MISSING_VALUES",
-    "EPOCH",
-    "ZERO_OR_ONE",
-    "Column",
-    "Conversion",
-    "CsvFormat",
-    "DataError",
-    "Kind",
-    "Missing",
-    "OutOfBounds",
-    "Records",
-    "Report",
-    "Schema",
-    "ShardedArray",
-    "as_table",
-    "column_names",
-    "conversion_of",
-    "convert",
-    "decode",
-    "describe_features",
-    "encode",
-    "files_of",
-    "impossible_rows",
-    "infer_columns_non_private",
-    "keep_one_row_a_person",
-    "numbers_of",
-    "open_records",
-    "over_pieces",
-    "positions_of",
-    "read_table",
-    "rows_of_persons",
-    "schema_from_bounds",
-    "schema_from_dict",
-    "schema_from_toml",
-    "schema_template",
-    "schema_to_toml",
-    "sniff_csv",
-    "to_steps",
-    "words_of_truth",
-]
 
 # What reads or makes pyarrow tables, by file.
 _READERS = {

@@ -7,12 +7,13 @@ Each file imports only from those before it: `_errors.py`, `_domain.py` (values,
 """
 
 from discreet.verify import _control, _rules_elementwise, _rules_linear, _rules_markers, _rules_shape
-from discreet.verify._certify import Certificate, certify
-from discreet.verify._errors import PrivacyError, from_here
-from discreet.verify._events import Given, symbol
-from discreet.verify._page import html_page
-
-__all__ = ["Certificate", "Given", "PrivacyError", "certify", "from_here", "html_page", "symbol"]
+from discreet.verify._certify import Certificate as Certificate
+from discreet.verify._certify import certify as certify
+from discreet.verify._errors import PrivacyError as PrivacyError
+from discreet.verify._errors import from_here as from_here
+from discreet.verify._events import Given as Given
+from discreet.verify._events import symbol as symbol
+from discreet.verify._page import html_page as html_page
 
 RULES_ARE_IN = (_control, _rules_elementwise, _rules_shape, _rules_linear, _rules_markers)
 """The modules whose functions register themselves, by `rule`, in the tables of the interpreter."""
