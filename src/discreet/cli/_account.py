@@ -3,19 +3,16 @@
 import dataclasses
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import discreet as dp
 from discreet._validate import finite_or_none
 from discreet.cli import _options as options
 from discreet.cli._options import AsJson
 from discreet.cli._report import read_json
 from discreet.cli._terminal import Commands, refusing, say, say_json, say_lines, say_text
-
-if TYPE_CHECKING:
-    from discreet.ledger import Ledger
-    from discreet.plan import PrivacyPlan
 
 
 @refusing
@@ -52,8 +49,6 @@ def account(
     Basic and advanced composition, Rényi and PLD side by side:
     `discreet account --num-records 3341 --rate 0.05 --steps 1000 --noise-multiplier 2.4 --delta 1e-3 --compare`
     """
-    from discreet.accounting import compare_accountants
-
     if num_records < 1:
         raise ValueError(f"--num-records is {num_records}: give the number of records in the table, at least 1")
     given = {"--epsilon": epsilon, "--noise-multiplier": noise_multiplier, "--steps": steps}
@@ -73,7 +68,7 @@ def account(
         relation=relation,
     )
     assert plan.target_delta is not None
-    compared = compare_accountants(plan, plan.target_delta) if compare else None
+    compared = dp.accounting.compare_accountants(plan, plan.target_delta) if compare else None
     if as_json:
         rows = [] if compared is None else [dataclasses.asdict(row) for row in compared.rows]
         rows = [{**row, "epsilon": finite_or_none(row["epsilon"])} for row in rows]
@@ -84,17 +79,15 @@ def account(
         say_lines(plan.explain())
 
 
-def facts(plan: "PrivacyPlan") -> dict[str, Any]:
+def facts(plan: "dp.PrivacyPlan") -> dict[str, Any]:
     """A calibrated plan and its price for programs; an ε that does not exist is None."""
-    from discreet.report import plan_facts
-
     delta = plan.target_delta
     assert delta is not None
     return {
         "epsilon": finite_or_none(plan.epsilon(delta)),
         "delta": delta,
         "relation": plan.relation.name,
-        **plan_facts(plan),
+        **dp.report.plan_facts(plan),
         "event": str(plan.event()),
     }
 
@@ -239,7 +232,7 @@ def _print(facts: dict[str, Any]) -> None:
         say(f"Warning: {warning}")
 
 
-def _say_book(book: "Ledger", text: str, as_json: bool, **besides: Any) -> None:
+def _say_book(book: "dp.Ledger", text: str, as_json: bool, **besides: Any) -> None:
     """Print a ledger: as facts for programs, or a text for people."""
     say_json("ledger", {**besides, **_facts(book)}) if as_json else say_lines(text)
 
@@ -274,13 +267,10 @@ def begin(
 
     A fit run with `--ledger survey.ledger` is charged before its first release, and refused if it would exceed the cap.
     """
-    from discreet.accounting import Relation
-    from discreet.ledger import ONE_RECORD, Ledger
-
-    found = Relation[relation.name]
-    book = Ledger.create(file, dataset=dataset, epsilon=epsilon, delta=delta, relation=found, unit=unit)
+    found = dp.Relation[relation.name]
+    book = dp.Ledger.create(file, dataset=dataset, epsilon=epsilon, delta=delta, relation=found, unit=unit)
     whose = f"The unit of privacy is {book.unit}: fits of another unit are refused."
-    if book.unit == ONE_RECORD:
+    if book.unit == dp.ledger.ONE_RECORD:
         whose += (
             " If a person may have several rows, name their column in the schema, and give --unit 'one person' here."
         )
@@ -294,13 +284,11 @@ def show(file: LedgerFile, as_json: options.AsJson = False) -> None:
 
     `discreet ledger show survey.ledger --json`
     """
-    from discreet.ledger import Ledger
-
-    book = Ledger(file)
+    book = dp.Ledger(file)
     _say_book(book, str(book), as_json)
 
 
-def _facts(book: "Ledger") -> dict[str, Any]:
+def _facts(book: "dp.Ledger") -> dict[str, Any]:
     """A ledger for programs."""
     cap = book.cap
     debits = [
@@ -339,9 +327,7 @@ def verify(
 
     `discreet ledger verify survey.ledger`
     """
-    from discreet.ledger import Ledger
-
-    book = Ledger(file)
+    book = dp.Ledger(file)
     entries = book.verify(entry)
     _say_book(book, f"{file} contains {entries} entries, all unchanged.", as_json, entries=entries)
 
@@ -364,8 +350,6 @@ def cap(
 
     `discreet ledger cap survey.ledger --epsilon 2 --delta 1e-5`
     """
-    from discreet.ledger import Ledger
-
-    book = Ledger(file)
+    book = dp.Ledger(file)
     book.set_cap(epsilon=epsilon, delta=delta, raised=raised)
     _say_book(book, f"The cap of {file} is epsilon {epsilon:g} at delta {delta:g}.", as_json)

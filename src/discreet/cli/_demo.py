@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import discreet as dp
 from discreet._validate import require
 from discreet.cli import _options as options
 from discreet.cli._report import facts_in, print_statement
@@ -14,7 +15,6 @@ from discreet.cli._terminal import refusing, say, say_json
 if TYPE_CHECKING:
     import numpy as np
 
-    from discreet.tables import Records
 
 # Public bounds: round numbers that such measurements of cell nuclei stay within, not the extremes of this table.
 BOUNDS = {
@@ -64,8 +64,6 @@ def demo(
     import numpy as np
     from sklearn.linear_model import LogisticRegression
 
-    from discreet.models import logistic_regression
-
     with joined(distributed, coordinator, num_processes, process_id) as members:
         with members.together():
             if members.first and not may_overwrite(out / "statement.json"):
@@ -81,7 +79,7 @@ def demo(
             )
         fitted = fit_and_write(
             out,
-            logistic_regression,
+            dp.models.logistic_regression,
             plan,
             train,
             complete=lambda statement: statement.with_public(BOUNDS_ARE_PUBLIC).with_notes(TABLE_IS_PUBLIC),
@@ -121,7 +119,7 @@ def may_overwrite(path: Path) -> bool:
     return not path.exists() or BOUNDS_ARE_PUBLIC in facts_in(path).get("public", [])
 
 
-def load() -> tuple["Records", "Records"]:
+def load() -> tuple["dp.tables.Records", "dp.tables.Records"]:
     """The bundled table, encoded by the public bounds: the part to fit and the held-out part."""
     for package in ("pyarrow", "sklearn"):
         require(package, extra="tables", what="The demo")
@@ -130,20 +128,18 @@ def load() -> tuple["Records", "Records"]:
     from sklearn.datasets import load_breast_cancer
     from sklearn.utils import Bunch
 
-    from discreet.tables import Column, Kind, Schema, encode
-
     bundle = load_breast_cancer()
     assert isinstance(bundle, Bunch)
     names = [str(name) for name in bundle["feature_names"]]
-    columns = [Column(name=name, kind=Kind.REAL, bounds=bounds_of(name)) for name in names]
-    columns.append(Column(name=TARGET, kind=Kind.BINARY, categories=("0", "1")))
+    columns = [dp.tables.Column(name=name, kind=dp.tables.Kind.REAL, bounds=bounds_of(name)) for name in names]
+    columns.append(dp.tables.Column(name=TARGET, kind=dp.tables.Kind.BINARY, categories=("0", "1")))
     cells = dict(zip(names, np.asarray(bundle["data"]).T, strict=True)) | {TARGET: bundle["target"].astype(str)}
     # A fixed shuffle: the split is part of the demo's definition and has nothing to do with privacy.
     order = np.random.default_rng(0).permutation(len(bundle["target"]))
     held_out = int(HELD_OUT * len(order))
-    schema = Schema(columns=tuple(columns), target=TARGET)
+    schema = dp.tables.Schema(columns=tuple(columns), target=TARGET)
     parts = (order[held_out:], order[:held_out])
-    train, test = (encode(pyarrow.table(cells).take(part), schema) for part in parts)
+    train, test = (dp.tables.encode(pyarrow.table(cells).take(part), schema) for part in parts)
     return train, test
 
 
@@ -158,7 +154,7 @@ def bounds_of(name: str) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def score(probabilities: "np.ndarray", test: "Records") -> dict[str, float]:
+def score(probabilities: "np.ndarray", test: "dp.tables.Records") -> dict[str, float]:
     """Accuracy and area under the curve of probabilities."""
     import numpy as np
     from sklearn.metrics import roc_auc_score

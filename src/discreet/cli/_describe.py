@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import discreet as dp
 from discreet._validate import probability
 from discreet.cli import _options as options
 from discreet.cli._fit import check_folder, check_whole, complete_statement, suggest_delta, warn_of_no_privacy
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from discreet.marginals import Marginals
-    from discreet.tables import Schema
 
 JSON, TEXT, PICTURE = "description.json", "description.txt", "description.png"
 
@@ -73,9 +72,6 @@ def describe(
     Writes statement.json, statement.txt, description.json, description.txt, report.html and, with matplotlib,
     description.png. The table may be larger than memory.
     """
-    from discreet.accounting import upper
-    from discreet.marginals import Description, description_plan
-
     check_folder(out, overwrite=overwrite)
     probability("--level", level, hint="0.95 is a common choice.")
     if pair and all_pairs:
@@ -84,7 +80,7 @@ def describe(
     check_whole(table, made, out_of_bounds, "discreet describe")
     described = options.schema_of(table, choose_model(TWIN), None, bounds, schema, False, made)
     warn_of_no_privacy(described, seed, ledger)
-    plan = description_plan(
+    plan = dp.marginals.description_plan(
         described,
         epsilon=epsilon,
         delta=suggest_delta(num_records) if delta is None else delta,
@@ -92,10 +88,10 @@ def describe(
         relation=options.relation_of(relation),
         slices=slices,
     )
-    found: list[Description] = []
+    found: list[dp.marginals.Description] = []
 
-    def write(released: "Marginals") -> list[Path]:
-        found.append(Description.of(released, level=level))
+    def write(released: "dp.marginals.Marginals") -> list[Path]:
+        found.append(dp.marginals.Description.of(released, level=level))
         files = [write_file(out / JSON, found[0].to_json()), write_file(out / TEXT, str(found[0]))]
         try:
             return [*files, write_picture(out / PICTURE, found[0].plot())]
@@ -112,11 +108,11 @@ def describe(
         say_json("describe", {**found[0].to_dict(), "files": [str(file) for file in files]})
         return
     say_text(str(found[0]))
-    say_lines(f"Spent: ε = {upper(statement.epsilon)} at δ = {upper(statement.delta)}.")
+    say_lines(f"Spent: ε = {dp.accounting.upper(statement.epsilon)} at δ = {dp.accounting.upper(statement.delta)}.")
     say_files(files)
 
 
-def _pair(text: str, schema: "Schema") -> tuple[str, str]:
+def _pair(text: str, schema: "dp.tables.Schema") -> tuple[str, str]:
     """Two columns with a comma between them, which may be in their names, too."""
     names, parts = [column.name for column in schema.columns], text.split(",")
     both = [(",".join(parts[:i]).strip(), ",".join(parts[i:]).strip()) for i in range(1, len(parts))]
@@ -162,21 +158,17 @@ def score(
     Writes statement.json, statement.txt and scores.json. A fit of a model of your own is scored in Python
     (`discreet.scores.private_metrics`).
     """
-    from discreet import random
-    from discreet.accounting import upper
-    from discreet.ledger import Ledger
-    from discreet.scores import private_metrics
-    from discreet.tables import encode, read_table, schema_from_dict
-
     check_folder(out, overwrite=overwrite)
     probability("--level", level, hint="0.95 is a common choice.")
     model, text, draws = _fit_of(fitted)
-    schema = schema_from_dict(tomllib.loads(text))
+    schema = dp.tables.schema_from_dict(tomllib.loads(text))
     warn_of_no_privacy(schema, seed, ledger)
     target = schema.target_column
     assert target is not None
     how: dict[str, Any] = {"relation": options.relation_of(relation)}
-    records = encode(read_table(data, schema, out_of_bounds=out_of_bounds), schema, out_of_bounds=out_of_bounds)
+    records = dp.tables.encode(
+        dp.tables.read_table(data, schema, out_of_bounds=out_of_bounds), schema, out_of_bounds=out_of_bounds
+    )
     x, y = records.x, records.y
     assert y is not None
     if records.mask is not None:
@@ -194,15 +186,15 @@ def score(
         y, how = y.astype(int), how | {"classes": len(target.categories)}
     predict = functools.partial(_predict, model, draws, records.target_scale, records.target_centre)
     with folder_for_results(out):
-        found = private_metrics(
-            random.key(seed),
+        found = dp.scores.private_metrics(
+            dp.random.key(seed),
             predict,
             x,
             y,
             epsilon=epsilon,
             delta=suggest_delta(num_records) if delta is None else delta,
             level=level,
-            ledger=None if ledger is None else Ledger(ledger),
+            ledger=None if ledger is None else dp.Ledger(ledger),
             non_private_seed=seed is not None,
             **how,
         )
@@ -218,7 +210,7 @@ def score(
         say_json("score", {**content, "files": [str(file) for file in files]})
         return
     say_text(str(found))
-    say_lines(f"Spent: ε = {upper(statement.epsilon)} at δ = {upper(statement.delta)}.")
+    say_lines(f"Spent: ε = {dp.accounting.upper(statement.epsilon)} at δ = {dp.accounting.upper(statement.delta)}.")
     say_files(files)
 
 

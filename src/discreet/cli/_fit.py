@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+import discreet as dp
 from discreet._validate import integer, positive
 from discreet.cli import _options as options
 from discreet.cli._options import LINEAR, TWIN, choose_model
@@ -45,18 +46,10 @@ from discreet.cli._terminal import (
 )
 
 if TYPE_CHECKING:
-    from discreet.accounting import Planned
     from discreet.cli._options import ChosenModel
     from discreet.cli._own_model import Prepared
     from discreet.cli._plan import PlanFile
     from discreet.cli._run import Fitted
-    from discreet.inference import Processes
-    from discreet.marginals import Marginals, MarginalsResult
-    from discreet.models import MixtureOfProducts
-    from discreet.moments import MomentsPlan
-    from discreet.plan import PrivacyPlan
-    from discreet.report import Statement
-    from discreet.tables import Conversion, Records, Schema
 
 EXPECTED_BATCH = 500
 # Rows to count a model's parameters with: unlike the size of most plates.
@@ -218,12 +211,10 @@ def check_method(asked: Asked) -> None:
         raise ValueError(f"--draws is {asked.draws}: give a number from 1 to {MOST_DRAWS}")
 
 
-def _by_marginals(asked: Asked, described: "Schema") -> bool:
+def _by_marginals(asked: Asked, described: "dp.tables.Schema") -> bool:
     """True if noisy counts are to be fitted; refuse tables without such a fit."""
-    from discreet.marginals import counts_suffice
-
     if asked.by is None and asked.model == TWIN and not asked.in_steps:
-        if asked.choices is None and not counts_suffice(described):
+        if asked.choices is None and not dp.marginals.counts_suffice(described):
             return False
     elif asked.by != options.Method.MARGINALS:
         return False
@@ -241,20 +232,18 @@ def _by_marginals(asked: Asked, described: "Schema") -> bool:
 
 def _fit_records(
     asked: Asked,
-    members: "Processes",
+    members: "dp.inference.Processes",
     chosen: "ChosenModel",
-    described: "Schema",
-    made: "Conversion | None",
+    described: "dp.tables.Schema",
+    made: "dp.tables.Conversion | None",
     planned: "PlanFile | None",
 ) -> "Fitted | None":
     """Fit the records, in steps or by noisy moments; None after a dry run."""
     from discreet.cli._intervals import NoiseAdded
-    from discreet.models import groups_of
-    from discreet.tables import schema_to_toml
 
     # What the messages that follow depend on: processes that differ would wait for one another.
     key = "secret" if asked.seed is None else str(asked.seed)
-    members.agree(key=key, schema=schema_to_toml(described), options=str(asked.dry_run))
+    members.agree(key=key, schema=dp.tables.schema_to_toml(described), options=str(asked.dry_run))
     order = _order(asked, described, members)
     with members.together():
         table = _read(asked, chosen, described, made, order, members.mesh)
@@ -294,9 +283,10 @@ def _fit_records(
         person=table.schema.person,
         max_rows=table.schema.max_rows,
         own=table.own,
-        about={"model": chosen.name, "schema": schema_to_toml(table.schema)} if chosen.needs_target else None,
+        about={"model": chosen.name, "schema": dp.tables.schema_to_toml(table.schema)} if chosen.needs_target else None,
         noise_added=NoiseAdded(
-            longest_gradient(chosen, table.schema), groups_of(table.schema.columns, table.records.feature_names)
+            longest_gradient(chosen, table.schema),
+            dp.models.groups_of(table.schema.columns, table.records.feature_names),
         ),
     )
     if asked.as_json and members.first:
@@ -307,16 +297,14 @@ def _fit_records(
     return fitted
 
 
-def _count(asked: Asked, schema: "Schema", made: "Conversion | None") -> None:
+def _count(asked: Asked, schema: "dp.tables.Schema", made: "dp.tables.Conversion | None") -> None:
     """Count what twins need in one release, and fit the noisy counts."""
-    from discreet.marginals import NO_SPREAD, MarginalsPlan, twin_tables
-
     check_whole(asked.data, made, asked.out_of_bounds)
     warn_of_no_privacy(schema, asked.seed, asked.ledger)
     assert asked.epsilon is not None
-    plan = MarginalsPlan.calibrate(
+    plan = dp.marginals.MarginalsPlan.calibrate(
         schema,
-        tables=twin_tables(schema, asked.choices or 0),
+        tables=dp.marginals.twin_tables(schema, asked.choices or 0),
         epsilon=asked.epsilon,
         delta=suggest_delta(asked.num_records) if asked.delta is None else asked.delta,
         relation=options.relation_of(asked.relation),
@@ -333,7 +321,7 @@ def _count(asked: Asked, schema: "Schema", made: "Conversion | None") -> None:
         asked.out,
         asked.data,
         plan,
-        complete=lambda statement: complete_statement(statement, **facts).with_notes(NO_SPREAD),
+        complete=lambda statement: complete_statement(statement, **facts).with_notes(dp.marginals.NO_SPREAD),
         then=functools.partial(_fit_counts, asked),
         keep=asked.out / COUNTS,
         progress_bar=asked.progress_bar,
@@ -344,10 +332,8 @@ def _count(asked: Asked, schema: "Schema", made: "Conversion | None") -> None:
     _say_twins(asked, "Fitted a twin to noisy counts", statement, files, budget_line(asked.ledger))
 
 
-def _fit_counts(asked: Asked, released: "Marginals") -> list[Path]:
+def _fit_counts(asked: Asked, released: "dp.marginals.Marginals") -> list[Path]:
     """Keep the noisy counts, from which the rest can be repeated, then fit them."""
-    from discreet.synthetic import write_fitted
-
     out = asked.out
     counts = released.save(out / COUNTS)
     spent(
@@ -358,21 +344,18 @@ def _fit_counts(asked: Asked, released: "Marginals") -> list[Path]:
     if on_terminal():
         say_error("Fitting the noisy counts, which spends nothing more. It takes some seconds.")
     model, result = _fitted(asked, released)
-    return [counts, *write_fitted(out, result, model)]
+    return [counts, *dp.synthetic.write_fitted(out, result, model)]
 
 
-def _fitted(asked: Asked, released: "Marginals") -> tuple["MixtureOfProducts", "MarginalsResult"]:
-    from discreet.marginals import fit_twins
-
+def _fitted(
+    asked: Asked, released: "dp.marginals.Marginals"
+) -> tuple["dp.models.MixtureOfProducts", "dp.marginals.MarginalsResult"]:
     chosen = {"components": asked.components, "num_draws": asked.draws}
-    return fit_twins(released, **{name: value for name, value in chosen.items() if value is not None})
+    return dp.marginals.fit_twins(released, **{name: value for name, value in chosen.items() if value is not None})
 
 
 def _fit_again(asked: Asked) -> None:
     """Fit noisy counts that were kept: in their own folder, or in another one."""
-    from discreet.marginals import load_marginals
-    from discreet.synthetic import write_fitted
-
     data, out = asked.data, asked.out
     if asked.distributed:
         raise ValueError(f"--distributed is for fits in steps, and {data} has noisy counts: leave it out")
@@ -384,7 +367,7 @@ def _fit_again(asked: Asked) -> None:
             "--overwrite and --json alone, or the table itself"
         )
     choose_model(TWIN, components=asked.components)
-    released, files = load_marginals(data), []
+    released, files = dp.marginals.load_marginals(data), []
     # What else the statement in the folder says may be more.
     stated, wanted = facts_in(out / "statement.json"), json.loads(released.statement.to_json())
     same = all(stated.get(name) == wanted[name] for name in ("epsilon", "delta", "plan"))
@@ -394,12 +377,12 @@ def _fit_again(asked: Asked) -> None:
         model, result = _fitted(asked, released)
         if not at_home:
             files = [*write_statement(out, result.statement), released.save(out / COUNTS)]
-        files += write_fitted(out, result, model)
+        files += dp.synthetic.write_fitted(out, result, model)
         files.append(write_page(out).file)
     _say_twins(asked, "Fitted the noisy counts again", result.statement, files, NOTHING_MORE)
 
 
-def _say_twins(asked: Asked, what: str, statement: "Statement", files: list[Path], budget: str) -> None:
+def _say_twins(asked: Asked, what: str, statement: "dp.Statement", files: list[Path], budget: str) -> None:
     if asked.as_json:
         say_json("fit", {"statement": statement.to_dict(), "files": [str(file) for file in files]})
         return
@@ -412,11 +395,11 @@ def _say_twins(asked: Asked, what: str, statement: "Statement", files: list[Path
 class Table:
     """The table, model and settings of a fit in steps."""
 
-    schema: "Schema"  # The public description of the table
-    records: "Records"
+    schema: "dp.tables.Schema"  # The public description of the table
+    records: "dp.tables.Records"
     function: Any  # The NumPyro model of them
     odd_cells: str  # The treatment of cells that the schema does not allow
-    whole: "MixtureOfProducts | None"  # The model of the whole table, if it is one
+    whole: "dp.models.MixtureOfProducts | None"  # The model of the whole table, if it is one
     own: "Prepared | None"  # The user's model, if it is one
 
     @property
@@ -441,7 +424,7 @@ class Table:
         return sum(np.size(x["value"]) for x in shared if x["type"] in kinds and not x.get("is_observed"))
 
 
-def _order(asked: Asked, schema: "Schema", members: "Processes") -> bytes | None:
+def _order(asked: Asked, schema: "dp.tables.Schema", members: "dp.inference.Processes") -> bytes | None:
     """The key by which rows of each person are chosen, if it is to be the same another time or in another process."""
     if asked.seed is not None:
         return hashlib.sha256(str(asked.seed).encode()).digest()
@@ -457,8 +440,8 @@ def _order(asked: Asked, schema: "Schema", members: "Processes") -> bytes | None
 def _read(
     asked: Asked,
     chosen: "ChosenModel",
-    described: "Schema",
-    made: "Conversion | None",
+    described: "dp.tables.Schema",
+    made: "dp.tables.Conversion | None",
     order: bytes | None,
     mesh: Any,
 ) -> Table:
@@ -480,7 +463,7 @@ def _read(
     return Table(schema=described, records=records, function=function, odd_cells=odd_cells, whole=whole, own=own)
 
 
-def _plan(asked: Asked, chosen: "ChosenModel", table: Table, num_records: int) -> "PrivacyPlan":
+def _plan(asked: Asked, chosen: "ChosenModel", table: Table, num_records: int) -> "dp.PrivacyPlan":
     defaults, rate = chosen.defaults, asked.rate
     if rate is None and asked.batch_size is None and asked.sampling == "poisson":
         rate = default_rate(num_records, defaults.batch)
@@ -497,10 +480,8 @@ def _plan(asked: Asked, chosen: "ChosenModel", table: Table, num_records: int) -
     )
 
 
-def _moments_plan(asked: Asked, table: Table, num_records: int) -> "MomentsPlan | None":
+def _moments_plan(asked: Asked, table: Table, num_records: int) -> "dp.moments.MomentsPlan | None":
     """The plan to measure a regression's moments; None where another way was asked for, or the table is not one for it."""
-    from discreet.moments import MomentsPlan
-
     wanted = asked.by == options.Method.MOMENTS
     usual = asked.by is None and asked.model == LINEAR and not asked.in_steps and not asked.distributed
     if not wanted and not usual:
@@ -513,7 +494,7 @@ def _moments_plan(asked: Asked, table: Table, num_records: int) -> "MomentsPlan 
     if table.schema.max_rows > 1 or (not wanted and num_records * features > MOST_CELLS):
         return None
     assert asked.epsilon is not None
-    return MomentsPlan.calibrate(
+    return dp.moments.MomentsPlan.calibrate(
         epsilon=asked.epsilon,
         delta=asked.delta,
         num_features=features,
@@ -533,15 +514,13 @@ def check_folder(out: Path, checkpoint: Path | None = None, *, overwrite: bool) 
 
 def check_numbers(asked: Asked) -> None:
     """Refuse numbers that no table can make right, before it is read."""
-    from discreet.plan import PrivacyPlan
-
     positive("epsilon", asked.epsilon, hint="1 is a common choice.")
     if asked.learning_rate is not None and not 0 < asked.learning_rate < float("inf"):
         raise ValueError(f"--learning-rate is {asked.learning_rate}: give a positive number, for example 0.02")
     count = 10**9 if asked.num_records is None else integer("num_records", asked.num_records)
     rate = 1.0 if asked.rate is None and asked.batch_size is None and asked.sampling == "poisson" else asked.rate
     sampler = options.sampling_of(asked.sampling, rate=rate, batch_size=asked.batch_size, num_records=count)
-    PrivacyPlan(
+    dp.PrivacyPlan(
         sampling=sampler,
         clipping_norm=options.clipping_of(asked.clip or "1"),
         noise_multiplier=1.0,
@@ -563,7 +542,7 @@ def default_rate(num_records: int, batch: int = EXPECTED_BATCH) -> float:
     return min(1.0, batch / max(1, num_records))
 
 
-def default_clip(model: "MixtureOfProducts | None", max_rows: int = 1, longest: float | None = None) -> str:
+def default_clip(model: "dp.models.MixtureOfProducts | None", max_rows: int = 1, longest: float | None = None) -> str:
     """The default clipping norm: the longest gradient of one row if it is public, else 1; for a whole table about a quarter.
 
     A quarter distorts gradients little and saves noise.
@@ -579,7 +558,7 @@ def default_clip(model: "MixtureOfProducts | None", max_rows: int = 1, longest: 
     return f"{root if longest is None else longest / root:.6g}"
 
 
-def longest_gradient(chosen: "ChosenModel", schema: "Schema") -> float | None:
+def longest_gradient(chosen: "ChosenModel", schema: "dp.tables.Schema") -> float | None:
     """A public bound on the length of a record's gradient, which a larger clipping norm never touches; None: there is none.
 
     Each column gives a row of the features a length of at most 1, the intercept gives 1, and a logistic regression multiplies
@@ -591,16 +570,14 @@ def longest_gradient(chosen: "ChosenModel", schema: "Schema") -> float | None:
     return math.ceil(100 * schema.max_rows * math.sqrt(len(schema.columns))) / 100
 
 
-def check_use(table: Table, plan: "PrivacyPlan | MomentsPlan", *, goes_on: bool, may_ask: bool) -> None:
+def check_use(table: Table, plan: "dp.PrivacyPlan | dp.moments.MomentsPlan", *, goes_on: bool, may_ask: bool) -> None:
     """Ask before a budget is spent on what is likely of no use; from public facts alone.
 
     All gradients together are at most N C long, which leaves N C / P for each of P parameters. Less than the noise that is left
     in the mean of all steps, and no parameter can be told from noise. C cancels out. The sums of products of P - 1 features and a
     constant likewise have eigenvalues of N / P on average at most.
     """
-    from discreet.moments import MomentsPlan
-
-    by_moments = isinstance(plan, MomentsPlan)
+    by_moments = isinstance(plan, dp.moments.MomentsPlan)
     count = plan.num_features + 1 if by_moments else table.num_parameters
     noise = plan.stddevs[-1] if by_moments else plan.noise_multiplier / (plan.rate * math.sqrt(plan.num_steps))
     if goes_on or not count or plan.num_records / count >= noise:
@@ -629,14 +606,11 @@ def check_use(table: Table, plan: "PrivacyPlan | MomentsPlan", *, goes_on: bool,
     raise ValueError(f"{found} Nothing was spent. {ways} To go on all the same, add --yes.")
 
 
-def say_dry_run(asked: Asked, table: Table, plan: "PrivacyPlan | MomentsPlan") -> None:
+def say_dry_run(asked: Asked, table: Table, plan: "dp.PrivacyPlan | dp.moments.MomentsPlan") -> None:
     """Print what a fit to records would do and cost. Nothing is spent."""
-    from discreet.accounting import relation_name
-    from discreet.moments import MomentsPlan
-
     count, names = table.num_parameters, list(table.records.feature_names)
     setting: dict[str, float] = {"noise_multiplier": plan.noise_multiplier}
-    if isinstance(plan, MomentsPlan):
+    if isinstance(plan, dp.moments.MomentsPlan):
         delta, epsilon = plan.delta, plan.state(reproducible=False).epsilon
         noises = ", ".join(f"{stddev:.4g}" for stddev in plan.stddevs)
         words = (
@@ -650,7 +624,7 @@ def say_dry_run(asked: Asked, table: Table, plan: "PrivacyPlan | MomentsPlan") -
         words += f"{plan.clipping.start:g}; noise {plan.noise_multiplier:.4g}"
     facts = {"relation": plan.relation.name, "num_records": plan.num_records, "features": names}
     facts |= {"num_parameters": count, **setting}
-    whom = f" ({relation_name(plan.relation.name)}). {plan.num_records:,} of them"
+    whom = f" ({dp.accounting.relation_name(plan.relation.name)}). {plan.num_records:,} of them"
     _say_dry_run(asked, table.schema, plan, epsilon, delta, facts, whom=whom)
     if asked.as_json:
         return
@@ -664,8 +638,8 @@ def say_dry_run(asked: Asked, table: Table, plan: "PrivacyPlan | MomentsPlan") -
 
 def _say_dry_run(
     asked: Asked,
-    schema: "Schema",
-    plan: "Planned",
+    schema: "dp.tables.Schema",
+    plan: "dp.accounting.Planned",
     epsilon: float,
     delta: float,
     facts: Mapping[str, Any],
@@ -674,8 +648,6 @@ def _say_dry_run(
     cost: str = "",
 ) -> None:
     """Print the unit, the cost and what the ledger would charge."""
-    from discreet.accounting import upper
-
     budget = charge = None
     if asked.ledger is not None:
         budget, charge = budget_line(asked.ledger), charge_line(asked.ledger, plan, delta, schema)
@@ -685,15 +657,13 @@ def _say_dry_run(
         say_json("fit", {**common, **facts, "budget": budget, "charge": charge})
         return
     say_lines(f"Dry run: nothing is spent, and nothing is written.\nPrivacy unit: {unit}{whom}.")
-    say_lines(f"Cost: ε = {upper(epsilon)} at δ = {delta:g}{cost}.")
+    say_lines(f"Cost: ε = {dp.accounting.upper(epsilon)} at δ = {delta:g}{cost}.")
     if asked.ledger is not None:
         say_lines(f"Before it: {budget}\n{charge}")
 
 
 def _say_features(own: "Prepared") -> None:
     """Print what the model gets, before anything is spent: wrong columns fit as smoothly as right ones."""
-    from discreet.tables import describe_features
-
     target = own.schema.target_column
     if own.preprocesses:
         say(f"preprocess of {own.own.path} makes the columns of x. It gets one row at a time, with these columns:")
@@ -706,7 +676,7 @@ def _say_features(own: "Prepared") -> None:
             f"Arrays have an axis of {own.schema.max_rows} rows after that of persons; mask, the last argument, says which exist."
         )
     named = own.of_columns or own.preprocesses
-    for place, (name, meaning) in enumerate(describe_features(own.schema, raw=own.raw)):
+    for place, (name, meaning) in enumerate(dp.tables.describe_features(own.schema, raw=own.raw)):
         say_lines(f"  {repr(name) if named else place}: {'' if named else f'{name}, '}{meaning}")
     if target is not None:
         scaled = target.kind.has_bounds and target.kind != "count" and not own.raw
@@ -719,36 +689,38 @@ def _say_features(own: "Prepared") -> None:
 
 def _records(
     data: Path,
-    schema: "Schema",
+    schema: "dp.tables.Schema",
     out_of_bounds: str,
     order: bytes | None,
-    whole: "MixtureOfProducts | None",
-    made: "Conversion | None",
+    whole: "dp.models.MixtureOfProducts | None",
+    made: "dp.tables.Conversion | None",
     own: "Prepared | None",
     mesh: Any,
-) -> "Records":
-    from discreet.tables import Records, decode, encode, keep_one_row_a_person, open_records, read_table
-
+) -> "dp.tables.Records":
     if whole is not None:
         check_whole(data, made, out_of_bounds)
     if made is not None:
         # A model of named columns takes them apart, which shards on several machines cannot be.
         mesh = None if own is not None and own.of_columns else mesh
-        return open_records(data, schema, mesh=mesh, progress_bar=on_terminal() and not settings.silent)
-    table = read_table(data, schema, out_of_bounds=out_of_bounds)
+        return dp.tables.open_records(data, schema, mesh=mesh, progress_bar=on_terminal() and not settings.silent)
+    table = dp.tables.read_table(data, schema, out_of_bounds=out_of_bounds)
     if whole is None:
-        records = encode(table, schema, out_of_bounds=out_of_bounds, key=order, raw=own is not None and own.raw)
+        records = dp.tables.encode(
+            table, schema, out_of_bounds=out_of_bounds, key=order, raw=own is not None and own.raw
+        )
         if own is None or not own.preprocesses:
             return records
-        return own.preprocessed(decode(records.x, schema, records.y, raw=True))
+        return own.preprocessed(dp.tables.decode(records.x, schema, records.y, raw=True))
     # The records of a model of the whole table: the level of each cell.
     if schema.person is not None and schema.max_rows == 1:
-        table = table.filter(keep_one_row_a_person(table.column(schema.person), key=order))
+        table = table.filter(dp.tables.keep_one_row_a_person(table.column(schema.person), key=order))
     names = tuple(column.name for column in schema.columns)
-    return Records(x=whole.encode(table, out_of_bounds=out_of_bounds, key=order), y=None, feature_names=names)
+    return dp.tables.Records(x=whole.encode(table, out_of_bounds=out_of_bounds, key=order), y=None, feature_names=names)
 
 
-def check_whole(data: Path, made: "Conversion | None", out_of_bounds: str, what: str = f"--model {TWIN}") -> None:
+def check_whole(
+    data: Path, made: "dp.tables.Conversion | None", out_of_bounds: str, what: str = f"--model {TWIN}"
+) -> None:
     """Refuse what cannot be read as a whole table."""
     if made is not None:
         raise ValueError(
@@ -763,12 +735,10 @@ def check_whole(data: Path, made: "Conversion | None", out_of_bounds: str, what:
 
 def suggest_delta(num_records: int | None) -> float:
     """The default δ where the number of records is not used: that of a public figure for it, or of 100,000 records."""
-    from discreet.accounting import suggest
-
-    return suggest(num_records=num_records or 100_000).delta
+    return dp.accounting.suggest(num_records=num_records or 100_000).delta
 
 
-def warn_of_no_privacy(schema: "Schema", seed: int | None, ledger: Path | None) -> None:
+def warn_of_no_privacy(schema: "dp.tables.Schema", seed: int | None, ledger: Path | None) -> None:
     """Say loudly, before the run, what makes its result not private; a ledger cannot hold such a fit."""
     if ledger is not None and (schema.inferred or seed is not None):
         raise ValueError(
@@ -785,8 +755,8 @@ def warn_of_no_privacy(schema: "Schema", seed: int | None, ledger: Path | None) 
 
 
 def complete_statement(
-    statement: "Statement", schema: "Schema", out_of_bounds: str, *, counted: bool, own: "Prepared | None"
-) -> "Statement":
+    statement: "dp.Statement", schema: "dp.tables.Schema", out_of_bounds: str, *, counted: bool, own: "Prepared | None"
+) -> "dp.Statement":
     """The statement of the fit with what the command line knows besides."""
     lines = zip(schema.columns, schema.describe(), strict=True)
     public = [line for column, line in lines if column.name not in schema.inferred]

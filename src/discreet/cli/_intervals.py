@@ -20,16 +20,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
 
+import discreet as dp
 from discreet.models import contrasts
 from discreet.moments import MomentsResult
-
-if TYPE_CHECKING:
-    from discreet.inference import DPSVIResult, Trace
 
 INTERCEPT, WEIGHTS = "intercept", "weights"
 # The least slope along a direction of the trace, in its own standard errors. Above what most fits of a table have, noise would
@@ -72,7 +69,7 @@ class NoiseAdded:
         """True if a fit should keep its gradients: for possible intervals, and within 64 MiB."""
         return self.longest is not None and 2 * (1 + num_features) * num_steps * 4 <= 64 * 2**20
 
-    def __call__(self, result: DPSVIResult | MomentsResult, samples: Mapping[str, np.ndarray]) -> Draws:
+    def __call__(self, result: dp.DPSVIResult | MomentsResult, samples: Mapping[str, np.ndarray]) -> Draws:
         """The draws with the noise, or without and why."""
         if isinstance(result, MomentsResult):
             matrix = self.contrasts(samples[WEIGHTS].shape[1])
@@ -97,7 +94,7 @@ class NoiseAdded:
         """The matrix that takes from each group of weights their mean, and adds it to the intercept."""
         return contrasts(num_weights, self.groups)
 
-    def why_not(self, result: DPSVIResult) -> str:
+    def why_not(self, result: dp.DPSVIResult) -> str:
         """The reason against intervals that is known without the trace."""
         plan, trace = result.plan, getattr(result, "trace", None)
         if self.longest is None:
@@ -111,7 +108,7 @@ class NoiseAdded:
             return NO_GRADIENTS
         return "" if self.converged(result) else DRIFTED
 
-    def converged(self, result: DPSVIResult | MomentsResult) -> bool | None:
+    def converged(self, result: dp.DPSVIResult | MomentsResult) -> bool | None:
         """True if the parameters converged, for a logistic regression those behind predictions; None: too few steps."""
         trace = getattr(result, "trace", None)
         if isinstance(result, MomentsResult) or trace is None or len(trace.iterates) * 0.9 < 20:
@@ -123,7 +120,7 @@ class NoiseAdded:
         return trace.converged_from is not None
 
     def _with_noise(
-        self, result: DPSVIResult, matrix: Float[np.ndarray, "coefficient coefficient"], count: int
+        self, result: dp.DPSVIResult, matrix: Float[np.ndarray, "coefficient coefficient"], count: int
     ) -> tuple[Float[np.ndarray, "draw coefficient"], Float[np.ndarray, "draw coefficient"]] | None:
         """Draws of m, and of the coefficients, whose posterior about m has the precision H."""
         trace, places = result.trace, _places(result)
@@ -178,16 +175,14 @@ def optimum(
     return draws, slopes
 
 
-def _places(result: DPSVIResult) -> list[int]:
+def _places(result: dp.DPSVIResult) -> list[int]:
     """The positions of the locations of intercept and weights in the trace, in this order."""
-    from discreet.plots import coordinate_names
-
-    names = coordinate_names(result, result.trace.iterates.shape[1])
+    names = dp.plots.coordinate_names(result, result.trace.iterates.shape[1])
     if f"{INTERCEPT}_auto_loc" not in names:
         return []
     weights = [place for place, name in enumerate(names) if name.startswith(f"{WEIGHTS}_auto_loc")]
     return [names.index(f"{INTERCEPT}_auto_loc"), *weights]
 
 
-def _part(trace: Trace, iterates: np.ndarray) -> Trace:
+def _part(trace: dp.inference.Trace, iterates: np.ndarray) -> dp.inference.Trace:
     return dataclasses.replace(trace, iterates=iterates, gradients=None)

@@ -7,20 +7,13 @@ import functools
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
+import discreet as dp
 from discreet.cli._own_model import OwnModel, failure
 from discreet.cli._own_model import choose as choose_own
-
-if TYPE_CHECKING:
-    from discreet.accounting import Relation
-    from discreet.clipping import AdaptiveClipping
-    from discreet.plan import PrivacyPlan
-    from discreet.sampling import Sampling as Sampler
-    from discreet.tables import Conversion, Kind, Schema
-
 
 T = TypeVar("T")
 
@@ -41,8 +34,8 @@ class ChosenModel:
 
     name: str
     # From the schema to the NumPyro model of (x, y), or to a model of the whole table; unused for the user's
-    build: "Callable[[Schema], Any]"
-    target_kind: "Kind | None" = None  # The required kind of its target; None for the schema's
+    build: "Callable[[dp.tables.Schema], Any]"
+    target_kind: "dp.tables.Kind | None" = None  # The required kind of its target; None for the schema's
     own: OwnModel | None = None
     defaults: Defaults = Defaults()  # Defaults of the fit's options
 
@@ -83,9 +76,6 @@ def choose_model(
 
     For a factory, `words` is what --model-args says and `arguments` are other options that it may read.
     """
-    from discreet import models
-    from discreet.tables import Kind
-
     if components is not None and not 1 <= components <= MOST_COMPONENTS:
         raise ValueError(f"--components is {components}: give a number from 1 to {MOST_COMPONENTS}, 16 say")
     count = COMPONENTS if components is None else components
@@ -93,11 +83,11 @@ def choose_model(
     if components is not None and name != TWIN and not text:
         raise ValueError(f"--components is for --model {TWIN} and text files: the model {name} has none, leave it out")
     if name == TWIN:
-        return ChosenModel(name, lambda schema: models.MixtureOfProducts(schema, components=count), defaults=TWINS)
+        return ChosenModel(name, lambda schema: dp.models.MixtureOfProducts(schema, components=count), defaults=TWINS)
     if name in REGRESSIONS:
         _, kind, build = REGRESSIONS[name]
         defaults = LOGISTIC if name == "logistic" else Defaults()
-        return ChosenModel(name, functools.partial(build, models), Kind[kind], defaults=defaults)
+        return ChosenModel(name, functools.partial(build, dp.models), dp.tables.Kind[kind], defaults=defaults)
     if not text and not name.rpartition(":")[0].endswith(".py") and not name.endswith(".py"):
         near = difflib.get_close_matches(name, MODELS, 1)
         raise ValueError(
@@ -158,9 +148,7 @@ def _complete_model(incomplete: str) -> list[tuple[str, str]]:
 
 
 def _complete_sampler(incomplete: str) -> list[str]:
-    from discreet.sampling import SAMPLERS
-
-    return [x.option for x in SAMPLERS if x.option.startswith(incomplete)]
+    return [x.option for x in dp.sampling.SAMPLERS if x.option.startswith(incomplete)]
 
 
 def _complete_clip(incomplete: str) -> list[str]:
@@ -385,23 +373,19 @@ DescribedRecords = Annotated[
 ]
 
 
-def sampling_of(name: str, *, rate: float | None, batch_size: int | None, num_records: int) -> "Sampler":
+def sampling_of(name: str, *, rate: float | None, batch_size: int | None, num_records: int) -> "dp.sampling.Sampling":
     """The sampler that the options describe."""
-    from discreet.sampling import SAMPLERS
-
-    samplers = {x.option: x for x in SAMPLERS}
+    samplers = {x.option: x for x in dp.sampling.SAMPLERS}
     if name not in samplers:
         raise ValueError(f"--sampling is {name!r}: give one of {', '.join(samplers)}")
     return samplers[name].from_options(rate=rate, batch_size=batch_size, num_records=num_records)
 
 
-def clipping_of(text: str) -> "float | AdaptiveClipping":
+def clipping_of(text: str) -> "float | dp.AdaptiveClipping":
     """The clipping norm or rule of the option."""
-    from discreet.clipping import AdaptiveClipping
-
     if text == "adaptive":
         # C rises fast and falls slowly, and the models of the command line have gradients of about the columns' size.
-        return AdaptiveClipping(initial=0.1)
+        return dp.AdaptiveClipping(initial=0.1)
     try:
         return float(text)
     except ValueError:
@@ -412,17 +396,14 @@ def plan_of(
     *,
     num_records: int,
     delta: float | None,
-    sampling: "Sampler",
+    sampling: "dp.sampling.Sampling",
     relation: RelationName | None,
-    clipping_norm: "float | AdaptiveClipping" = 1.0,
+    clipping_norm: "float | dp.AdaptiveClipping" = 1.0,
     **numbers: Any,
-) -> "PrivacyPlan":
+) -> "dp.PrivacyPlan":
     """The plan that the options describe, solved for the one of the `numbers` that `PrivacyPlan.calibrate` is to find."""
-    from discreet.accounting import suggest
-    from discreet.plan import PrivacyPlan
-
-    return PrivacyPlan.calibrate(
-        delta=delta if delta is not None else suggest(num_records=num_records).delta,
+    return dp.PrivacyPlan.calibrate(
+        delta=delta if delta is not None else dp.accounting.suggest(num_records=num_records).delta,
         num_records=num_records,
         sampling=sampling,
         clipping_norm=clipping_norm,
@@ -431,13 +412,11 @@ def plan_of(
     )
 
 
-def relation_of(name: RelationName | None, sampling: "Sampler | None" = None) -> "Relation":
+def relation_of(name: RelationName | None, sampling: "dp.sampling.Sampling | None" = None) -> "dp.Relation":
     """The neighbouring relation; by default one with sound accounting for the sampler, else adding or removing one."""
-    from discreet.accounting import Relation
-
     if name is not None:
-        return Relation[name.name]
-    return Relation.ADD_OR_REMOVE_ONE if sampling is None else sampling.usual_relation()
+        return dp.Relation[name.name]
+    return dp.Relation.ADD_OR_REMOVE_ONE if sampling is None else sampling.usual_relation()
 
 
 def refuse_missing(
@@ -465,20 +444,18 @@ def schema_of(
     bounds: str | None,
     file: Path | None,
     non_private_bounds: bool,
-    made: "Conversion | None" = None,
-) -> "Schema":
+    made: "dp.tables.Conversion | None" = None,
+) -> "dp.tables.Schema":
     """The public description of a table, checked against what the model needs; `data` is for `non_private_bounds` only."""
-    from discreet.tables import infer_columns_non_private, schema_from_bounds, schema_from_toml
-
     if bounds is not None and file is not None:
         raise ValueError("--bounds and --schema describe the same thing: give only one")
     if model.needs_target and target is None and file is None and made is None:
         raise ValueError(f"the model {model.name} predicts a column: name it with --target")
     public = None
     if file is not None:
-        public = schema_from_toml(file, target=target)
+        public = dp.tables.schema_from_toml(file, target=target)
     elif bounds is not None:
-        public = schema_from_bounds(
+        public = dp.tables.schema_from_bounds(
             bounds, target=target, target_kind=model.target_kind, target_follows=non_private_bounds
         )
     elif made is not None:
@@ -489,7 +466,7 @@ def schema_of(
             )
         public = made.schema
     if non_private_bounds and data is not None:
-        public = infer_columns_non_private(data, public, target=target, target_kind=model.target_kind)
+        public = dp.tables.infer_columns_non_private(data, public, target=target, target_kind=model.target_kind)
     if public is None:
         raise ValueError(
             "the columns are not described: give their public bounds and categories with --bounds or --schema. (For a table "

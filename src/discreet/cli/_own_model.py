@@ -27,6 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import discreet as dp
 from discreet.cli._terminal import say_error
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     import pyarrow
     from jaxtyping import PRNGKeyArray
 
-    from discreet.report import Statement
-    from discreet.tables import Column, Records, Schema
 
 FILE = "model.json"
 FORMAT = "discreet model of one's own, version 1"
@@ -56,7 +55,7 @@ class OwnModel:
     words: tuple[str, ...] = ()  # Unparsed arguments of a factory; `arguments` are parsed ones
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    def prepare(self, schema: "Schema", *, raw: bool = False) -> "Prepared":
+    def prepare(self, schema: "dp.tables.Schema", *, raw: bool = False) -> "Prepared":
         """The model of tables that are described so."""
         if schema.max_rows > 1 and (self.function is None or hasattr(self.module, "preprocess")):
             raise ValueError(
@@ -132,7 +131,7 @@ class Prepared:
     """A user's model of one table, from which rows can be drawn."""
 
     own: OwnModel
-    schema: "Schema"
+    schema: "dp.tables.Schema"
     function: Callable[..., Any]
     guide: Callable[..., Any] | None  # The user's guide; None for the default
     raw: bool  # True if x has the columns of the schema in their own units, with NaN for missing cells
@@ -161,33 +160,28 @@ class Prepared:
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns of x, then of y."""
-        from discreet.tables import describe_features
-
-        names = self.seen or tuple(name for name, _ in describe_features(self.schema, raw=self.raw))
+        names = self.seen or tuple(name for name, _ in dp.tables.describe_features(self.schema, raw=self.raw))
         return names if self.schema.target is None else (*names, self.schema.target)
 
     def explain(self, error: Exception) -> Exception:
         """An error of the program itself with its place, ours as they are. Programs see shapes, so no message quotes a cell."""
-        import discreet
         from discreet._jax import users_file
 
         files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-        ours = max(i for i, name in enumerate(files) if name.startswith(str(Path(discreet.__file__).parent)))
+        ours = max(i for i, name in enumerate(files) if name.startswith(str(Path(dp.__file__).parent)))
         inside = any(map(users_file, files[ours + 1 :]))
         if ours == len(files) - 1 or not (inside or isinstance(error, ValueError | TypeError)):
             return error
         how = failure(error) if inside else f"with {type(error).__name__}: {error}"
         return ValueError(f"{self.own.name} fails {how.rstrip('.')}. x has the columns {', '.join(self.columns)}")
 
-    def preprocessed(self, table: "pyarrow.Table") -> "Records":
+    def preprocessed(self, table: "pyarrow.Table") -> "dp.tables.Records":
         """Call the user's `preprocess` for each row by itself, of a table as `decode` gives it.
 
         Guarantee: as far as the user's function keeps nothing from one call to the next, a record depends on its own row only.
         """
         import numpy as np
         import pandas as pd
-
-        from discreet.tables import Records
 
         if self.schema.target is not None:
             raise ValueError(f"{self.own.path} has a preprocess, which gets all columns: omit the target")
@@ -216,7 +210,7 @@ class Prepared:
         x = np.concatenate(rows) if rows else np.zeros((0, 0), np.float32)
         if not x.size:
             raise ValueError(f"preprocess of {self.own.path} left no rows or no columns: there is nothing to fit")
-        return Records(x=x, y=None, feature_names=names or ())
+        return dp.tables.Records(x=x, y=None, feature_names=names or ())
 
     def draw(self, latents: Mapping[str, Any], num_records: int, rng: "np.random.Generator") -> "pyarrow.Table":
         """A table of `num_records` rows, as `discreet.synthetic` asks for it."""
@@ -227,8 +221,6 @@ class Prepared:
         import jax
         import numpy as np
         import pandas as pd
-
-        from discreet.tables import decode, encode, read_table
 
         module, schema = self.own.module, self.schema
         own_draw, postprocess = getattr(module, "draw", None), getattr(module, "postprocess", None)
@@ -243,7 +235,9 @@ class Prepared:
                 x = np.asarray(self._rows(latents, which, keys), np.float64)
                 if postprocess is None and self.seen is None:
                     width = len(self.columns) - (schema.target is not None)
-                    return decode(x[:, :width], schema, x[:, width] if width < x.shape[1] else None, raw=self.raw)
+                    return dp.tables.decode(
+                        x[:, :width], schema, x[:, width] if width < x.shape[1] else None, raw=self.raw
+                    )
                 frame = pd.DataFrame(x, columns=list(self.columns))
                 frame = frame if postprocess is None else postprocess(frame)
         except Exception as error:
@@ -258,8 +252,8 @@ class Prepared:
                 "these columns"
             )
         features = dataclasses.replace(schema.without_person(), target=None)
-        checked = encode(read_table(frame, features), features, out_of_bounds="clip", raw=True)
-        return decode(checked.x, features, raw=True)
+        checked = dp.tables.encode(dp.tables.read_table(frame, features), features, out_of_bounds="clip", raw=True)
+        return dp.tables.decode(checked.x, features, raw=True)
 
     def check(self, draws: Mapping[str, Any]) -> None:
         """Check that the program has the latents of a posterior."""
@@ -322,8 +316,6 @@ class Prepared:
 
     def settings_text(self) -> str:
         """The public facts about the model that a fit saves, without the program."""
-        from discreet.tables import schema_to_toml
-
         facts = {
             "format": FORMAT,
             "model": self.own.name,
@@ -333,7 +325,7 @@ class Prepared:
             "arguments": self.own.arguments,
             "raw": self.raw,
             "seen": self.seen,
-            "schema": schema_to_toml(self.schema),
+            "schema": dp.tables.schema_to_toml(self.schema),
         }
         return json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
 
@@ -341,7 +333,7 @@ class Prepared:
 class OwnFit(NamedTuple):
     """A fit of a user's model, from which twins are drawn; `draws` has those of each latent along the leading axis."""
 
-    statement: "Statement"
+    statement: "dp.Statement"
     model: Prepared
     draws: dict[str, "np.ndarray"]
 
@@ -368,16 +360,13 @@ def read_own_fit(folder: Path, name: str | None) -> OwnFit:
     """Read what the fit of a user's model left, and run the model's file, which `name` says as `choose` takes it."""
     import numpy as np
 
-    from discreet.report import statement_from_dict
-    from discreet.tables import schema_from_dict
-
     path = folder / FILE
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
         if facts["format"] != FORMAT:
             raise ValueError
-        schema = schema_from_dict(tomllib.loads(facts["schema"]))
-        statement = statement_from_dict(json.loads((folder / "statement.json").read_text(encoding="utf-8")))
+        schema = dp.tables.schema_from_dict(tomllib.loads(facts["schema"]))
+        statement = dp.report.statement_from_dict(json.loads((folder / "statement.json").read_text(encoding="utf-8")))
         with np.load(folder / "posterior.npz", allow_pickle=False) as file:
             draws = {latent: file[latent] for latent in file.files}
         fitted, words, arguments = str(facts["model"]), tuple(map(str, facts["words"])), dict(facts["arguments"])
@@ -420,8 +409,8 @@ KINDS = {
 
 
 def text_model(
-    path: Path, schema: "Schema", components: int
-) -> tuple["Schema", Callable[..., Any], Callable[..., Any]]:
+    path: Path, schema: "dp.tables.Schema", components: int
+) -> tuple["dp.tables.Schema", Callable[..., Any], Callable[..., Any]]:
     """The schema, model and guide of a mixture with a distribution for each column, from lines such as `Age: Poisson`."""
     from numpyro.infer import init_to_uniform
     from numpyro.infer.autoguide import AutoNormal
@@ -465,7 +454,9 @@ def _meant(word: str, known: Iterable[str], otherwise: str) -> str:
     return f"did you mean {near[0]}?" if near else otherwise
 
 
-def mixture(columns: "tuple[Column, ...]", families: Mapping[str, str], components: int) -> Callable[..., Any]:
+def mixture(
+    columns: "tuple[dp.tables.Column, ...]", families: Mapping[str, str], components: int
+) -> Callable[..., Any]:
     """The NumPyro model of raw columns: components with independent columns, whose priors are scaled by the public bounds."""
     import jax
     import jax.numpy as jnp
@@ -475,7 +466,7 @@ def mixture(columns: "tuple[Column, ...]", families: Mapping[str, str], componen
     def each(name: str, prior: Any) -> Any:
         return numpyro.sample(name, prior.expand([components]).to_event(1))
 
-    def family(column: "Column") -> Callable[[Any], Any]:
+    def family(column: "dp.tables.Column") -> Callable[[Any], Any]:
         """The column's distribution in some of the components."""
         name, kind = column.name, families[column.name]
         if kind == "Bernoulli":

@@ -6,21 +6,17 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import discreet as dp
 from discreet.cli import _options as options
 from discreet.cli import _terminal as terminal
 from discreet.cli._options import LINEAR, MULTINOMIAL, TWIN, choose_model
 from discreet.cli._report import write_picture
 from discreet.cli._run import keep_compiled_programs
 from discreet.cli._terminal import refusing
-
-if TYPE_CHECKING:
-    from discreet.planning import DryRun
-    from discreet.tables import Schema
-
 
 HEAD = "# Proposed by `discreet plan` after a dry run on invented tables. No data were read. Use it with discreet fit --plan."
 
@@ -51,7 +47,7 @@ class PlanFile:
     num_records: int | None = None
 
 
-def plan_text(rehearsal: "DryRun", model: str, **about: Any) -> str:
+def plan_text(rehearsal: "dp.planning.DryRun", model: str, **about: Any) -> str:
     """The content of a plan file; `about` as in `KINDS`, the schema as seen from the file's folder."""
     plan, setting = rehearsal.plan, rehearsal.proposed.setting
     numbers = (setting.num_steps, setting.rate, setting.clipping_norm, setting.learning_rate)
@@ -179,8 +175,6 @@ def plan(
     the noise leaves anything to learn. Ctrl-C ends with the best setting so far. A linear model has no such settings: what its
     noise leaves is printed; with any of them its fit in steps is rehearsed.
     """
-    from discreet.planning import default_grid, dry_run, dry_run_of_line
-
     picture = plot if plot is not None else out.with_suffix(".png") if out is not None else None
     terminal.check_file(out, overwrite=overwrite)
     terminal.check_file(picture, "--plot", overwrite=overwrite)
@@ -198,15 +192,17 @@ def plan(
                 "a linear model is fitted to noisy moments, which have no settings: there is no plan to write. Leave out --out "
                 "and --plot, and give fit its --epsilon; or give --steps for a fit in steps"
             )
-        line = dry_run_of_line(about, num_records=num_records, epsilon=epsilon, delta=delta, seed=seed)
+        line = dp.planning.dry_run_of_line(about, num_records=num_records, epsilon=epsilon, delta=delta, seed=seed)
         if as_json:
             terminal.say_json("plan", line.to_dict())
         else:
             terminal.say_lines(str(line))
         return
-    grid = dataclasses.replace(default_grid(function), **{name: x for name, x in lists.items() if x is not None})
+    grid = dataclasses.replace(
+        dp.planning.default_grid(function), **{name: x for name, x in lists.items() if x is not None}
+    )
     keep_compiled_programs(terminal.settings.compilation_cache)
-    rehearsal = dry_run(
+    rehearsal = dp.planning.dry_run(
         function,
         about,
         num_records=num_records,
@@ -245,7 +241,7 @@ def _numbers(option: str, text: str | None, kind: type[float] = float) -> tuple[
 
 def _what(
     model: str, components: int | None, target: str | None, bounds: str | None, file: Path | None
-) -> tuple[Any, "Schema | None"]:
+) -> tuple[Any, "dp.tables.Schema | None"]:
     """The model to rehearse, and the schema that it needs beside."""
     if bounds is None and file is None:
         raise ValueError(
@@ -270,12 +266,10 @@ def _what(
     return (built, None) if model == TWIN else (built, described)
 
 
-def _draw(rehearsal: "DryRun", file: Path, *, asked: bool) -> list[Path]:
+def _draw(rehearsal: "dp.planning.DryRun", file: Path, *, asked: bool) -> list[Path]:
     """The picture, if matplotlib is installed and the dry run came so far."""
-    from discreet.plots import new_figure
-
     try:
-        figure = new_figure(6, 4)
+        figure = dp.plots.new_figure(6, 4)
     except ImportError:
         if asked:
             terminal.say_error("No picture was drawn: it needs matplotlib (pip install 'discreet[plot]').")
@@ -286,7 +280,7 @@ def _draw(rehearsal: "DryRun", file: Path, *, asked: bool) -> list[Path]:
     return [write_picture(file, figure)]
 
 
-def _say(rehearsal: "DryRun", files: list[Path]) -> None:
+def _say(rehearsal: "dp.planning.DryRun", files: list[Path]) -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+import discreet as dp
 from discreet._validate import finite_or_none
 from discreet.cli import _options as options
 from discreet.cli._terminal import refusing, say, say_error, say_files, say_json, say_text, write_file
@@ -20,12 +21,6 @@ from discreet.cli._terminal import refusing, say, say_error, say_files, say_json
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.figure import Figure
-
-    from discreet.inference import DPSVIResult
-    from discreet.moments import MomentsResult
-    from discreet.page import Marginals
-    from discreet.report import Statement
-    from discreet.tables import Records
 
 
 COUNTS = "twin.counts"
@@ -48,7 +43,7 @@ FILES = (
 )
 
 
-def write_statement(out: Path, statement: "Statement") -> list[Path]:
+def write_statement(out: Path, statement: "dp.Statement") -> list[Path]:
     """Write the statement into a folder, after removing what an earlier fit left there; returns the files."""
     for name in FILES[1:]:
         # Beside the new statement they would pass for what it covers, if the rest cannot be written.
@@ -58,24 +53,21 @@ def write_statement(out: Path, statement: "Statement") -> list[Path]:
 
 def write_results(
     out: Path,
-    result: "DPSVIResult | MomentsResult",
+    result: "dp.DPSVIResult | dp.moments.MomentsResult",
     samples: Mapping[str, np.ndarray],
-    records: "Records",
+    records: "dp.tables.Records",
     rows: list[tuple[str, dict[str, float]]],
     *,
-    statement: "Statement",
+    statement: "dp.Statement",
     note: str,
     converged: bool | None,
     about: Mapping[str, str] | None = None,
 ) -> list[Path]:
     """Write what a fit released into a folder, beside its statement; returns the files."""
-    from discreet.moments import MomentsResult
-    from discreet.page import course_of, profile_pairs
-
-    if isinstance(result, MomentsResult):
+    if isinstance(result, dp.moments.MomentsResult):
         losses, pairs = [], [(point.epsilon, point.delta) for point in statement.profile]
     else:
-        losses, pairs = list(result.losses), profile_pairs(result.plan, statement)
+        losses, pairs = list(result.losses), dp.page.profile_pairs(result.plan, statement)
     summary = {
         "note": note,
         # The model and the schema, for `discreet score`.
@@ -84,10 +76,10 @@ def write_results(
         "target_centre": records.target_centre,
         "target_scale": records.target_scale,
         "posterior": finite_or_none(dict(rows)),
-        "estimate": result.estimate.tolist() if isinstance(result, MomentsResult) else None,
+        "estimate": result.estimate.tolist() if isinstance(result, dp.moments.MomentsResult) else None,
         "losses": finite_or_none(losses),
         # For the page: the course of the fit, and the decisive points of the plan's profile, (ε, δ) that hold for the statement.
-        "course": _course(course_of(result, records.feature_names), converged),
+        "course": _course(dp.page.course_of(result, records.feature_names), converged),
         "profile": pairs,
         "statement_sha256": hashlib.sha256(statement.to_json().encode("utf-8")).hexdigest(),
     }
@@ -118,7 +110,7 @@ def _course(course: dict[str, Any], converged: bool | None) -> dict[str, Any]:
 
 def summarise(
     samples: Mapping[str, np.ndarray],
-    records: "Records",
+    records: "dp.tables.Records",
     without_noise: "np.ndarray | None" = None,
     estimate: "np.ndarray | None" = None,
 ) -> list[tuple[str, dict[str, float]]]:
@@ -161,23 +153,21 @@ NO_INTERVAL = "sigma"
 """Models whose intervals need normal residuals of constant spread; they held in 0 of 30 fits of Abalone's shell weight."""
 
 
-def print_statement(statement: "Statement", files: list[Path]) -> None:
+def print_statement(statement: "dp.Statement", files: list[Path]) -> None:
     """The statement as it is in its file, then the files."""
     say_text(str(statement))
     say_files(files)
 
 
-def plot(out: Path, result: "DPSVIResult") -> list[Path]:
+def plot(out: Path, result: "dp.DPSVIResult") -> list[Path]:
     """The trade-off curve and the private losses as a PNG, if matplotlib is installed; else nothing."""
-    from discreet.plots import draw_losses, draw_trade_off, new_figure
-
     try:
-        figure = new_figure(9, 4)
+        figure = dp.plots.new_figure(9, 4)
     except ImportError:
         return []
     left, right = figure.subplots(1, 2)
-    draw_trade_off(left, result.plan.profile())
-    draw_losses(right, result.losses)
+    dp.plots.draw_trade_off(left, result.plan.profile())
+    dp.plots.draw_losses(right, result.losses)
     return [write_picture(out / "fit.png", figure)]
 
 
@@ -197,7 +187,7 @@ class Written(NamedTuple):
     """A page that was written: where, what it states, and what it shows besides the statement."""
 
     file: Path
-    statement: "Statement"
+    statement: "dp.Statement"
     parts: tuple[str, ...]
 
 
@@ -257,14 +247,10 @@ def write_page(
     contact: str = "",
 ) -> Written:
     """Write the page of a fit's folder, by default into it, with its table's ledger and the folder of its twins if given."""
-    from discreet.ledger import Ledger
-    from discreet.page import budget_of, statement_page
-    from discreet.report import statement_from_dict
-
     path = fitted / "statement.json"
     content = read_json(path, "give the folder that discreet fit wrote")
     try:
-        statement = statement_from_dict(content)
+        statement = dp.report.statement_from_dict(content)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     shown: dict[str, Any] = {}
@@ -275,9 +261,9 @@ def write_page(
     elif (fitted / "summary.json").is_file():
         shown = _of_summary(fitted, statement)
     shown["marginals"] = None if twins is None else _marginals(twins, content)
-    shown["budget"] = None if ledger is None else budget_of(Ledger(ledger), statement)
+    shown["budget"] = None if ledger is None else dp.page.budget_of(dp.Ledger(ledger), statement)
     try:
-        page = statement_page(statement, **shown, dataset=dataset, contact=contact)
+        page = dp.page.statement_page(statement, **shown, dataset=dataset, contact=contact)
     except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError):
         raise ValueError(f"{fitted}: statement.json or summary.json {PUT_BACK}") from None
     names = {
@@ -313,10 +299,8 @@ def facts_in(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _of_summary(fitted: Path, statement: "Statement") -> dict[str, Any]:
+def _of_summary(fitted: Path, statement: "dp.Statement") -> dict[str, Any]:
     """The page's part on the summary of a regression."""
-    from discreet.page import losses_of, may_hold, panel_of_summary
-
     path = fitted / "summary.json"
     summary = read_json(path, "put back the file that the fit wrote")
     digest = hashlib.sha256((fitted / "statement.json").read_bytes()).hexdigest()
@@ -326,11 +310,11 @@ def _of_summary(fitted: Path, statement: "Statement") -> dict[str, Any]:
         raise ValueError(f"{path} is not of the statement beside it: put back the files that one fit wrote")
     try:
         # Fits of before there was a page have the losses alone, and the statement's own pairs.
-        course = summary["course"] if "course" in summary else {"losses": losses_of(summary["losses"])}
+        course = summary["course"] if "course" in summary else {"losses": dp.page.losses_of(summary["losses"])}
         pairs = [(float(epsilon), float(delta)) for epsilon, delta in summary.get("profile", [])]
-        if not may_hold(statement, pairs):
+        if not dp.page.may_hold(statement, pairs):
             raise ValueError
-        panels = [panel_of_summary(summary["posterior"])]
+        panels = [dp.page.panel_of_summary(summary["posterior"])]
         return {"course": course, "pairs": pairs, "panels": panels, "note": str(summary["note"])}
     except (LookupError, TypeError, AttributeError, ValueError):
         raise ValueError(f"{path} {PUT_BACK}") from None
@@ -338,14 +322,12 @@ def _of_summary(fitted: Path, statement: "Statement") -> dict[str, Any]:
 
 def _of_description(fitted: Path, content: Any) -> dict[str, Any]:
     """The page's part on a description."""
-    from discreet.page import description_of
-
     path = fitted / "description.json"
     facts = read_json(path, "put back the file that discreet describe wrote")
     try:
         if facts["statement"] != content:
             raise ValueError
-        return {"description": description_of(facts)}
+        return {"description": dp.page.description_of(facts)}
     except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError):
         raise ValueError(
             f"{path} is damaged, or not of the statement beside it: put back the file that discreet describe wrote"
@@ -354,25 +336,19 @@ def _of_description(fitted: Path, content: Any) -> dict[str, Any]:
 
 def _of_twins(fitted: Path, content: Any) -> dict[str, Any]:
     """The page's part on a fit of the whole table."""
-    from discreet.marginals import MarginalsResult
-    from discreet.page import course_of, profile_pairs
-    from discreet.synthetic import read_result
-
-    result = read_result(fitted)
+    result = dp.synthetic.read_result(fitted)
     if json.loads(result.statement.to_json()) != content:
         raise ValueError(
             f"{fitted / 'twin.result'} is not of the statement beside it: put back the files that one fit wrote"
         )
-    if isinstance(result, MarginalsResult):
+    if isinstance(result, dp.marginals.MarginalsResult):
         return {"pairs": [(point.epsilon, point.delta) for point in result.statement.profile]}
-    return {"course": course_of(result), "pairs": profile_pairs(result.plan, result.statement)}
+    return {"course": dp.page.course_of(result), "pairs": dp.page.profile_pairs(result.plan, result.statement)}
 
 
-def _marginals(folder: Path, content: Any) -> "Marginals":
+def _marginals(folder: Path, content: Any) -> "dp.page.Marginals":
     """The marginals of twins by `discreet synth`. Refuse other files, since a real table would be shown unprotected."""
     from discreet.cli._tables import ABOUT, FORMAT, SCHEMA, TWIN, digest_of
-    from discreet.page import marginals_of
-    from discreet.tables import read_table, schema_from_toml
 
     remedy = "give the folder that discreet synth wrote, since a table of people must not be shown"
     about = read_json(folder / ABOUT, remedy)
@@ -390,5 +366,5 @@ def _marginals(folder: Path, content: Any) -> "Marginals":
     for name in names:
         if not (folder / name).is_file() or digests.get(name) != digest_of(folder / name):
             raise ValueError(f"{folder / name} is not the twin that discreet synth wrote: {remedy}")
-    schema = schema_from_toml(folder / SCHEMA)
-    return marginals_of([read_table(folder / name, schema) for name in names[:MOST_TWINS]], schema)
+    schema = dp.tables.schema_from_toml(folder / SCHEMA)
+    return dp.page.marginals_of([dp.tables.read_table(folder / name, schema) for name in names[:MOST_TWINS]], schema)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import discreet as dp
 from discreet._validate import require
 from discreet.cli._options import AsJson
 from discreet.cli._own_model import FILE as MODEL_FILE
@@ -37,16 +38,8 @@ if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import PRNGKeyArray
 
-    from discreet.accounting import Planned
     from discreet.cli._intervals import NoiseAdded
     from discreet.cli._own_model import Prepared
-    from discreet.inference import DPSVIResult, Processes
-    from discreet.marginals import Marginals, MarginalsPlan
-    from discreet.models import MixtureOfProducts
-    from discreet.moments import MomentsPlan, MomentsResult
-    from discreet.plan import PrivacyPlan
-    from discreet.report import Statement
-    from discreet.tables import Records, Schema
 
     Draw = Callable[[int], dict[str, np.ndarray]]
 
@@ -99,17 +92,17 @@ def _others_may_write(folder: Path, file: Path) -> bool:
 
 
 @contextmanager
-def joined(distributed: bool, coordinator: str | None, count: int | None, index: int | None) -> "Iterator[Processes]":
+def joined(
+    distributed: bool, coordinator: str | None, count: int | None, index: int | None
+) -> "Iterator[dp.inference.Processes]":
     """The processes that run the command together: this one, or with --distributed all; of which the first one speaks."""
-    from discreet.inference import Processes
-
     if not distributed:
         if any(x is not None for x in (coordinator, count, index)):
             raise ValueError("--coordinator, --processes and --process-id are for --distributed: add it")
-        yield Processes()
+        yield dp.inference.Processes()
         return
     try:
-        processes = Processes.start(coordinator, count, index)
+        processes = dp.inference.Processes.start(coordinator, count, index)
     except ValueError as error:
         raise ValueError(f"{error}: give --coordinator, --processes and --process-id") from None
     sys.excepthook = _say_unexpected
@@ -170,12 +163,10 @@ def _statements(checkpoint: Path) -> list[str]:
 
 def kept_secret(path: Path) -> bytes:
     """32 secret bytes, the same every time; in a file of its owner's alone."""
-    from discreet.storage import replacing
-
     try:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with replacing(path, private=True) as file:
+            with dp.storage.replacing(path, private=True) as file:
                 file.write(secrets.token_bytes(32))
         return path.read_bytes()
     except OSError as error:
@@ -212,8 +203,8 @@ TWIN_SPREAD = (
 class Fitted:
     """A fit whose results are in files."""
 
-    result: "DPSVIResult | MomentsResult"  # The result of the fit
-    statement: "Statement"  # Its statement, with the command's additions
+    result: "dp.DPSVIResult | dp.moments.MomentsResult"  # The result of the fit
+    statement: "dp.Statement"  # Its statement, with the command's additions
     samples: dict[str, np.ndarray]  # Draws of each global latent; none of a model of a whole table
     rows: list[tuple[str, dict[str, float]]]  # Mean and interval of each coefficient, by name
     why_not: str  # Why there are no intervals; empty where there are
@@ -224,9 +215,7 @@ class Fitted:
     @property
     def by_moments(self) -> bool:
         """True if the fit was computed from noisy sums, without steps."""
-        from discreet.moments import MomentsResult
-
-        return isinstance(self.result, MomentsResult)
+        return isinstance(self.result, dp.moments.MomentsResult)
 
     def facts(self) -> dict[str, Any]:
         """The fit for programs."""
@@ -286,9 +275,7 @@ class Fitted:
 
     def leave(self) -> None:
         """End the command with the exit code of an interrupted one, if Ctrl-C stopped the fit."""
-        from discreet.moments import MomentsResult
-
-        if isinstance(self.result, MomentsResult):
+        if isinstance(self.result, dp.moments.MomentsResult):
             return
         done, planned = self.result.steps_completed, self.result.plan.num_steps
         if done < planned:
@@ -307,12 +294,10 @@ def _best(row: dict[str, float]) -> float:
     return row.get("estimate", row["mean"])
 
 
-def say_price(what: str, statement: "Statement", budget: str) -> None:
+def say_price(what: str, statement: "dp.Statement", budget: str) -> None:
     """Print the action, the privacy unit, the cost, and the remaining budget."""
-    from discreet.accounting import upper
-
     say_lines(f"{what}. Protected: {statement.unit}.")
-    held = f"ε = {upper(statement.epsilon)} at δ = {statement.delta:g}"
+    held = f"ε = {dp.accounting.upper(statement.epsilon)} at δ = {statement.delta:g}"
     say_lines(f"{held}." if statement.is_private else f"NOT PRIVATE: {held} does not hold; the statement says why.")
     say_lines(f"Budget: {budget}")
 
@@ -321,42 +306,36 @@ def budget_line(ledger: Path | None) -> str:
     """The spent and remaining budget, in a sentence."""
     if ledger is None:
         return "no --ledger keeps count. The ε of all fits of the same data add up."
-    from discreet.accounting import upper
-    from discreet.ledger import Ledger
-
-    book = Ledger(ledger)
-    cap, spent_ = book.cap, book.spent
-    left = max(0.0, cap.epsilon - spent_)
-    return f"ε = {upper(spent_)} of {upper(cap.epsilon)} in {ledger} is spent, about {left:.4g} is left."
+    book = dp.Ledger(ledger)
+    gone, cap = book.spent, book.cap.epsilon
+    shown, whole = dp.accounting.upper(gone), dp.accounting.upper(cap)
+    return f"ε = {shown} of {whole} in {ledger} is spent, about {max(0.0, cap - gone):.4g} is left."
 
 
-def charge_line(ledger: Path, plan: "Planned", delta: float, schema: "Schema") -> str:
+def charge_line(ledger: Path, plan: "dp.accounting.Planned", delta: float, schema: "dp.tables.Schema") -> str:
     """The cost of a plan in the ledger, or the reason of its refusal. Debits nothing."""
-    from discreet.accounting import upper
-    from discreet.ledger import ONE_RECORD, Ledger, SpentError
-
-    book = Ledger(ledger)
+    book = dp.Ledger(ledger)
     try:
-        after = book.check(plan, delta=delta, unit=ONE_RECORD if schema.person is None else "one person")
-    except (SpentError, ValueError) as error:
+        after = book.check(plan, delta=delta, unit=dp.ledger.ONE_RECORD if schema.person is None else "one person")
+    except (dp.SpentError, ValueError) as error:
         return f"The ledger would refuse this fit. {error}"
-    return f"After it, ε = {upper(after)} of {upper(book.cap.epsilon)} in {ledger} would be spent."
+    return f"After it, ε = {dp.accounting.upper(after)} of {dp.accounting.upper(book.cap.epsilon)} in {ledger} would be spent."
 
 
 def fit_and_write(
     out: Path,
     model: Callable[..., object],
-    plan: "PrivacyPlan | MomentsPlan",
-    records: "Records",
+    plan: "dp.PrivacyPlan | dp.moments.MomentsPlan",
+    records: "dp.tables.Records",
     *,
-    complete: Callable[["Statement"], "Statement"],
+    complete: Callable[["dp.Statement"], "dp.Statement"],
     draws: int,
-    whole: "MixtureOfProducts | None" = None,
+    whole: "dp.models.MixtureOfProducts | None" = None,
     ledger: Path | None = None,
     checkpoint: Path | None = None,
     own: "Prepared | None" = None,
     noise_added: "NoiseAdded | None" = None,
-    processes: "Processes | None" = None,
+    processes: "dp.inference.Processes | None" = None,
     about: Mapping[str, str] | None = None,
     **how: Any,
 ) -> Fitted:
@@ -370,11 +349,13 @@ def fit_and_write(
     import numpy as np
 
     from discreet.cli._intervals import NoiseAdded
-    from discreet.inference import FAILED, START_AGAIN, Processes
-    from discreet.moments import MomentsPlan, MomentsResult
 
-    processes = processes or Processes()
-    after = ("The fit ran and its budget is spent.", FAILED) if checkpoint is None else (AGAIN, START_AGAIN)
+    processes = processes or dp.inference.Processes()
+    after = (
+        ("The fit ran and its budget is spent.", dp.inference.FAILED)
+        if checkpoint is None
+        else (AGAIN, dp.inference.START_AGAIN)
+    )
     for name, given in (("--checkpoint", checkpoint), ("--ledger", ledger)):
         processes.first_is_given(name, given is not None)
     if not processes.first:
@@ -386,7 +367,7 @@ def fit_and_write(
             require("jinja2", extra="cli", what="The statement page")
             if processes.first:
                 stack.enter_context(folder_for_results(out))
-        if isinstance(plan, MomentsPlan):
+        if isinstance(plan, dp.moments.MomentsPlan):
             result, draw = run_moments(plan, records, ledger=ledger, **how)
         else:
             keeps = noise_added.keeps_gradients(len(records.feature_names), plan.num_steps)
@@ -398,7 +379,7 @@ def fit_and_write(
         stack.enter_context(processes.together())
         if not processes.first:
             return Fitted(result, result.statement, {}, [], "", None, [])
-        by_moments = isinstance(result, MomentsResult)
+        by_moments = isinstance(result, dp.moments.MomentsResult)
         spread = SPREAD_WITH_NOISE if by_moments else SPREAD if whole is None else TWIN_SPREAD
         statement = complete(result.statement).with_notes(spread)
         converged = noise_added.converged(result)
@@ -420,17 +401,15 @@ def fit_and_write(
             facts = {"statement": statement, "note": note, "converged": converged, "about": about}
             files += write_results(out, result, samples, records, rows, **facts)
             files += [] if own is None else [write_file(out / MODEL_FILE, own.settings_text())]
-        elif not isinstance(result, MomentsResult):
-            from discreet.synthetic import write_fitted
-
-            files += write_fitted(out, dataclasses.replace(result, statement=statement), whole)
-        if not isinstance(result, MomentsResult):
+        elif not isinstance(result, dp.moments.MomentsResult):
+            files += dp.synthetic.write_fitted(out, dataclasses.replace(result, statement=statement), whole)
+        if not isinstance(result, dp.moments.MomentsResult):
             files += plot(out, result)
         files.append(write_page(out, ledger=ledger).file)
         return Fitted(result, statement, samples, rows, why_not, converged, files, own)
 
 
-def write_first(out: Path, statement: "Statement", checkpoint: Path | None, done: str = "The fit ran") -> list[Path]:
+def write_first(out: Path, statement: "dp.Statement", checkpoint: Path | None, done: str = "The fit ran") -> list[Path]:
     """Write the statement before anything else can fail, or print it: what was spent must at least be known."""
     try:
         note_statement(checkpoint, statement.to_json())
@@ -446,32 +425,29 @@ def write_first(out: Path, statement: "Statement", checkpoint: Path | None, done
 def count_and_write(
     out: Path,
     data: Path,
-    plan: "MarginalsPlan",
+    plan: "dp.marginals.MarginalsPlan",
     *,
-    complete: Callable[["Statement"], "Statement"],
-    then: Callable[["Marginals"], list[Path]],
+    complete: Callable[["dp.Statement"], "dp.Statement"],
+    then: Callable[["dp.marginals.Marginals"], list[Path]],
     ledger: Path | None,
     out_of_bounds: str,
     seed: int | None,
     keep: Path | None = None,
     progress_bar: bool = False,
-) -> tuple["Statement", list[Path]]:
+) -> tuple["dp.Statement", list[Path]]:
     """Count, write the statement before anything else can fail, then what follows from the counts, and the page.
 
     Arguments as in `fit_and_write`; `then` writes files from the noisy counts, whose statement is complete. While pairs of
     columns are chosen, the file `keep` has what was counted so far, from which `discreet fit` goes on if that is interrupted.
     """
     require("jinja2", extra="cli", what="The statement page")
-    from discreet import random
-    from discreet.ledger import Ledger
-    from discreet.marginals import private_marginals
 
     keep_compiled_programs(settings.compilation_cache)
-    book, order = None if ledger is None else Ledger(ledger), None
+    book, order = None if ledger is None else dp.Ledger(ledger), None
     if seed is not None:
         order = hashlib.sha256(str(seed).encode()).digest()
 
-    def save(released: "Marginals") -> None:
+    def save(released: "dp.marginals.Marginals") -> None:
         done = "The releases were made"
         spent(f"no statement was written, so {PLAN_IS_SPENT}", done)
         if keep is not None:
@@ -490,7 +466,7 @@ def count_and_write(
         "progress_bar": progress_bar,
     }
     with folder_for_results(out):
-        released = private_marginals(random.key(seed), data, plan, **options)
+        released = dp.marginals.private_marginals(dp.random.key(seed), data, plan, **options)
         done = "The release was made"
         spent(f"no statement was written, so {PLAN_IS_SPENT}", done)
         statement = complete(released.statement)
@@ -502,21 +478,21 @@ def count_and_write(
 
 def run(
     model: Callable[..., object],
-    plan: "PrivacyPlan",
-    records: "Records",
+    plan: "dp.PrivacyPlan",
+    records: "dp.tables.Records",
     *,
-    processes: "Processes",
+    processes: "dp.inference.Processes",
     learning_rate: float,
     seed: int | None,
     progress_bar: bool,
-    whole: "MixtureOfProducts | None" = None,
+    whole: "dp.models.MixtureOfProducts | None" = None,
     ledger: Path | None = None,
     checkpoint: Path | None = None,
     person: str | None = None,
     max_rows: int = 1,
     own: "Prepared | None" = None,
     keep_gradients: bool = False,
-) -> tuple["DPSVIResult", Draw]:
+) -> tuple["dp.DPSVIResult", Draw]:
     """Fit by DPSVI with a diagonal normal guide, or the whole table's own; arguments as in `fit_and_write`.
 
     A `seed` of None is the operating system's entropy; `person`, `max_rows` and `keep_gradients` are as in `DPSVI.run`.
@@ -526,22 +502,17 @@ def run(
     import numpy as np
     import numpyro
 
-    from discreet import random
-    from discreet.inference import DPSVI
-    from discreet.ledger import Ledger
-    from discreet.models import guide_for
-
     with processes.together():
-        book = None if ledger is None else Ledger(ledger)
+        book = None if ledger is None else dp.Ledger(ledger)
         keep_compiled_programs(settings.compilation_cache)
-        fit_key, draw_key = jax.random.split(random.key(seed))
+        fit_key, draw_key = jax.random.split(dp.random.key(seed))
         if checkpoint is not None and seed is None:
             # A fit that continues draws the same posterior sample as one that was never stopped.
             words = np.frombuffer(kept_secret(checkpoint / "draws.key"), "<u4")
-            draw_key = random.key_from_words(words, reproducible=False)
-        guide = own.guide if own is not None and own.guide is not None else guide_for(whole or model)
+            draw_key = dp.random.key_from_words(words, reproducible=False)
+        guide = own.guide if own is not None and own.guide is not None else dp.models.guide_for(whole or model)
         placeholder = None if whole is None else whole.placeholder
-        dpsvi = DPSVI(model, guide, numpyro.optim.Adam(learning_rate), plan=plan, placeholder=placeholder)
+        dpsvi = dp.DPSVI(model, guide, numpyro.optim.Adam(learning_rate), plan=plan, placeholder=placeholder)
         arrays: tuple[Any, ...] = records.arrays
         if own is not None and own.of_columns:
             named = dict(zip(records.feature_names, np.moveaxis(records.x, -1, 0), strict=True))
@@ -577,32 +548,28 @@ def run(
 
 
 def run_moments(
-    plan: "MomentsPlan",
-    records: "Records",
+    plan: "dp.moments.MomentsPlan",
+    records: "dp.tables.Records",
     *,
     seed: int | None,
     progress_bar: bool,
     ledger: Path | None = None,
     person: str | None = None,
     **_: Any,
-) -> tuple["MomentsResult", Draw]:
+) -> tuple["dp.moments.MomentsResult", Draw]:
     """Fit a line to noisy moments; arguments and results as in `run`, whose other arguments are of steps."""
     import jax
 
-    from discreet import random
-    from discreet.ledger import Ledger
-    from discreet.moments import fit_moments
-
     keep_compiled_programs(settings.compilation_cache)
-    fit_key, draw_key = jax.random.split(random.key(seed))
+    fit_key, draw_key = jax.random.split(dp.random.key(seed))
     if progress_bar:
         say_error("Measuring noisy sums. It takes some seconds.")
     assert records.y is not None
     try:
-        book = None if ledger is None else Ledger(ledger)
-        result = fit_moments(fit_key, records.x, records.y, plan, person=person, ledger=book)
+        book = None if ledger is None else dp.Ledger(ledger)
+        result = dp.moments.fit_moments(fit_key, records.x, records.y, plan, person=person, ledger=book)
     except BaseException:
-        if seed is None and drew_noise(random.subkey(fit_key, random.Purpose.MOMENTS)):
+        if seed is None and drew_noise(dp.random.subkey(fit_key, dp.random.Purpose.MOMENTS)):
             spent(f"it stopped before it wrote a statement, so {PLAN_IS_SPENT}")
         raise
     return result, lambda number: result.posterior(draw_key, number)
@@ -636,10 +603,8 @@ def keep_compiled_programs(folder: Path | None) -> None:
 
 def drew_noise(key: "PRNGKeyArray") -> bool:
     """True if the first noise of a fit with this secret key was released. Call it once, after the fit."""
-    from discreet.inference import claim
-
     try:
-        claim(key, 0)
+        dp.inference.claim(key, 0)
     except ValueError:
         return True
     return False

@@ -7,20 +7,16 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import discreet as dp
 from discreet.cli import _options as options
 from discreet.cli import _terminal as terminal
 from discreet.cli._own_model import FILE as OWN
 from discreet.cli._own_model import read_own_fit
 from discreet.cli._terminal import refusing
-
-if TYPE_CHECKING:
-    from discreet.report import Statement
-    from discreet.tables import Conversion, Schema
-
 
 schema = typer.Typer(
     cls=terminal.Commands, no_args_is_help=True, help="Describe a table: what is publicly known about its columns."
@@ -53,22 +49,20 @@ def init(
     Reads no cell: the template is the same for every table with this header. From the header come also the encoding and what
     stands between cells.
     """
-    from discreet.tables import column_names, infer_columns_non_private, schema_template, schema_to_toml, sniff_csv
-
     terminal.check_file(out, overwrite=overwrite, makes_folder=True)
-    csv = sniff_csv(table)
+    csv = dp.tables.sniff_csv(table)
     if not non_private_from_data:
-        names = list(column_names(table, csv))
-        terminal.write_file(out, schema_template(names, target=target, person=person, csv=csv))
+        names = list(dp.tables.column_names(table, csv))
+        terminal.write_file(out, dp.tables.schema_template(names, target=target, person=person, csv=csv))
         if as_json:
             terminal.say_json("schema init", {"columns": names, "inferred": [], "files": [str(out)]})
         else:
             terminal.say(f"Wrote {out} with the column names. Fill in what is publicly known about each column.")
         return
-    names = [name for name in column_names(table, csv) if name != person]
-    described = infer_columns_non_private(table, None, target=target, columns=names)
+    names = [name for name in dp.tables.column_names(table, csv) if name != person]
+    described = dp.tables.infer_columns_non_private(table, None, target=target, columns=names)
     described = dataclasses.replace(described, person=person)
-    terminal.write_file(out, f"{NON_PRIVATE_HEAD}\n{schema_to_toml(described)}")
+    terminal.write_file(out, f"{NON_PRIVATE_HEAD}\n{dp.tables.schema_to_toml(described)}")
     if as_json:
         terminal.say_json("schema init", {"columns": names, "inferred": list(described.inferred), "files": [str(out)]})
     terminal.say_error(
@@ -95,14 +89,14 @@ def check(
 
     `discreet schema check schema.toml --data survey.csv`
     """
-    from discreet.tables import DataError, column_names, schema_from_toml
-
-    described = schema_from_toml(file)
+    described = dp.tables.schema_from_toml(file)
     needed = [column.name for column in described.columns] + ([described.person] if described.person else [])
     if data is not None:
-        absent = [name for name in needed if name not in column_names(data, described.csv)]
+        absent = [name for name in needed if name not in dp.tables.column_names(data, described.csv)]
         if absent:
-            raise DataError(f"{data} has no column {', '.join(absent)}: correct the name, or remove it from the schema")
+            raise dp.tables.DataError(
+                f"{data} has no column {', '.join(absent)}: correct the name, or remove it from the schema"
+            )
     if as_json:
         columns = [column.name for column in described.columns]
         facts = {
@@ -128,22 +122,20 @@ def json_schema(as_json: options.AsJson = False) -> None:
 
     Taplo and Even Better TOML use it where a schema file begins with the line `#:schema discreet.json`.
     """
-    from discreet import tables
-
-    text = Path(tables.__file__).with_name("schema.json").read_text(encoding="utf-8")
+    text = Path(dp.tables.__file__).with_name("schema.json").read_text(encoding="utf-8")
     if as_json:
         terminal.say_json("schema json", {"json_schema": json.loads(text)})
     else:
         terminal.say_text(text.rstrip())
 
 
-def _say_inferred(schema: "Schema") -> None:
+def _say_inferred(schema: "dp.tables.Schema") -> None:
     if schema.inferred:
         names = ", ".join(schema.inferred)
         terminal.say_error(f"NOT PRIVATE: {names} were taken from the data. No ε holds for a fit that uses them.")
 
 
-def unit_of(schema: "Schema") -> str:
+def unit_of(schema: "dp.tables.Schema") -> str:
     if schema.person is None:
         return "one row"
     used = "one is used" if schema.max_rows == 1 else f"{schema.max_rows} at most are used"
@@ -179,14 +171,12 @@ def convert(
     For tables that are larger than memory or fitted often. The file is as sensitive as the table: only its owner can read it, and
     you should delete it when you no longer need it. If a cell is refused, nothing is written. No budget is spent.
     """
-    from discreet import tables
-
-    described = tables.schema_from_toml(schema, target=target)
+    described = dp.tables.schema_from_toml(schema, target=target)
     if shards is None or not out.is_dir():
         terminal.check_file(out, overwrite=overwrite, makes_folder=True)
     elif not overwrite:
         raise ValueError(f"{out} already exists: choose another --out, or replace it with --overwrite")
-    records = tables.convert(
+    records = dp.tables.convert(
         table, described, out, out_of_bounds=out_of_bounds, shards=shards, progress_bar=not as_json
     )
     if as_json:
@@ -200,11 +190,9 @@ def convert(
     _say_inferred(described)
 
 
-def how_converted(data: Path, *, non_private_bounds: bool, out_of_bounds: str) -> "Conversion | None":
+def how_converted(data: Path, *, non_private_bounds: bool, out_of_bounds: str) -> "dp.tables.Conversion | None":
     """The conversion settings of a fit's data; None if they were not converted."""
-    from discreet.tables import conversion_of
-
-    made = conversion_of(data)
+    made = dp.tables.conversion_of(data)
     if made is None:
         return None
     if non_private_bounds:
@@ -301,14 +289,11 @@ def synth(asked: Asked) -> None:
     Writes twin-1.csv and so on, their schema (twins.schema.toml), and the statement with instructions for analysing several twins
     (twins.json and twins.txt).
     """
-    from discreet.accounting import upper
-    from discreet.synthetic import read_fitted
-
     _check(asked.out, asked.overwrite, asked.twins, asked.rows)
     own = (asked.fitted / OWN).is_file()
     if asked.model is not None and not own:
         raise ValueError(f"{asked.fitted} contains no fit of a model of your own: omit --model")
-    fit = read_own_fit(asked.fitted, asked.model) if own else read_fitted(asked.fitted)
+    fit = read_own_fit(asked.fitted, asked.model) if own else dp.synthetic.read_fitted(asked.fitted)
     if (own or fit.num_draws > 1) and asked.rows_per_draw is None and asked.twins > fit.num_draws:
         raise ValueError(
             f"--twins is {asked.twins}, and the fit wrote {fit.num_draws} posterior draws: ask for fewer twins, or fit with "
@@ -321,7 +306,7 @@ def synth(asked: Asked) -> None:
     if asked.as_json:
         terminal.say_json("synth", {**about, "files": [str(file) for file in files]})
         return
-    price = f"ε = {upper(statement.epsilon)} at δ = {statement.delta:g}"
+    price = f"ε = {dp.accounting.upper(statement.epsilon)} at δ = {statement.delta:g}"
     number = f"{asked.twins} twin{'s' if asked.twins > 1 else ''}"
     terminal.say(
         f"Wrote {number} ({_size_of(about)}, {len(about['columns'])} columns). No extra privacy cost beyond the fit's {price}."
@@ -333,27 +318,22 @@ def _draw(asked: Asked, fit: Any, own: bool) -> tuple[dict[str, Any], list[Path]
     """Draw the twins of a fit, of a model of the user's `own` or not, into files; what is said of them, and the files."""
     from tqdm.auto import tqdm
 
-    from discreet import random
-    from discreet.marginals import NO_SPREAD
-    from discreet.synthetic import check_format, write_twins
-    from discreet.tables import schema_to_toml
-
     out, statement = asked.out, fit.statement
     count = asked.rows or statement.plan.get("num_records") or getattr(fit, "num_records", 0)
     # A twin's rows are nobody's, so whose they are is no column of it; but where persons have several, it has invented ones.
     schema, of_persons = fit.model.schema.of_twins(), not own and fit.model.schema.max_rows > 1
     schema = schema if of_persons else schema.without_person()
-    check_format(schema, asked.file_format)
+    dp.synthetic.check_format(schema, asked.file_format)
     how = COMBINE if asked.rows_per_draw is None else DO_NOT_COMBINE
-    how = NO_SPREAD if fit.num_draws == 1 and not own else how
+    how = dp.marginals.NO_SPREAD if fit.num_draws == 1 and not own else how
     with terminal.folder_for_results(out):
         # Earlier twins go before the new ones come: there may be more of them, or of another format.
         for path in [out / ABOUT, out / TEXT, out / SCHEMA, *_twins_in(out)]:
             path.unlink(missing_ok=True)
         total, hidden = None if of_persons else asked.twins * count, asked.as_json or None
         with tqdm(total=total, unit=" rows", unit_scale=True, delay=2, disable=hidden, leave=False) as bar:
-            files = write_twins(
-                random.key(asked.seed),
+            files = dp.synthetic.write_twins(
+                dp.random.key(asked.seed),
                 fit,
                 fit.model,
                 schema,
@@ -377,7 +357,7 @@ def _draw(asked: Asked, fit: Any, own: bool) -> tuple[dict[str, Any], list[Path]
             "how_to_combine": how,
             "statement": statement.to_dict(),
         }
-        files.append(terminal.write_file(out / SCHEMA, schema_to_toml(schema)))
+        files.append(terminal.write_file(out / SCHEMA, dp.tables.schema_to_toml(schema)))
         files.append(terminal.write_file(out / TEXT, text_about(about, statement)))
         # Last: where it is, the twins are whole.
         text = json.dumps(about, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -410,7 +390,7 @@ def _size_of(about: Mapping[str, Any]) -> str:
     return f"{about['rows']:,} rows" if "rows" in about else f"{about['persons']:,} persons"
 
 
-def text_about(about: Mapping[str, Any], statement: "Statement") -> str:
+def text_about(about: Mapping[str, Any], statement: "dp.Statement") -> str:
     """The text for whoever finds the folder."""
     parts = [
         f"Synthetic twins: {', '.join(about['twins'])}, of {_size_of(about)} each. {SCHEMA} describes their columns.",
@@ -462,21 +442,16 @@ def utility(
     Trains a standard model of the target on each twin and tests it on the real rows, compares the marginals of columns and pairs
     and the association of columns, and trains a classifier to distinguish twins from real rows. No ε covers the figures.
     """
-    from discreet.synthetic import utility_report
-    from discreet.tables import schema_from_toml
-
     terminal.check_file(plot, "--plot", terminal.PICTURES)
     terminal.check_file(html, "--html", (".html", ".htm"))
-    described = schema_from_toml(schema, target=target)
-    report = utility_report(
+    described = dp.tables.schema_from_toml(schema, target=target)
+    report = dp.synthetic.utility_report(
         twins, evaluation_non_private, described, training_table=training_non_private, non_private=True
     )
     if plot is not None:
         report.plot(plot)
     if html is not None:
-        from discreet.page import utility_page
-
-        terminal.write_file(html, utility_page(report))
+        terminal.write_file(html, dp.page.utility_page(report))
     terminal.say_error(
         f"NOT PRIVATE: the report contains exact figures of the rows in {evaluation_non_private}. Unless they are "
         "public, show it only to people who may see them."

@@ -22,6 +22,8 @@ from typing import IO, Any, ParamSpec
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+import discreet as dp
+
 P = ParamSpec("P")
 WIDTH = 88
 EXIT_CODES = {
@@ -251,9 +253,8 @@ def say_files(files: Iterable[Path]) -> None:
 def write_file(path: Path, content: bytes | str) -> Path:
     """Write a whole file or nothing."""
     # Loads NumPy, which shell completion does not wait for.
-    from discreet import storage
 
-    return storage.write_file(path, content)
+    return dp.storage.write_file(path, content)
 
 
 PICTURES = (".png", ".pdf", ".svg")

@@ -5,19 +5,16 @@ import inspect
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import discreet as dp
 from discreet._validate import finite_or_none
 from discreet.cli import _options as options
 from discreet.cli._options import AsJson, returned_by
 from discreet.cli._own_model import run_file
 from discreet.cli._terminal import PICTURES, check_file, refusing, say_error, say_json, say_lines, write_file
-
-if TYPE_CHECKING:
-    from discreet.audit import Verdict
-    from discreet.verify import Certificate, PrivacyError
 
 
 @refusing
@@ -52,15 +49,13 @@ def verify(
     Exit code 0: proved. 1: no proof; prints the lines from the record to the leak, the rule and the remedy. 2: the file or the
     function is missing or fails.
     """
-    from discreet.verify import PrivacyError
-
     if html is not None and html.suffix != ".html":
         raise ValueError(f"--html {html} must end in .html, so that no source file is overwritten")
     if delta is not None and not 0 < delta < 1:
         raise ValueError(f"--delta is {delta}: give a number between 0 and 1, well below 1 / number of records")
     try:
         found: Any = _outcome(program)
-    except PrivacyError as error:
+    except dp.PrivacyError as error:
         found = error
     except ValueError as error:
         if html is not None and error.__cause__ is not None:
@@ -68,33 +63,31 @@ def verify(
         raise
     if as_json:
         files = [] if html is None else [str(_write_page(html, found))]
-        facts = _leak_facts(found) if isinstance(found, PrivacyError) else _proof_facts(found, delta)
+        facts = _leak_facts(found) if isinstance(found, dp.PrivacyError) else _proof_facts(found, delta)
         say_json("verify", {**facts, "files": files})
     else:
-        (_show_leak(found) if isinstance(found, PrivacyError) else _show_proof(found, delta))
+        (_show_leak(found) if isinstance(found, dp.PrivacyError) else _show_proof(found, delta))
         if html is not None:
             say_lines(f"Page: {_write_page(html, found)}")
-    if isinstance(found, PrivacyError):
+    if isinstance(found, dp.PrivacyError):
         raise typer.Exit(1)
 
 
-def _outcome(program: str) -> "Certificate":
+def _outcome(program: str) -> "dp.Certificate":
     """The certificate that a file's function returns; a `PrivacyError` passes."""
-    from discreet.verify import Certificate, PrivacyError
-
     file, colon, name = program.rpartition(":")
     path = Path(file if colon else program)
     try:
         module = run_file(path, "file")
     except ValueError as error:
-        if isinstance(error.__cause__, PrivacyError):
+        if isinstance(error.__cause__, dp.PrivacyError):
             raise error.__cause__ from None
         raise
     function = _function(module, path, name if colon else "certificate")
-    if isinstance(function, Certificate):
+    if isinstance(function, dp.Certificate):
         return function
     remedy = "let the function return dp.certify(step, ...)"
-    return returned_by(program, function, Certificate, remedy, passing=(PrivacyError,))
+    return returned_by(program, function, dp.Certificate, remedy, passing=(dp.PrivacyError,))
 
 
 def _function(module: ModuleType, path: Path, name: str) -> Callable[[], object]:
@@ -121,9 +114,7 @@ def _function(module: ModuleType, path: Path, name: str) -> Callable[[], object]
 
 def _needed(function: Callable[..., object]) -> list[str]:
     """Names of the arguments that a function cannot do without."""
-    from discreet.verify import Certificate
-
-    if isinstance(function, Certificate):
+    if isinstance(function, dp.Certificate):
         return []
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -133,16 +124,14 @@ def _needed(function: Callable[..., object]) -> list[str]:
     return [x.name for x in parameters if x.default is x.empty and x.kind not in kinds]
 
 
-def _write_page(path: Path, outcome: "Certificate | BaseException") -> Path:
-    from discreet.verify import html_page
-
+def _write_page(path: Path, outcome: "dp.Certificate | BaseException") -> Path:
     try:
-        return write_file(path, html_page(outcome))
+        return write_file(path, dp.verify.html_page(outcome))
     except OSError as error:
         raise ValueError(f"--html {path} cannot be written to ({error.strerror}): choose another place") from None
 
 
-def _proof_facts(certificate: "Certificate", delta: float | None) -> dict[str, Any]:
+def _proof_facts(certificate: "dp.Certificate", delta: float | None) -> dict[str, Any]:
     """A proof for programs; an ε that does not exist, or that symbols are left open in, is None."""
     epsilon = None if delta is None or certificate.symbols else finite_or_none(certificate.epsilon(delta))
     return {
@@ -162,16 +151,14 @@ def _proof_facts(certificate: "Certificate", delta: float | None) -> dict[str, A
     }
 
 
-def _leak_facts(error: "PrivacyError") -> dict[str, Any]:
+def _leak_facts(error: "dp.PrivacyError") -> dict[str, Any]:
     """The same where there is no proof."""
-    from discreet.verify import from_here
-
-    chain = [from_here(line) for line in error.chain]
-    leak = {"output": error.output, "rule": from_here(error.rule), "chain": chain, "remedy": error.remedy}
+    chain = [dp.verify.from_here(line) for line in error.chain]
+    leak = {"output": error.output, "rule": dp.verify.from_here(error.rule), "chain": chain, "remedy": error.remedy}
     return {"proved": False, **leak}
 
 
-def _show_proof(certificate: "Certificate", delta: float | None) -> None:
+def _show_proof(certificate: "dp.Certificate", delta: float | None) -> None:
     say_lines("Proved.", fg="green", bold=True)
     say_lines(str(certificate))
     if certificate.symbols and delta is not None:
@@ -180,18 +167,14 @@ def _show_proof(certificate: "Certificate", delta: float | None) -> None:
             f"epsilon depends on what is left open: let the function return certificate.at({named}).", fg="yellow"
         )
     elif delta is not None:
-        from discreet.accounting import upper
-
-        say_lines(f"epsilon = {upper(certificate.epsilon(delta))} at delta = {delta:g}", fg="green")
+        say_lines(f"epsilon = {dp.accounting.upper(certificate.epsilon(delta))} at delta = {delta:g}", fg="green")
 
 
-def _show_leak(error: "PrivacyError") -> None:
-    from discreet.verify import from_here
-
+def _show_leak(error: "dp.PrivacyError") -> None:
     leaks = f" Output {error.output} leaks:" if error.output else ""
     say_lines(f"No proof of privacy.{leaks}", fg="red", bold=True)
-    say_lines(from_here(error.rule))
-    for number, line in enumerate(map(from_here, error.chain)):
+    say_lines(dp.verify.from_here(error.rule))
+    for number, line in enumerate(map(dp.verify.from_here, error.chain)):
         place, closing, text = line.partition("): ")
         say_lines(f"  {'from' if number == 0 else '  ->'} {place}{closing[:1]}", fg="yellow")
         if text:
@@ -263,8 +246,6 @@ def audit(
 
     Exit code 0: the plan's ε is not contradicted, which proves nothing. 1: it is contradicted. 2: bad input.
     """
-    from discreet.audit import audit_one_run, canary_fit, worst_case
-
     check_file(out, endings=(".json",))
     check_file(plot, "--plot", PICTURES)
     # By name: typer brings a click of its own.
@@ -293,10 +274,10 @@ def audit(
     if one_run:
         target = f"{method.name}, {plan.sampling!r}, {plan.num_steps} steps, by one run"
         how: dict[str, Any] = {"confidence": confidence, "seed": seed, "target": target}
-        fit = canary_fit(plan, canaries, method.name)
-        verdict = audit_one_run(fit, canaries, claim=plan, delta=plan.target_delta, **how)
+        fit = dp.audit.canary_fit(plan, canaries, method.name)
+        verdict = dp.audit.audit_one_run(fit, canaries, claim=plan, delta=plan.target_delta, **how)
     else:
-        worst = worst_case(plan, method.name, others=others)
+        worst = dp.audit.worst_case(plan, method.name, others=others)
         verdict = worst.audit(runs=runs, confidence=confidence, seed=seed, progress_bar=not as_json)
     _conclude(verdict, out, plot, as_json=as_json)
 
@@ -305,7 +286,7 @@ def _flags(names: list[str]) -> str:
     return ", ".join(f"--{name.replace('_', '-')}" for name in names)
 
 
-def _conclude(verdict: "Verdict", out: Path | None, plot: Path | None, *, as_json: bool) -> None:
+def _conclude(verdict: "dp.audit.Verdict", out: Path | None, plot: Path | None, *, as_json: bool) -> None:
     if out is not None:
         write_file(out, verdict.to_json())
     if plot is not None:
@@ -318,10 +299,8 @@ def _conclude(verdict: "Verdict", out: Path | None, plot: Path | None, *, as_jso
         raise typer.Exit(1)
 
 
-def _verdict_of(program: str) -> "Verdict":
+def _verdict_of(program: str) -> "dp.audit.Verdict":
     """The verdict that a file's function returns."""
-    from discreet.audit import Verdict
-
     file, colon, name = program.rpartition(":")
     path = Path(file if colon else program)
     function = getattr(run_file(path, "file"), name, None) if colon else None
@@ -329,4 +308,4 @@ def _verdict_of(program: str) -> "Verdict":
         raise ValueError(
             f"{program} names no function: write def check(): return dp.audit.audit_fit(...), and pass {path}:check"
         )
-    return returned_by(program, function, Verdict, "let it return what dp.audit.audit_fit returns")
+    return returned_by(program, function, dp.audit.Verdict, "let it return what dp.audit.audit_fit returns")
