@@ -392,10 +392,7 @@ def without_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def two_way_primitive(
-    name: str,
-    function: Callable[..., Any],
-    length: Callable[..., int],
-    cpu_target: Callable[..., str | None],
+    name: str, function: Callable[..., Any], length: Callable[..., int], cpu_target: Callable[..., str | None]
 ) -> Callable[..., Any]:
     """Make a JAX primitive of one integer array, computed by XLA, or on CPUs by an optional foreign function.
 

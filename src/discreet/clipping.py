@@ -12,13 +12,7 @@ from jaxtyping import Array, Float
 from discreet._validate import positive, probability, real
 from discreet.gradients import Channels
 
-__all__ = [
-    "AdaptiveClipping",
-    "ClippingRule",
-    "FixedClipping",
-    "as_clipping_rule",
-    "contribution_bound",
-]
+__all__ = ["AdaptiveClipping", "ClippingRule", "FixedClipping", "as_clipping_rule", "contribution_bound"]
 
 # As for a plan: in 32-bit sums of smaller numbers too much would vanish.
 _LEAST, _MOST = 1e-20, 1e30

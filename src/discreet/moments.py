@@ -164,10 +164,7 @@ class MomentsPlan:
             num_releases=len(stddevs),
             reproducible=reproducible,
             released=[f"{len(stddevs)} × {values:,} noisy sums of products, and what is computed from them"],
-            public=[
-                f"The number of records, N = {self.num_records}",
-                "The plan: the noise and the number of sums",
-            ],
+            public=[f"The number of records, N = {self.num_records}", "The plan: the noise and the number of sums"],
         )
 
 

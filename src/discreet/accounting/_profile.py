@@ -196,12 +196,7 @@ _MAX_STEPS = 10**9
 
 
 def calibrate_noise_multiplier(
-    event_of: Callable[[float], DpEvent],
-    *,
-    epsilon: float,
-    delta: float,
-    relation: Relation,
-    slack: float = 0.0,
+    event_of: Callable[[float], DpEvent], *, epsilon: float, delta: float, relation: Relation, slack: float = 0.0
 ) -> float:
     """Find the least noise multiplier whose event costs no more than (epsilon, delta).
 

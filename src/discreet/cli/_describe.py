@@ -15,8 +15,8 @@ from discreet._validate import probability
 from discreet.cli import _options as options
 from discreet.cli._fit import check_folder, check_whole, complete_statement, suggest_delta, warn_of_no_privacy
 from discreet.cli._options import REGRESSIONS, TWIN, choose_model
-from discreet.cli._report import write_picture, write_statement
-from discreet.cli._run import PLAN_IS_SPENT, count_and_write
+from discreet.cli._report import write_picture
+from discreet.cli._run import PLAN_IS_SPENT, count_and_write, write_first
 from discreet.cli._tables import Table, how_converted
 from discreet.cli._terminal import (
     folder_for_results,
@@ -198,10 +198,10 @@ def score(
             non_private_seed=seed is not None,
             **how,
         )
-        spent(f"no statement was written, so {PLAN_IS_SPENT}", "The release was made")
+        done = "The release was made"
+        spent(f"no statement was written, so {PLAN_IS_SPENT}", done)
         statement = complete_statement(found.statement, schema, out_of_bounds, counted=True, own=None)
-        files = write_statement(out, statement)
-        spent(f"the statement is in {files[0]}", "The release was made")
+        files = write_first(out, statement, None, done)
         content = {**found.to_dict(), "statement": statement.to_dict()}
         files.append(
             write_file(out / SCORES, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")

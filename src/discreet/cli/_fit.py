@@ -448,19 +448,36 @@ def _read(
     """Find the model's function and read the records."""
     odd_cells = str(asked.out_of_bounds) if made is None else made.out_of_bounds
     own = None if chosen.own is None else chosen.own.prepare(described, raw=asked.raw)
-    described = described if own is None else own.schema
-    whole = chosen.build(described) if chosen.name == TWIN else None
-    function = own.function if own is not None else chosen.build(described) if whole is None else whole.model
+    schema = described if own is None else own.schema
+    whole = chosen.build(schema) if chosen.name == TWIN else None
+    function = own.function if own is not None else chosen.build(schema) if whole is None else whole.model
     if own is not None and own.raw and made is not None:
         raise ValueError(
             f"{asked.data} holds converted records, which are scaled: for raw columns give the table itself"
         )
     if own is not None and not asked.as_json:
         _say_features(own)
-    records = _records(asked.data, described, odd_cells, order, whole, made, own, mesh)
-    if own is not None and own.preprocesses:
-        own = dataclasses.replace(own, seen=records.feature_names)
-    return Table(schema=described, records=records, function=function, odd_cells=odd_cells, whole=whole, own=own)
+    how: dict[str, Any] = {"out_of_bounds": odd_cells, "key": order}
+    if whole is not None:
+        check_whole(asked.data, made, odd_cells)
+    if made is not None:
+        # A model of named columns takes them apart, which shards on several machines cannot be.
+        mesh = None if own is not None and own.of_columns else mesh
+        shown = on_terminal() and not settings.silent
+        records = dp.tables.open_records(asked.data, schema, mesh=mesh, progress_bar=shown)
+    elif whole is None:
+        table = dp.tables.read_table(asked.data, schema, out_of_bounds=odd_cells)
+        records = dp.tables.encode(table, schema, raw=own is not None and own.raw, **how)
+        if own is not None and own.preprocesses:
+            records = own.preprocessed(dp.tables.decode(records.x, schema, records.y, raw=True))
+            own = dataclasses.replace(own, seen=records.feature_names)
+    else:  # the level of each cell
+        table = dp.tables.read_table(asked.data, schema, out_of_bounds=odd_cells)
+        if schema.person is not None and schema.max_rows == 1:
+            table = table.filter(dp.tables.keep_one_row_a_person(table.column(schema.person), key=order))
+        names = tuple(column.name for column in schema.columns)
+        records = dp.tables.Records(x=whole.encode(table, **how), y=None, feature_names=names)
+    return Table(schema=schema, records=records, function=function, odd_cells=odd_cells, whole=whole, own=own)
 
 
 def _plan(asked: Asked, chosen: "ChosenModel", table: Table, num_records: int) -> "dp.PrivacyPlan":
@@ -685,37 +702,6 @@ def _say_features(own: "Prepared") -> None:
     if not own.raw:
         say("With --raw: one column for each column of the schema, in its own unit, NaN where a cell is missing.")
     say()
-
-
-def _records(
-    data: Path,
-    schema: "dp.tables.Schema",
-    out_of_bounds: str,
-    order: bytes | None,
-    whole: "dp.models.MixtureOfProducts | None",
-    made: "dp.tables.Conversion | None",
-    own: "Prepared | None",
-    mesh: Any,
-) -> "dp.tables.Records":
-    if whole is not None:
-        check_whole(data, made, out_of_bounds)
-    if made is not None:
-        # A model of named columns takes them apart, which shards on several machines cannot be.
-        mesh = None if own is not None and own.of_columns else mesh
-        return dp.tables.open_records(data, schema, mesh=mesh, progress_bar=on_terminal() and not settings.silent)
-    table = dp.tables.read_table(data, schema, out_of_bounds=out_of_bounds)
-    if whole is None:
-        records = dp.tables.encode(
-            table, schema, out_of_bounds=out_of_bounds, key=order, raw=own is not None and own.raw
-        )
-        if own is None or not own.preprocesses:
-            return records
-        return own.preprocessed(dp.tables.decode(records.x, schema, records.y, raw=True))
-    # The records of a model of the whole table: the level of each cell.
-    if schema.person is not None and schema.max_rows == 1:
-        table = table.filter(dp.tables.keep_one_row_a_person(table.column(schema.person), key=order))
-    names = tuple(column.name for column in schema.columns)
-    return dp.tables.Records(x=whole.encode(table, out_of_bounds=out_of_bounds, key=order), y=None, feature_names=names)
 
 
 def check_whole(

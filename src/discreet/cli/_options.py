@@ -233,8 +233,7 @@ Model = Annotated[
 ]
 Target = Annotated[str | None, _table(help="Column to predict.")]
 Bounds = Annotated[
-    str | None,
-    _table(help="Public bounds and categories: age=17:90,sex=Female|Male. Only these columns are used."),
+    str | None, _table(help="Public bounds and categories: age=17:90,sex=Female|Male. Only these columns are used.")
 ]
 SchemaFile = Annotated[
     Path | None,
@@ -325,8 +324,7 @@ Draws = Annotated[
     ),
 ]
 LedgerFile = Annotated[
-    Path | None,
-    _budget("--ledger", help="The table's ledger, charged before the first release (see discreet ledger)."),
+    Path | None, _budget("--ledger", help="The table's ledger, charged before the first release (see discreet ledger).")
 ]
 CheckpointFolder = Annotated[
     Path | None,

@@ -86,9 +86,7 @@ def read_plan(path: Path) -> PlanFile:
     if "schema" in content:
         content["schema"] = path.parent / content["schema"]
     return PlanFile(
-        content,
-        model=model if isinstance(model, str) else None,
-        num_records=count if isinstance(count, int) else None,
+        content, model=model if isinstance(model, str) else None, num_records=count if isinstance(count, int) else None
     )
 
 

@@ -203,8 +203,7 @@ def report(
     twins: Annotated[
         Path | None,
         typer.Option(
-            "--twins-from",
-            help="Folder of twins that discreet synth drew from this fit; the page shows their columns.",
+            "--twins-from", help="Folder of twins that discreet synth drew from this fit; the page shows their columns."
         ),
     ] = None,
     dataset: Annotated[str, typer.Option(help="What the table is called. Left out: as the ledger calls it.")] = "",

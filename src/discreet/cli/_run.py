@@ -441,7 +441,6 @@ def count_and_write(
     columns are chosen, the file `keep` has what was counted so far, from which `discreet fit` goes on if that is interrupted.
     """
     require("jinja2", extra="cli", what="The statement page")
-
     keep_compiled_programs(settings.compilation_cache)
     book, order = None if ledger is None else dp.Ledger(ledger), None
     if seed is not None:
@@ -512,7 +511,7 @@ def run(
             draw_key = dp.random.key_from_words(words, reproducible=False)
         guide = own.guide if own is not None and own.guide is not None else dp.models.guide_for(whole or model)
         placeholder = None if whole is None else whole.placeholder
-        dpsvi = dp.DPSVI(model, guide, numpyro.optim.Adam(learning_rate), plan=plan, placeholder=placeholder)
+        dpsvi = dp.inference.DPSVI(model, guide, numpyro.optim.Adam(learning_rate), plan=plan, placeholder=placeholder)
         arrays: tuple[Any, ...] = records.arrays
         if own is not None and own.of_columns:
             named = dict(zip(records.feature_names, np.moveaxis(records.x, -1, 0), strict=True))

@@ -28,8 +28,7 @@ def verify(
     ],
     delta: Annotated[float | None, typer.Option(help="Print ε at this δ, too.")] = None,
     html: Annotated[
-        Path | None,
-        typer.Option(help="Write an HTML page that shows the program with the status of each line."),
+        Path | None, typer.Option(help="Write an HTML page that shows the program with the status of each line.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

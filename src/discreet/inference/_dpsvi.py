@@ -42,13 +42,7 @@ from discreet.inference._loop import (
     with_proof,
 )
 from discreet.inference._processes import Processes
-from discreet.inference._records import (
-    Program,
-    Records,
-    check_public,
-    refuse_tables,
-    take_apart,
-)
+from discreet.inference._records import Program, Records, check_public, refuse_tables, take_apart
 from discreet.inference._result import DPSVIResult, draw_posterior, result_of
 from discreet.inference._step import (
     INIT,
@@ -254,11 +248,7 @@ class DPSVI:
     # --- NumPyro's verbs ------------------------------------------------------------------
 
     def init(
-        self,
-        rng_key: PRNGKeyArray,
-        *args: Any,
-        init_params: Mapping[str, Any] | None = None,
-        **kwargs: Any,
+        self, rng_key: PRNGKeyArray, *args: Any, init_params: Mapping[str, Any] | None = None, **kwargs: Any
     ) -> DPSVIState:
         """Create the initial state, from shapes and dtypes of the arguments, never values.
 

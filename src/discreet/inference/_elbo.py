@@ -298,11 +298,7 @@ class Objective:
         }
 
     def _terms_of_rows(
-        self,
-        latents: Mapping[str, Any],
-        params: Mapping[str, Any],
-        rows: Sequence[Any],
-        key: PRNGKeyArray,
+        self, latents: Mapping[str, Any], params: Mapping[str, Any], rows: Sequence[Any], key: PRNGKeyArray
     ) -> tuple[Float[Array, ""], Callable[[Mapping[str, Any]], tuple[Float[Array, ""], Any]]]:
         """The guide's part of the loss, and the model's log density of the rows given values of the summed latents.
 
@@ -371,11 +367,7 @@ class Objective:
     # --- d3p's rule -----------------------------------------------------------------------
 
     def whole_loss(
-        self,
-        psi: Mapping[str, Any],
-        record: Sequence[Any],
-        key: PRNGKeyArray,
-        num_records: int,
+        self, psi: Mapping[str, Any], record: Sequence[Any], key: PRNGKeyArray, num_records: int
     ) -> Float[Array, ""]:
         """One record's share of the whole negative ELBO, with a guide draw of its own.
 

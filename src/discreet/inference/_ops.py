@@ -44,14 +44,7 @@ from discreet.accounting import Relation, pure_event
 from discreet.gradients import SPARE
 from discreet.inference._dpsvi import explain_steps
 from discreet.inference._elbo import Objective, loss_at_start
-from discreet.inference._records import (
-    Program,
-    Records,
-    check_public,
-    refuse_tables,
-    take_apart,
-    value_of_improper,
-)
+from discreet.inference._records import Program, Records, check_public, refuse_tables, take_apart, value_of_improper
 from discreet.inference._step import check_unused, claim
 from discreet.inference._structure import PointGuide
 from discreet.inference_data import to_arviz

@@ -772,12 +772,7 @@ def _sort_observed(
 
 
 def _is_data_free(
-    name: str,
-    programs: Programs,
-    key: PRNGKeyArray,
-    two: Traced,
-    hint: int | None,
-    inside: set[str],
+    name: str, programs: Programs, key: PRNGKeyArray, two: Traced, hint: int | None, inside: set[str]
 ) -> bool:
     """True if an observed site that does not depend on the number of records contains no data.
 
@@ -870,11 +865,7 @@ def _local_params(two: Mapping[str, Site], three: Mapping[str, Site], keeps_loca
 
 
 def _check_guide(
-    two: Mapping[str, Site],
-    latents: list[str],
-    discrete: list[str],
-    inside: set[str],
-    guide_inside: set[str],
+    two: Mapping[str, Site], latents: list[str], discrete: list[str], inside: set[str], guide_inside: set[str]
 ) -> None:
     sampled = {n for n, s in two.items() if s.kind == "sample"}
     if missing := [n for n in latents if n not in sampled]:

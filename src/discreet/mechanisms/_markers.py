@@ -42,14 +42,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from discreet import gradients, random
 from discreet._jax import ClosedJaxpr, marker, one_process, open_program, run_jaxpr, types_of
 from discreet.accounting import BoundedRangeDpEvent
-from discreet.gradients import (
-    BookKeepingEngine,
-    Channels,
-    ClippedSum,
-    GradientEngine,
-    ReferenceEngine,
-    check_positive,
-)
+from discreet.gradients import BookKeepingEngine, Channels, ClippedSum, GradientEngine, ReferenceEngine, check_positive
 from discreet.mechanisms._integers import (
     CHOICE_GRID,
     CHOICE_SLACK,
@@ -401,11 +394,7 @@ def _draw_shapes(
 
 
 def _run(
-    *operands: Any,
-    implementation: ClosedJaxpr,
-    layout: Layout,
-    shards: Shards | None,
-    **parameters: Any,
+    *operands: Any, implementation: ClosedJaxpr, layout: Layout, shards: Shards | None, **parameters: Any
 ) -> list[Array]:
     """The implementation; over devices, that of each device's part of the table, summed or concatenated."""
     del parameters  # for the verifier

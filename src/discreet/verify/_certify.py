@@ -299,11 +299,7 @@ def names_of(step: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
 
 
 def inputs_of(
-    checker: Checker,
-    args: tuple[Any, ...],
-    names: Sequence[str],
-    positions: tuple[int, ...],
-    mask: int | None,
+    checker: Checker, args: tuple[Any, ...], names: Sequence[str], positions: tuple[int, ...], mask: int | None
 ) -> list[Value]:
     """The abstract value of each argument."""
     if any(not 0 <= i < len(args) for i in (*positions, *(() if mask is None else (mask,)))) or mask in positions:

@@ -675,7 +675,7 @@ def formula_lines(event: DpEvent, relation: Relation) -> list[str]:
     if precision is not None and precision != 0:
         mu = _sensitivity(relation) * sympy.sqrt(precision)
         return [
-            f"delta(epsilon) = Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu) with mu = {mu}, exactly",
+            f"delta(epsilon) = Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu) with mu = {mu}, exactly"
         ]
     if isinstance(event, LaplaceDpEvent):
         pure = _sensitivity(relation) / event.noise_multiplier

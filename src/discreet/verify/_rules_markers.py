@@ -565,11 +565,7 @@ def _recorded(
 
 
 def _releases(
-    checker: Checker,
-    released: list[tuple[Private, int]],
-    noise: Scale,
-    mechanism: Mechanism,
-    grid: _Grid | None,
+    checker: Checker, released: list[tuple[Private, int]], noise: Scale, mechanism: Mechanism, grid: _Grid | None
 ) -> list[Release]:
     # Values released by one call have independent noise of one size, so their loads add up by group.
     by_batch: dict[Batch, list[tuple[Private, int]]] = {}

@@ -38,14 +38,7 @@ from discreet.plan import PrivacyPlan
 from discreet.report import Statement, make_statement
 from discreet.sampling import FixedSizeSampling
 
-__all__ = [
-    "DPSVI",
-    "DPSVIState",
-    "clip_gradient",
-    "full_norm",
-    "get_observations_scale",
-    "normalize_gradient",
-]
+__all__ = ["DPSVI", "DPSVIState", "clip_gradient", "full_norm", "get_observations_scale", "normalize_gradient"]
 
 _OPEN_HORIZON = 10**9
 """Steps of the plan behind a loop of unknown length, of which only the sampler and noise are used."""
