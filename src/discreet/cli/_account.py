@@ -134,7 +134,7 @@ def _explain_statement(content: dict[str, Any], as_json: bool) -> None:
     if as_json:
         say_json("explain", {name: content[name] for name in ("is_private", "violations", *EXPLAINED)})
         return
-    say(f"{content['method']}, relation {content['relation']}. {content['relation_in_words']}")
+    say(f"{content['method']}, for {content['unit']}. {content['relation_in_words']}")
     say()
     if not content["is_private"]:
         say(f"NOT PRIVATE AS RUN: {' '.join(content['violations'] or [content['randomness']])}")
@@ -148,7 +148,9 @@ def read_statement(path: Path) -> dict[str, Any]:
     content = read_json(path, "give the statement.json that a fit wrote")
     if not isinstance(content, dict) or not str(content.get("format", "")).startswith("discreet privacy statement"):
         raise ValueError(f"{path} is not a discreet privacy statement: give the statement.json that a fit wrote")
-    lacking = [name for name in ("is_private", "violations", "randomness", "method", *EXPLAINED) if name not in content]
+    lacking = [
+        name for name in ("is_private", "violations", "randomness", "method", "unit", *EXPLAINED) if name not in content
+    ]
     if lacking:
         raise ValueError(f"{path} lacks {', '.join(lacking)}: give the statement.json as the fit wrote it")
     if content["epsilon"] is None:

@@ -145,7 +145,9 @@ def _list(what: str, example: str) -> Any:
 @refusing
 def plan(
     model: options.Model,
-    num_records: Annotated[int, typer.Option(help="Public number of records of the table.")],
+    num_records: Annotated[
+        int, typer.Option(help="Public number of records of the table, or of persons if the schema names them.")
+    ],
     epsilon: Annotated[float, typer.Option(help="Privacy budget ε.")],
     target: options.Target = None,
     bounds: options.Bounds = None,
