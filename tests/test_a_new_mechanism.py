@@ -131,6 +131,30 @@ def test_one_that_is_not_listed_is_refused_for_that_reason():
         dp.certify(step, dp.random.key(1), ROWS, MASK, records=(1,), mask=2)
 
 
+class RoundingGaussian(DoubledGaussian):
+    """Its sums are rounded, nobody knows how coarsely."""
+
+    def rounding(self, dim):
+        return float(dim)
+
+
+def test_one_that_rounds_says_how_much_of_its_noise_that_is(monkeypatch):
+    def step(key, rows, mask):
+        return add_noise(rounding, key, dp.sum_records(dp.clip_records(rows, 1.0), mask), 1.5, multiplier=multiplier)
+
+    rounding, multiplier = RoundingGaussian(), 2.0
+    MECHANISMS.append(rounding)
+    try:
+        with pytest.raises(dp.PrivacyError, match=r"RoundingGaussian rounds sums.*`cell`") as error:
+            dp.certify(step, dp.random.key(1), ROWS, MASK, records=(1,), mask=2)
+        assert "discreet.mechanisms.MECHANISMS" in error.value.remedy
+        monkeypatch.setattr(RoundingGaussian, "cell", lambda *_: 0.25)
+        certificate = dp.certify(step, dp.random.key(1), ROWS, MASK, records=(1,), mask=2)
+        assert certificate.event.noise_multiplier == pytest.approx(3.0, rel=1e-4)
+    finally:
+        MECHANISMS.remove(rounding)
+
+
 @pytest.mark.parametrize("wrong", [LAPLACE, "gaussian", DoubledGaussian])
 def test_a_plan_takes_mechanisms_of_the_l2_norm_only(wrong):
     with pytest.raises(TypeError, match="whose noise is relative to the L2 norm"):

@@ -245,6 +245,14 @@ def _indices() -> None:
     enter("scatter-add", lambda x, k: jnp.zeros(5).at[k[:, 0]].add(x[:, 0], mode="clip"), "masked", "few")
     enter("scatter-add", lambda k: [jnp.zeros(5).at[k[:, 0]].add(1.0), jnp.zeros(5, int).at[k[:, 0]].add(1)], "few")
     enter("scatter-add", lambda k: jax.ops.segment_sum(jnp.ones(N), k[:, 0], 5), "few")
+    for place in (-3, -1, 0, 4, 5, 7):  # of a record that is not there: in a bin, or in none
+        for mode in ("drop", "clip"):
+
+            def sent(m, k, place=place, mode=mode):
+                where = jnp.where(m[:, 0], k[:, 0], place)
+                return jnp.zeros(5).at[where].add(1.0, mode=mode), jnp.zeros(5).at[~where].add(m[:, 1], mode=mode)
+
+            enter("scatter-add", sent, "truth", "few")
     enter("scatter-add", lambda x: jnp.zeros((3, D)).at[np.arange(N) % 3].add(x), "clipped")
     enter("scatter-add", lambda w, k: jnp.zeros(5).at[k].add(w), "places", "few")
     for mode in ("promise_in_bounds", "drop"):

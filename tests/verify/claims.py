@@ -230,9 +230,9 @@ class Book:
         rows = self.rows(value, numbers)
         if rows is None:
             return
-        if self.world.batch in value.true and not rows[~self.kept(run)[self.records(value)]].all():
-            yield "not true where there is no record"
         kept = self.kept(run)[self.records(value)]
+        if any(batch is self.world.batch and (rows[~kept] != number).any() for batch, number in value.absent):
+            yield "another number where there is no record"
         if self.world.batch in value.zero and rows[~kept].any():
             yield "not zero where there is no record"
         bound = None if value.terms is None or not value.finite else self.total(value.terms)

@@ -561,6 +561,21 @@ def test_histograms_and_class_sums_cost_what_they_are():
     assert multiplier(lambda x, k, m: jax.ops.segment_sum(x, k, 4)) == pytest.approx(Z)
     assert multiplier(lambda x, k, m: classes.at[k].add(x)) == pytest.approx(Z)
     assert multiplier(lambda x, k, m: jnp.bincount(k, weights=C * m, length=4)) == pytest.approx(Z)
+    # Who is not there is sent where there is no bin; in the last bin, and where numbers beyond it are taken back, he counts.
+    assert multiplier(lambda x, k, m: C * jnp.bincount(jnp.where(m, k, 4), length=4)) == pytest.approx(Z)
+    assert multiplier(lambda x, k, m: C * jnp.bincount(m * k + 4 * ~m, length=4)) == pytest.approx(Z)
+    assert multiplier(lambda x, k, m: jnp.zeros(4).at[jnp.where(~m, 9, k)].add(C)) == pytest.approx(Z)
+    assert multiplier(lambda x, k, m: C * jax.ops.segment_sum(jnp.ones(6), jnp.where(m, k, 4), 4)) == pytest.approx(Z)
+    for seen in (
+        lambda k, m: jnp.zeros(4).at[jnp.where(m, k, 3)].add(C),
+        lambda k, m: jnp.zeros(4).at[jnp.where(m, k, -1)].add(C),  # the last
+        lambda k, m: jnp.zeros(4).at[jnp.where(m, 4, k)].add(C),
+        lambda k, m: jnp.zeros(4).at[jnp.where(m, k, 4)].add(C, mode="clip"),
+        lambda k, m: jnp.zeros(4).at[jnp.where(m & (k > 0), k, k + 4)].add(C),
+        lambda k, m: C * jnp.bincount(jnp.where(m, k, -1), length=4),  # the first
+        lambda k, m: C * jnp.bincount(jnp.where(m, k, 4), length=5),
+    ):
+        assert multiplier(lambda x, k, m, seen=seen: seen(k, m)) == pytest.approx(Z / 2)
     assert multiplier(lambda x, k, m: jax.nn.one_hot(k, 4).T @ x) == pytest.approx(Z)
     assert multiplier(lambda x, k, m: jnp.einsum("nk,nd->kd", jax.nn.one_hot(k, 4), x)) == pytest.approx(Z)
     assert multiplier(lambda x, k, m: dp.sum_records(C * jax.nn.one_hot(k, 4), m)) == pytest.approx(Z)

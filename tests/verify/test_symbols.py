@@ -23,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import discreet as dp
+from discreet import mechanisms
 from discreet.accounting import profile
 from discreet.verify._events import covers, event_at, formula_lines
 
@@ -555,6 +556,25 @@ def test_a_rate_is_open_in_proofs_only():
         jax.jit(sampled)(W, X, Y, M, KEY, 0.25, 1.5, 2.0)
     released = certificate.at(q=0.25, sigma=1.5, C=2.0)(W, X, Y, M, KEY, 0.25, 1.5, 2.0)
     assert np.isfinite(released["a"]).all()
+
+
+def test_beyond_the_multipliers_that_a_formula_assumes_the_proof_with_numbers_stands():
+    most = mechanisms.GAUSSIAN.most_multiplier(2)
+    cell = mechanisms.GAUSSIAN.cell(2, most, 3)
+
+    def step(xs, mask, key, sigma):
+        return noisy(key, dp.sum_records(dp.clip_records(xs, 1.0), mask), sigma)
+
+    formula = dp.certify(step, jnp.ones((4, 2)), jnp.ones(4, bool), KEY, sigma, records=0, mask=1, times=3)
+    assert any(f"noise multipliers are at most {most:.4g}" in x for x in formula.assumptions)
+    within, beyond = formula.at(sigma=most / 2), formula.at(sigma=2 * most)
+    assert within.event.event.noise_multiplier == pytest.approx(most / 2, rel=1e-12)
+    assert within.notes == ()
+    # Above them it costs more than the formula says, and no more than the proof does that is made with numbers from the start.
+    known = dp.certify(lambda *x: step(*x, 2 * most), jnp.ones((4, 2)), jnp.ones(4, bool), KEY, records=0, mask=1)
+    assert beyond.event.event.noise_multiplier == pytest.approx((1 + most * cell) / (0.5 / most + cell), rel=1e-9)
+    assert beyond.event.event.noise_multiplier == known.event.noise_multiplier < 2 * most
+    assert any("exceeds the limit of the grid" in x for x in beyond.notes)
 
 
 def test_a_program_that_looks_at_types_is_found_out():

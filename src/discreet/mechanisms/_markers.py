@@ -113,6 +113,11 @@ class Mechanism(abc.ABC):
         del dim
         return math.inf
 
+    def cell(self, dim: int, multiplier: float, levels: int) -> float | None:
+        """Upper bound on `rounding` divided by the size of the noise; None: unknown, and no release is proved."""
+        del dim, multiplier, levels
+        return None
+
 
 class FloatMechanism(Mechanism):
     """Floating-point noise. The last bits of its releases distinguish neighbours."""
@@ -154,7 +159,6 @@ class GridMechanism(Mechanism):
         return UNKNOWN / self.rounding(dim)
 
     def cell(self, dim: int, multiplier: float, levels: int) -> float:
-        """Upper bound on `rounding` divided by the size of the noise."""
         return self.rounding(dim) / (0.49 * self.law(levels).reach - multiplier * self.rounding(dim))
 
     def add(self, key: PRNGKeyArray, leaves: list[Array], size: Any, multiplier: Any, levels: int) -> list[Array]:

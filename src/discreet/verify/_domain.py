@@ -339,7 +339,8 @@ class Extent:
     # A claim about two values need not hold for a value that alternates between them.
     # A sum over records, whose terms come from additions only. Meaningful without `axes`.
     additive: bool = fact(False, join=lambda a, b: False)
-    true: frozenset[Batch] = fact(frozenset())  # Masks under which a truth value is True where there is no record
+    # Masks, each with the nonzero integer (or True) that every element holds where the mask excludes the record
+    absent: frozenset[tuple[Batch, int]] = fact(frozenset())
     # Without `axes`: the axis that numbers the records and more besides, see `Fold` in `_rules_linear`
     folded: tuple[int, int, int] | None = fact(None)
 

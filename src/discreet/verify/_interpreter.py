@@ -445,6 +445,7 @@ def held_as(dtype: Any) -> Reason:
 
 _ORDINARY = frozenset({"bool", "float32", "float64", *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64))})
 """The types whose arithmetic the rules cover: all others keep no bound."""
+_WHOLE = frozenset(x for x in _ORDINARY if not x.startswith("float"))
 
 _COARSE = Scale(1.0 + 2.0**-7)
 """The relative error of one operation in bfloat16."""
@@ -499,6 +500,46 @@ def _as_computed(value: Value, variable: Any, equation: JaxprEqn, operands: Sequ
     return value if value.rounding == found else dataclasses.replace(value, rounding=found)
 
 
+def _with_absent(value: Value, variable: Any, equation: JaxprEqn, operands: Sequence[Value]) -> Value:
+    """Adds to integer and Boolean rows the constant that they hold where the mask excludes the record."""
+    primitive, kinds = equation.primitive, {str(aval(x).dtype) for x in (variable, *equation.invars)}
+    if not isinstance(value, Private) or value.axes is None or primitive not in (*ELEMENTWISE_SHAPES, *_MOVES):
+        return value
+    if not kinds <= _WHOLE:
+        return value
+    kind = jax.ShapeDtypeStruct((1,), aval(variable).dtype)
+    masks = {mask for x in operands if isinstance(x, Private) for mask in (*x.zero, *(m for m, _ in x.absent))}
+    found: dict[Batch, int] = {}
+    for mask in masks:
+        numbers = [_where_absent(x, v, mask) for x, v in zip(operands, equation.invars, strict=True)]
+        if primitive is p.select_n_p:
+            which = numbers[0]
+            number = None if which is None else numbers[1 + int(which[0])]
+        elif primitive in _MOVES:
+            number = numbers[0]
+        else:
+            known = [x for x in numbers if x is not None]
+            number = None
+            if len(known) == len(numbers) and _decided(primitive, known, kind):
+                with np.errstate(all="ignore"):
+                    number = _calculate(primitive, equation.params, known, kind)
+        if number is not None:
+            found[mask] = int(number[0])
+    zero = value.zero | {mask for mask, number in found.items() if number == 0}
+    return dataclasses.replace(value, zero=zero, absent=frozenset(x for x in found.items() if x[1] != 0))
+
+
+def _where_absent(value: Value, variable: Any, mask: Batch) -> np.ndarray | None:
+    """The one number that a value holds where the mask excludes the record; None if unknown."""
+    kind = np.dtype(aval(variable).dtype)
+    if isinstance(value, Private):
+        number = 0 if mask in value.zero else next((x for m, x in value.absent if m is mask), None)
+        return None if number is None or value.axes is None else np.full(1, number, kind)
+    if not isinstance(value, Public) or value.const is None or not value.exact or not value.const.size:
+        return None
+    return value.const.astype(kind).reshape(-1)[:1] if len(value.uniform) == value.const.ndim else None
+
+
 _LEAST = 1e-9
 """Numbers of a schedule lie between this and its inverse."""
 
@@ -516,7 +557,7 @@ class Checker:
         self.unrounded: list[str] = []  # the lines that release sums whose rounding is not accounted for
         # The mechanisms used, and the assumed upper limit of open noise multipliers.
         self.mechanisms: dict[Mechanism, None] = {}
-        self.most_multiplier = math.inf
+        self.most_multiplier, self.beyond = math.inf, False  # whether a known one exceeds its limit
         self.slices: dict[tuple[Any, ...], Batch] = {}  # parts of the table, by their start and end
         self.samples: dict[Batch, tuple[int, ...]] = {}  # rows of the table, and the names of row numbers and mask
         self.symbols = Symbols()  # the public numbers that are open parameters
@@ -601,6 +642,7 @@ class Checker:
         pairs = zip(outputs, equation.outvars, strict=True)
         outputs = [self._in_precision(_in_range(self._keyed(x, v)), v, equation) for x, v in pairs]
         outputs = [_where_lost(_in_order(x, equation, operands), operands, equation) for x in outputs]
+        outputs = [_with_absent(x, v, equation, operands) for x, v in zip(outputs, equation.outvars, strict=True)]
         if primitive not in (*_MARKED, *INLINED):
             outputs = [_as_computed(x, v, equation, operands) for x, v in zip(outputs, equation.outvars, strict=True)]
         if primitive is p.dynamic_slice_p:

@@ -379,9 +379,6 @@ def _no_bound(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
         changes["tells"] = _tells(equation, operands)
     if primitive is p.eq_p:
         changes["most"] = _most_equal(equation, operands)
-    if primitive is p.not_p:
-        truth = np.dtype(aval(equation.outvars[0]).dtype).kind == "b"  # not the bits of a number
-        changes |= {"zero": first.true, "true": first.zero} if truth else {}
     if primitive is p.eq_p and equation.invars[0] is equation.invars[1]:
         # A number equal to itself is not NaN; with a limited size it is finite.
         limited = first.linf is not None

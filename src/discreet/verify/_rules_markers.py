@@ -533,7 +533,11 @@ def _grid(params: Any, multiplier: Scale | None, equation: JaxprEqn) -> _Grid | 
         return None
     if multiplier is None or multiplier.powers:
         raise _NoRatioError(Why.NOISE_SCALE("the noise multiplier is unknown"))
-    return _Grid(multiplier.factor, mechanism.cell(dim, multiplier.factor, params["levels"]))
+    cell = mechanism.cell(dim, multiplier.factor, params["levels"])
+    if cell is None:
+        unknown = f"{type(mechanism).__name__} rounds sums, and does not state what share of its noise that is (`cell`)"
+        raise _NoRatioError(Why.MECHANISM(unknown))
+    return _Grid(multiplier.factor, cell)
 
 
 def _recorded(
@@ -603,6 +607,9 @@ def _rounded(checker: Checker, release: Release, grid: _Grid) -> Release:
         # The certificate assumes r >= 1 / m for open parameters.
         checker.most_multiplier = min(checker.most_multiplier, most)
     elif total * (most * (1 + 1e-5)) ** 2 < 1:
+        checker.beyond = True
+        exceeds = f"a noise multiplier of {1 / math.sqrt(total):.4g} exceeds the limit of the grid, {most:.4g}"
+        checker.notes.append(f"{exceeds}: rounding takes part of the noise")
         larger = ((1 + cell / math.sqrt(total)) / (1 + most * cell)) ** 2
         loads = {name: load * larger for name, load in loads.items()}
     return dataclasses.replace(release, loads=loads, rounding=cell / (2 * most) + cell**2)

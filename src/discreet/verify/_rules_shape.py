@@ -77,7 +77,7 @@ def moved(checker: Checker, equation: JaxprEqn, value: Private, axes: Axes | Non
         return found
     where = over_the_record(value) if size_per_record(shape, value.axes) == 1 else frozenset[tuple[str, int]]()
     norm = reshaped_norm(value, shape)
-    kept = {"holds": value.content, "finite_where": where, "true": value.true, "lacks": value.lacks}
+    kept = {"holds": value.content, "finite_where": where, "lacks": value.lacks}
     return dataclasses.replace(found, norm_of=norm, **kept)
 
 
@@ -146,7 +146,7 @@ def _broadcast(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> P
         complete = size_per_record(own, value.axes) == 1
         where = over_the_record(value) if complete else frozenset[tuple[str, int]]()
         terms = None if value.terms is None else scaled(value.terms, factor)
-        return dataclasses.replace(found, terms=terms, norm_of=norm, finite_where=where, true=value.true)
+        return dataclasses.replace(found, terms=terms, norm_of=norm, finite_where=where)
     found = moved_sum(checker, equation, value)
     return found if found.terms is None else found.but(terms=scaled(found.terms, factor))
 
@@ -363,7 +363,8 @@ def _selected(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -> dict:
         elif isinstance(first, Private):
             zero |= which.zero & first.zero
         second = zero_under(cases[-1]) if len(cases) == 2 else frozenset()
-        zero |= which.true if second is None else which.true & second
+        true = frozenset(mask for mask, number in which.absent if number == 1)
+        zero |= true if second is None else true & second
     finite = [all_finite([x]) for x in cases]
     if len(cases) == 2 and isinstance(cases[1], Private) and cases[1].guarded_by(finite_where):
         # Each of its elements is finite now; a bound on a row that held NaN does not bound the others.
@@ -597,6 +598,11 @@ def _added_up(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pr
         if not isinstance(update, Private) or update.axes != axes or update.batch is not index.batch:
             return None
         placed = index.positional
+        drops = equation.params["mode"] is jax.lax.GatherScatterMode.FILL_OR_DROP
+        if drops and np.dtype(aval(equation.invars[1]).dtype).itemsize >= 4:  # narrower integers may not hold the end
+            # `where(mask, y, len(bins))` sends absent records beyond the end, where they add nothing.
+            end = min(shapes[0][i] for i in numbers.scatter_dims_to_operand_dims)
+            update = update.but(zero=update.zero | {mask for mask, place in index.absent if not 0 <= place < end})
     elif (
         isinstance(index, Public) and isinstance(update, Private) and update.axes and set(update.axes) <= set(scattered)
     ):
