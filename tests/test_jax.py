@@ -132,3 +132,22 @@ def test_an_operation_of_nobody_knows_whom_is_refused() -> None:
 
     with pytest.raises(dp.PrivacyError, match="not a primitive of JAX"):
         dp.certify(attack, dp.random.key(), jnp.ones((10, 2)), records=1)
+
+
+def test_programs_that_differ_in_a_constant_within_have_digests_of_their_own() -> None:
+    """What is compiled is kept by the digest: JAX prints a long array within a program as its shape alone."""
+
+    def digest(held: np.ndarray) -> str:
+        def program(x):
+            return jax.lax.cond(x[0] > 0, jax.jit(lambda x: x + held), lambda x: x, x)
+
+        return _jax.program_digest(jax.make_jaxpr(program)(jnp.ones(1_000)))
+
+    assert digest(np.arange(1e3)) == digest(np.arange(1e3)) != digest(np.arange(1e3)[::-1].copy())
+
+
+def test_a_cache_that_is_full_keeps_what_came_last() -> None:
+    kept = _jax.Memo[str, int](2)
+    for place, name in enumerate("abc"):
+        kept[name] = place
+    assert kept == {"c": 2}
