@@ -100,7 +100,7 @@ def test_one_run():
         (["--noise-multiplier", "1", "--rate", "0.1", "--plot", "absent/x.png"], "does not exist: create it"),
         (
             ["--noise-multiplier", "1", "--rate", "0.1", "--one-run", "--relation", "replace-one"],
-            "under add-or-remove-one",
+            "one record is added or removed",
         ),
     ],
 )
