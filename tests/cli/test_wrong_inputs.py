@@ -181,7 +181,7 @@ def test_schemas(folder, name: str) -> None:
         ("fit --sampling fixed --batch-size 32", "32"),
         (
             "fit --sampling fixed --batch-size 8 --relation add-or-remove-one",
-            "under add-or-remove-one: a batch",
+            "for one record added or removed: a batch",
         ),
         ("fit --delta 0", "delta is 0.0"),
         ("fit --delta nan", "delta is nan"),
