@@ -239,6 +239,14 @@ def _one(name: str, train: pyarrow.Table, test: pyarrow.Table, schema: Schema, s
         outcome.skipped[TITLES[name]] = str(reason)
     except KeyboardInterrupt:
         outcome.skipped["the remaining fits"] = "stopped by Ctrl-C"
+    summarise(outcome, name, fits, scale)
+    if name == "mst":
+        outcome.skipped |= ABSENT
+    return outcome
+
+
+def summarise(outcome: Outcome, name: str, fits: dict[float, list[dict[str, float]]], scale: Scale) -> None:
+    """Timings and figures of a contender's fits at each epsilon, into its outcome."""
     for epsilon, found in fits.items():
         outcome.facts[f"{epsilon:g}"] = found
         note = f"processor time of a fit, of {len(found)}"
@@ -253,9 +261,6 @@ def _one(name: str, train: pyarrow.Table, test: pyarrow.Table, schema: Schema, s
             bound = (sign, asked[what]) if name == "counts" and scale.effort == 1 else None
             unit = "s" if what == "processor time" else ""
             outcome.figures.append(Figure(f"ε = {epsilon:g}: {what}", statistics.mean(values), unit, bound, low, high))
-    if name == "mst":
-        outcome.skipped |= ABSENT
-    return outcome
 
 
 def measures(twins: Twins, train: pyarrow.Table, test: pyarrow.Table, schema: Schema) -> dict[str, float]:
