@@ -137,6 +137,22 @@ def test_latents_in_an_auto_normal_are_looked_at_too(turn, refused):
         dpsvi.certify(Y)
 
 
+def test_a_chaotic_model_is_not_refused_for_how_its_rounding_was_compiled():
+    """What the check compiles quickly rounds k * (a + b) otherwise for all rows than for one; that alone is no coupling."""
+
+    def chaotic(turn):
+        def model(x, y):
+            w, b = numpyro.sample("w", dist.Normal(0, 1)), numpyro.sample("b", dist.Normal(0, 1))
+            with numpyro.plate("data", len(y)):
+                numpyro.sample("y", dist.Normal(jnp.sin(1e5 * (turn(x)[:, 0] * w + b)), 1), obs=y)
+
+        return model
+
+    initialised(chaotic(same), X, Y)
+    with pytest.raises(ValueError, match="couples records"):
+        initialised(chaotic(lambda x: jnp.roll(x, 1, axis=0)), X, Y)
+
+
 def test_rows_that_move_together_are_the_same_model():
     initialised(regression(lambda x: x[::-1], lambda y: y[::-1]), X, Y)
 

@@ -752,30 +752,38 @@ def _compare(
     at = at[0], {**at[1], **axes}
 
     each = jax.vmap(of_one, (0, 0, None, None))
-    all_alone = run_once(each)
-    all_together, shared_values = run_once(of_all), run_once(share)
     placeholders = [np.repeat(np.asarray(x), _ROWS, axis=0) for x in objective.placeholder]
     half = rng.random(_ROWS) < 0.5
-    for key in keys:
-        with warnings.catch_warnings():
-            # Values outside a support are looked for here.
-            warnings.simplefilter("ignore")
-            shared = shared_values(psi, key)
-            _, values = all_together(made_up[0], {}, shared, key)
-            given = {name: jnp.moveaxis(x, at[1][name], 0) for name, x in values.items()}
-            given.update({name: jnp.squeeze(x, 1 + axes[name]) for name, x in choices.items()})
-            inside = [np.isfinite(all_alone(rows, given, shared, key)) for rows in made_up]
-            first, second = (_choose(*x, placeholders) for x in zip(inside, made_up, strict=True))
-            (is_random,) = used_inputs(lambda key: each(first, given, shared, key), key)  # noqa: B023
-            if is_random:
-                pairs = ((a, b) for a in (first, second) for b in (first, second))
-                found = [np.asarray(all_together(_choose(half, *x), values, shared, key)[0], np.float64) for x in pairs]
-                one_way, other = found[0] - found[1], found[2] - found[3]
-            else:
-                one_way = np.asarray(all_together(first, values, shared, key)[0], np.float64)
-                other = np.asarray(all_alone(first, given, shared, key), np.float64)
-        if not _alike(one_way, other):
-            _refuse_coupling(what, whole[0] if whole else None)
+
+    def couples(jit: Callable[..., Any]) -> bool:
+        all_alone, all_together, shared_values = jit(each), jit(of_all), jit(share)
+        for key in keys:
+            with warnings.catch_warnings():
+                # Values outside a support are looked for here.
+                warnings.simplefilter("ignore")
+                shared = shared_values(psi, key)
+                _, values = all_together(made_up[0], {}, shared, key)
+                given = {name: jnp.moveaxis(x, at[1][name], 0) for name, x in values.items()}
+                given.update({name: jnp.squeeze(x, 1 + axes[name]) for name, x in choices.items()})
+                inside = [np.isfinite(all_alone(rows, given, shared, key)) for rows in made_up]
+                first, second = (_choose(*x, placeholders) for x in zip(inside, made_up, strict=True))
+                (is_random,) = used_inputs(lambda key: each(first, given, shared, key), key)  # noqa: B023
+                if is_random:
+                    pairs = ((a, b) for a in (first, second) for b in (first, second))
+                    found = [
+                        np.asarray(all_together(_choose(half, *x), values, shared, key)[0], np.float64) for x in pairs
+                    ]
+                    one_way, other = found[0] - found[1], found[2] - found[3]
+                else:
+                    one_way = np.asarray(all_together(first, values, shared, key)[0], np.float64)
+                    other = np.asarray(all_alone(first, given, shared, key), np.float64)
+            if not _alike(one_way, other):
+                return True
+        return False
+
+    # What is compiled quickly may round otherwise alone than together, which a chaotic model, such as sin(1e5 x), makes large.
+    if couples(run_once) and couples(jax.jit):
+        _refuse_coupling(what, whole[0] if whole else None)
 
 
 def _refuse_coupling(what: str, joint: str | None) -> NoReturn:
