@@ -15,7 +15,7 @@ from discreet.audit import audit_mechanism
 from discreet.marginals import MarginalsPlan, private_marginals
 from discreet.marginals import _release as release_file
 from discreet.mechanisms import count_cells
-from discreet.tables import DataError, schema_from_bounds
+from discreet.tables import Column, DataError, Kind, Missing, schema_from_bounds
 
 ADD, REPLACE = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
 SCHEMA = schema_from_bounds("age=0:99,visits=0:3,smoker=no|yes", target="smoker", target_kind="binary")
@@ -147,6 +147,42 @@ def test_pieces_files_and_arrays_give_the_same_counts(tmp_path, monkeypatch) -> 
             count_cells(last, np.ones(len(last), bool), plan.levels.sizes, plan.columns, (1, 1, 1))
         ).astype(int)
         np.testing.assert_array_equal(total, exact(people(30) if source is sources[-1] else table, plan))
+
+
+@pytest.mark.parametrize("fault", [False, True])
+def test_counting_in_blocks_and_parts_is_counting_one_by_one(fault, monkeypatch) -> None:
+    """Levels of one byte and of two, cells below and above 2^16, missing cells, pieces that end anywhere."""
+    monkeypatch.setattr(release_file, "_ROWS_AT_ONCE", 700)
+    monkeypatch.setattr(release_file, "_ROWS_A_PART", 128)
+    monkeypatch.setattr("discreet.tables._read.PIECE_ROWS", 300)
+    if fault:
+        monkeypatch.setattr(release_file, "_TWO_BYTES", 2**30)
+    rng = np.random.default_rng(3)
+    for many in (7, 256, 257, 300):
+        words = tuple(f"w{i}" for i in range(many))
+        columns = (
+            Column(name="a", kind=Kind.CATEGORICAL, categories=words, missing=Missing.INDICATOR),
+            Column(name="b", kind=Kind.CATEGORICAL, categories=words),
+            Column(name="c", kind=Kind.REAL, bounds=(0, 9), missing=Missing.INDICATOR),
+            Column(name="d", kind=Kind.BINARY, categories=("0", "1")),
+        )
+        plan = plan_for(
+            dp.tables.Schema(columns=columns), tables=[("a",), ("d", "a"), ("c", "b"), ("b", "a"), ("a", "c", "d")]
+        )
+        for rows in (1, 9, 10, 699, 2500):
+            table = {
+                "a": rng.choice([*words, None], rows),
+                "b": rng.choice(words, rows),
+                "d": rng.choice(["0", "1"], rows),
+            }
+            table["c"] = np.where(rng.random(rows) < 0.2, np.nan, rng.uniform(0, 9, rows))
+            table = pyarrow.table({name: pyarrow.array(cells, from_pandas=True) for name, cells in table.items()})
+            others, last = release_file._counted(table, plan, "refuse", None, 9)
+            last = np.asarray(count_cells(last, np.ones(len(last), bool), plan.levels.sizes, plan.columns, (1,) * 5))
+            if not fault:
+                np.testing.assert_array_equal(others + last.astype(int), exact(table, plan))
+        if fault and many >= 256:
+            assert not np.array_equal(others + last.astype(int), exact(table, plan))
 
 
 @pytest.mark.essential

@@ -54,6 +54,25 @@ def test_slices_of_a_count_grow_and_hold_each_value_once(values, slices) -> None
     assert (np.diff(widths) >= -1).all()  # growing, but for rounding
 
 
+@pytest.mark.parametrize(
+    "bounds", [(0.0, 1.0), (0.1, 0.7), (-2.0, 6.0), (1e6, 1e6 + 1), (-1e-300, 1e300), (17.0, 90.0)]
+)
+@pytest.mark.parametrize("slices", [2, 3, 32, 1000])
+def test_a_number_is_in_the_slice_that_its_edges_say(bounds, slices) -> None:
+    """Also at an edge and one step of a float beside it, where the rounding of a product would say otherwise."""
+    levels = Levels(Schema(columns=(Column(name="x", kind=Kind.REAL, bounds=bounds),)), slices)
+    edges = levels.edges(levels.schema.columns[0])
+    near = [
+        edges,
+        np.nextafter(edges, -np.inf),
+        np.nextafter(edges, np.inf),
+        *np.random.default_rng(0).uniform(*bounds, 99),
+    ]
+    numbers = np.clip(np.hstack(near), *bounds)
+    expected = np.minimum(np.searchsorted(edges, numbers, side="right") - 1, slices - 1)
+    np.testing.assert_array_equal(levels.encode({"x": numbers})[:, 0], expected)
+
+
 @pytest.mark.parametrize("make", [dict, pyarrow.table], ids=["dict", "arrow"])
 def test_back_and_forth(make) -> None:
     levels = Levels(SCHEMA, slices=8)

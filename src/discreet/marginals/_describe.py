@@ -14,6 +14,8 @@ all values at the lower and at the upper ends of their slices. Intervals are one
 place of the values. A quantile is in slice b if the shares below b and below b + 1 say so: slices for which neither is rejected.
 For the standard deviation see `_Column.deviation`.
 
+What the schema calls impossible is not used: no table is refused for rows that have it, and intervals are of the table as it is.
+
 *Figures* are the projection of the estimate onto tables without negative counts whose totals and margins agree: each column onto
 the simplex of N, then each pair onto the tables with its columns' counts. Intervals are cut to what is possible, and
 widened to the figure where it is outside, both of which leave their coverage no lower.

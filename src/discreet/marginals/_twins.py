@@ -49,10 +49,13 @@ IMPOSSIBLE = 0.1
 UNCHOSEN = 3.0
 """Standard deviation, in that of the noise, of counts around those of independent columns, of pairs that were not chosen."""
 MOST_CUTS, MOST_COLUMNS, WIDEST, MOST_LEVELS = 4, 25, 60, 1000
+NAMED = 30
 NO_SPREAD = (
     "Unless each twin is drawn from a refit of its own (num_draws, --draws), the twins' differences show neither the noise nor "
     "the uncertainty of the fit: intervals combined from several twins are too narrow."
 )
+NOT_COUNTED = "Pairs of columns were left out of the counts, since others were chosen"
+"""Start of the note that names them."""
 WHAT, VERSION = "twin model fitted to noisy counts", 2
 
 
@@ -351,8 +354,23 @@ def fit_twins(
         found = [fit(found[0], matrices=x, num_steps=REFIT_STEPS, rate=REFIT_RATE) for x in again]
     latents = {name: np.stack([np.asarray(draw[name], np.float32) for draw in found]) for name in start}
     statement = released.statement
-    statement = statement if NO_SPREAD in statement.notes else statement.with_notes(NO_SPREAD)
+    notes = (NO_SPREAD, *_not_counted(released.plan))
+    statement = statement.with_notes(*(note for note in notes if note not in statement.notes))
     return model, MarginalsResult(latents, round(released.num_records), statement)
+
+
+def _not_counted(plan: MarginalsPlan) -> list[str]:
+    """Name the pairs of columns that are in no table in a note, if pairs were chosen."""
+    known = {frozenset(pair) for table in plan.tables for pair in itertools.combinations(table, 2)}
+    pairs = itertools.combinations([column.name for column in plan.schema.columns], 2)
+    left = [" × ".join(pair) for pair in pairs if frozenset(pair) not in known] if plan.choices else []
+    if not left:
+        return []
+    more = f" and {len(left) - NAMED} others" if len(left) > NAMED else ""
+    return [
+        f"{NOT_COUNTED}: {', '.join(left[:NAMED])}{more}. The fit takes the two columns to be independent but for what other "
+        "counts say, so combined intervals of what relates them may miss the truth far more often than stated."
+    ]
 
 
 @functools.partial(jax.jit, static_argnames=("program", "num_steps", "rate"))

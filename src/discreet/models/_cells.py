@@ -153,6 +153,10 @@ class Levels:
             for column in self.schema.columns
         )
 
+    @functools.cached_property
+    def _edges(self) -> list[Any]:
+        return [None if column.bounds is None else self.edges(column) for column in self.schema.columns]
+
     def edges(self, column: Column) -> Float[np.ndarray, " slice+1"]:
         """Edges of the slices of a column with bounds; the last is one past the upper bound for counts and days."""
         low, high = column.limits
@@ -211,22 +215,26 @@ class Levels:
             DataError: A column is absent, a person has several rows, a cell is missing or outside its bounds or categories.
                 Names the column and the rule, never a value, a row or a count.
         """
+        return self.encode_columns(table, out_of_bounds=out_of_bounds).T.astype(np.int32)
+
+    def encode_columns(self, table: Any, *, out_of_bounds: str = "refuse") -> Int[np.ndarray, "column record"]:
+        """Encode a table as `encode` does, but as rows of columns, in the smallest type that holds all levels."""
         found: np.ndarray | None = None
         cells = checked_columns(table, self.schema, out_of_bounds)
         for place, ((column, numbers, missing), size) in enumerate(zip(cells, self.sizes, strict=True)):
             if found is None:
-                found = np.empty((len(self.sizes), len(numbers)), np.int32)
+                found = np.empty((len(self.sizes), len(numbers)), np.min_scalar_type(max(self.sizes) - 1))
             if column.bounds is None:
                 found[place] = numbers
             elif self.round_edges and column.kind is Kind.REAL:
-                edges = self.edges(column)
+                edges = self._edges[place]
                 found[place] = np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, len(edges) - 2)
             else:
-                found[place] = _slice_of(column, numbers, self.edges(column))
+                found[place] = _slice_of(column, numbers, self._edges[place])
             if column.missing is Missing.INDICATOR:
                 found[place][missing] = size - 1
         assert found is not None
-        return found.T
+        return found
 
     @functools.cached_property
     def impossible(self) -> tuple[tuple[Bool[np.ndarray, " level"], Bool[np.ndarray, " level"]], ...]:
@@ -347,11 +355,19 @@ def _slice_of(column: Column, numbers: np.ndarray, edges: np.ndarray) -> np.ndar
         if edges[-1] - low > 1 << 16:
             return np.minimum(np.searchsorted(edges, numbers, side="right") - 1, last)
         of_value = np.repeat(np.arange(last + 1, dtype=np.int32), np.diff(edges).astype(np.int64))
-        return of_value[(numbers - low).astype(np.intp)]
-    # Equal slices: a product finds the slice up to rounding, by at most one.
-    found = np.clip(((numbers - low) * ((last + 1) / (edges[-1] - low))).astype(np.intp), 0, last)
-    found -= numbers < edges[found]
-    found += (numbers >= edges[found + 1]) & (found < last)
+        return of_value.take((numbers - low).astype(np.intp))
+    # Equal slices: a product finds the slice, but for numbers so near an edge that its rounding, less than a slice, may matter.
+    scale = (last + 1) / (edges[-1] - low)
+    offsets = numbers - low
+    offsets *= scale
+    found = offsets.astype(np.int32)
+    offsets -= np.rint(offsets)
+    near = np.flatnonzero(np.abs(offsets, out=offsets) <= 2.0**-45 * (last + 1 + scale * np.abs(edges).max()))
+    if near.size:
+        numbers, slices = numbers[near], np.clip(found[near], 0, last)
+        slices -= numbers < edges[slices]
+        slices += (numbers >= edges[slices + 1]) & (slices < last)
+        found[near] = slices
     return found
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import hashlib
+import math
 import secrets
 from collections.abc import Sequence
 from decimal import Decimal
@@ -83,12 +84,14 @@ def numbers_of(column: Column, values: pyarrow.ChunkedArray, report: Report) -> 
         values = values.cast("int32").cast("double")
     # A null becomes NaN, which is missing, too.
     numbers = values.to_numpy()
-    missing = np.isnan(numbers)
-    none = not missing.any()
+    least, most = numbers.min(), numbers.max()  # NaN if any is
+    none = not math.isnan(least)
+    missing = np.zeros(len(numbers), bool) if none else np.isnan(numbers)
     if not none:
         numbers = np.where(missing, low, numbers)
+        least, most = numbers.min(), numbers.max()
     fraction = column.kind is Kind.COUNT and numbers != np.floor(numbers)
-    if not (numbers.min() >= low and numbers.max() <= high) or np.any(fraction):
+    if not (least >= low and most <= high) or np.any(fraction):
         outside = (numbers < low) | (numbers > high)
         if report.rule is OutOfBounds.MISSING:
             missing |= outside | fraction
@@ -140,8 +143,8 @@ def positions_of(column: Column, values: pyarrow.ChunkedArray, report: Report) -
         cells = chunk if pyarrow.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
         known = [place.get(text, _FOREIGN) for text in cells.dictionary.to_pylist()]
         indices = cells.indices.fill_null(len(known)) if cells.null_count else cells.indices
-        chunks.append(np.array([*known, _ABSENT], np.int32)[indices.to_numpy()])
-    positions = np.concatenate(chunks)
+        chunks.append(np.array([*known, _ABSENT], np.int32).take(indices.to_numpy()))
+    positions = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
     lowest = positions.min()
     if lowest == _FOREIGN and report.rule is not OutOfBounds.MISSING:
         report.faults.add(
