@@ -240,7 +240,9 @@ class ScorePlan:
             public=["The plan: the bins, the bounds and the noise", "The fit that was scored"],
             not_covered=[
                 "Predictions that depend in their last bits on the other rows of a batch, or on their place in it: each such row "
-                "near a border of a bin adds a move of its own."
+                "near a border of a bin adds a move of its own.",
+                "People who are also in the table that was fitted: what fit and scores cost adds up for them, and the scores are "
+                "too good.",
             ],
         ).with_notes(
             "Each row's prediction is taken to depend on that row and the released fit alone. Two rows were predicted again by "
@@ -483,10 +485,12 @@ class PrivateMetrics:
         plan, rng, noise = self.plan, np.random.default_rng(0), _EXCESS * self.plan.noise
         at, around = (_figures(plan, x) for x in (self.sums, self.sums + noise * rng.normal(size=(_DRAWS, plan.width))))
         chance = self._sampled(rng)
-        hidden = at["rows"] < 3 * noise * math.sqrt(2 * plan.bins if plan.classes else 1)
+        hidden = bool(at["rows"] < 3 * noise * math.sqrt(2 * plan.bins if plan.classes else 1))
+        # An area between two classes takes rows of both.
+        one_class = plan.classes == 2 and min(self._cells().sum(axis=0)) < 3 * noise * math.sqrt(plan.bins)
         found = {}
         for name, value in at.items():
-            limits, hides = _limits(plan, name), bool(hidden) and name != "rows"
+            limits, hides = _limits(plan, name), (hidden and name != "rows") or (one_class and name == "auc")
             value = math.nan if hides or not np.isfinite(value) else float(np.clip(value, *limits))
             half = self._half(around[name])
             found[name] = Estimate(value, half, chance.get(name, math.nan), limits, self.level)
@@ -565,6 +569,7 @@ class PrivateMetrics:
         for counts in np.maximum(self._cells()[::-1].cumsum(axis=0), 0.0).T:
             risen = (np.maximum.accumulate(counts) + np.minimum.accumulate(counts[::-1])[::-1]) / 2
             rates.append(np.concatenate([[0.0], np.maximum.accumulate(risen) / max(float(risen.max()), 1e-9)]))
+            rates[-1][-1] = 1.0  # Also where the noise leaves no rows of a class
         return rates[0], rates[1]
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,16 +1,21 @@
 """Intervals that include the noise of a fit, or the reason why there are none; what is said of a fit that had not converged."""
 
+import dataclasses
 import json
+import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from numpyro.distributions.transforms import ZeroSumTransform
 from typer.testing import CliRunner
 
 from discreet import PoissonSampling, PrivacyPlan
 from discreet.cli import _intervals, _run, _terminal
 from discreet.cli._app import app
+from discreet.cli._fit import default_clip, longest_gradient
 from discreet.cli._intervals import NoiseAdded, optimum
+from discreet.cli._options import REGRESSIONS, choose_model
 from discreet.inference import Trace
 from discreet.ledger import Ledger
 from discreet.models import groups_of
@@ -49,7 +54,7 @@ def test_curvature_that_the_noise_hides_leaves_no_intervals() -> None:
     assert optimum(points, gradients, np.random.default_rng(0), 10) is None
 
 
-def result_of(iterates, gradients, *, clip: float = 3.0):
+def result_of(iterates, gradients, *, clip: float = 3.0, shapes=((), (1,))):
     plan = PrivacyPlan(
         sampling=PoissonSampling(0.1),
         clipping_norm=clip,
@@ -59,14 +64,16 @@ def result_of(iterates, gradients, *, clip: float = 3.0):
     )
     # As JAX flattens parameters: the locations and scales of the intercept and of the weights.
     params = {
-        f"{name}_auto_{part}": np.zeros(n)
-        for name, n in (("intercept", ()), ("weights", 1))
+        f"{name}_auto_{part}": np.zeros(shape)
+        for name, shape in zip(("intercept", "weights"), shapes, strict=True)
         for part in ("loc", "scale")
     }
-    wide = np.zeros((len(iterates), 4))
-    wide[:, [0, 2]] = iterates
+    first, second = (math.prod(shape) for shape in shapes)
+    places = [*range(first), *range(2 * first, 2 * first + second)]
+    wide = np.zeros((len(iterates), 2 * (first + second)))
+    wide[:, places] = iterates
     wider = np.zeros_like(wide)
-    wider[:, [0, 2]] = gradients
+    wider[:, places] = gradients
     return SimpleNamespace(plan=plan, params=params, trace=Trace(np.arange(len(wide)), wide, wider))
 
 
@@ -87,6 +94,74 @@ def test_intervals_include_posterior_and_noise_or_there_are_none() -> None:
     assert NoiseAdded(None)(result, samples).why_not == _intervals.UNBOUNDED
     drifting = result_of(np.linspace(0, 1, 3_999)[:, None] + np.zeros(2), gradients[:-1])
     assert NoiseAdded(3.0)(drifting, samples).why_not == _intervals.DRIFTED
+
+
+def test_intervals_of_classes_are_those_of_the_plane() -> None:
+    """The trace has coordinates in the plane over the classes; what is printed are the classes, each feature's sum zero."""
+    added = NoiseAdded(3.0, num_classes=3)
+    expected = np.asarray(ZeroSumTransform(1)(np.eye(2, dtype=np.float32)))
+    np.testing.assert_allclose(added.plane, expected, atol=1e-6)
+    # An intercept and one weight, two coordinates each.
+    curvature, optimum_ = np.diag([40.0, 30.0, 35.0, 45.0]), np.array([1.0, -0.5, 0.3, 0.8])
+    rng, x, iterates, gradients = np.random.default_rng(1), np.zeros(4), [], []
+    for _ in range(4_000):
+        gradients.append(curvature @ (x - optimum_) + 30 * rng.standard_normal(4))
+        x = x - 0.003 * gradients[-1]
+        iterates.append(x)
+    result = result_of(np.array(iterates), np.array(gradients), shapes=((2,), (1, 2)))
+    samples = {"intercept": np.zeros((2_000, 3)), "weights": np.zeros((2_000, 1, 3))}
+    found = added(result, samples)
+    assert found.why_not == ""
+    assert found.without_noise is not None
+    assert found.without_noise.shape == (2_000, 6)
+    assert {name: x.shape for name, x in found.samples.items()} == {name: x.shape for name, x in samples.items()}
+    np.testing.assert_allclose(found.samples["weights"].sum(axis=-1), 0, atol=1e-9)
+    classes = (optimum_.reshape(2, 2) @ added.plane).reshape(-1)
+    low, high = np.quantile(found.without_noise, [0.001, 0.999], axis=0)
+    assert (low < classes).all()
+    assert (classes < high).all()
+    assert (high - low < 0.5).all()
+    assert added.keeps_gradients(1, 10_000)
+    assert not added.keeps_gradients(1_000, 10_000)
+
+
+@pytest.mark.parametrize("model", list(REGRESSIONS))
+def test_each_regression_prints_intervals_or_the_reason(model) -> None:
+    """With one row a person and with several: clipping must not touch a gradient, or there are none."""
+    kind = {"BINARY": "smoker=no|yes", "CATEGORICAL": "smoker=no|yes|once", "REAL": "smoker=0:1", "COUNT": "smoker=0:9"}
+    schema = schema_from_bounds(f"age=0:100,region=a|b|c,{kind[REGRESSIONS[model][1]]}", target="smoker")
+    for rows in (1, 4):
+        described = dataclasses.replace(schema, person="id", max_rows=rows)
+        longest = longest_gradient(choose_model(model), described)
+        assert (longest is None) == (model in ("linear", "poisson", "negative-binomial"))
+        added, result = NoiseAdded(longest), result_of(np.zeros((30, 2)), np.zeros((30, 2)))
+        if longest is None:
+            assert added.why_not(result) == _intervals.UNBOUNDED
+            assert "public bound" in added.why_not(result)
+            continue
+        root = math.sqrt(2) if model == "multinomial" else 1
+        assert longest == pytest.approx(root * rows * math.sqrt(3), abs=0.01)
+        assert longest >= root * rows * math.sqrt(3)
+        clip = float(default_clip(None, rows, longest))
+        why_not = added.why_not(result_of(np.zeros((30, 2)), np.zeros((30, 2)), clip=clip))
+        assert ("gradients were clipped" in why_not) == (rows > 1)
+        assert "clipped" not in added.why_not(result_of(np.zeros((30, 2)), np.zeros((30, 2)), clip=longest))
+
+
+def test_no_gradient_is_longer_than_is_said() -> None:
+    """Of rows at the corners of the bounds and of predictors far out; with half the bound of a multinomial this fails."""
+    rng = np.random.default_rng(0)
+    schema = schema_from_bounds("age=0:100,region=a|b|c,smoker=no|yes|once", target="smoker")
+    longest = longest_gradient(choose_model("multinomial"), schema)
+    assert longest is not None
+    plane, found = NoiseAdded(1.0, num_classes=3).plane, []
+    for _ in range(2_000):
+        x = np.array([1.0, rng.choice([-1, 1]), *np.eye(3)[rng.integers(3)]])
+        line = np.outer(x, np.ones(3)) * rng.normal(0, 20, (5, 3))
+        shares = np.exp(line.sum(axis=0) - line.sum(axis=0).max())
+        residual = plane @ (shares / shares.sum() - np.eye(3)[rng.integers(3)])
+        found.append(np.linalg.norm(np.outer(x, residual)))
+    assert 0.95 * longest < max(found) <= longest
 
 
 def test_categories_are_compared_with_each_other() -> None:

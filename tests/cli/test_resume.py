@@ -230,7 +230,8 @@ def test_ctrl_c_at_random_moments(folder, seed):
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
             error = process.stderr.read()
-        assert process.returncode in (0, 130, -signal.SIGINT)  # the last: while Python itself was starting
+        # The last: while Python itself was starting.
+        assert process.returncode in (0, 130, -signal.SIGINT), error
         # On a busy machine all may be written before the signal comes. Python loses one that comes while it collects garbage.
         if process.returncode == 0:
             assert (folder / "discreet-fit" / "posterior.npz").exists()

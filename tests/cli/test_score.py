@@ -96,3 +96,58 @@ def test_a_row_is_predicted_alike_beside_any_others(model: str) -> None:
     alone = np.concatenate([_predict(model, draws, 2.0, 1.0, x[i : i + 1]) for i in range(len(x))])
     for count in range(2, len(x) + 1):
         np.testing.assert_array_equal(_predict(model, draws, 2.0, 1.0, x[:count]), alone[:count])
+
+
+def person_table(rows_a_person: int) -> None:
+    schema = SCHEMAS["logistic"].replace(
+        '"y"\n', f'"y"\nperson = {{column = "patient", max_rows = {rows_a_person}}}\n', 1
+    )
+    summary = json.loads(Path("fit/summary.json").read_text())
+    Path("fit/summary.json").write_text(json.dumps({**summary, "schema": schema}))
+    rows = [f"p{i // 3},{i % 4 - 2},{'yes' if i % 2 else 'no'}\n" for i in range(1200)]
+    Path("table.csv").write_text("patient,x,y\n" + "".join(rows))
+
+
+@pytest.mark.parametrize("rows_a_person", [1, 2])
+def test_the_statement_names_the_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_a_person: int) -> None:
+    monkeypatch.chdir(tmp_path)
+    fit(Path("fit"), "logistic", 6.0, 0.0)
+    person_table(rows_a_person)
+    outcome = RUN.invoke(app, ["score", "fit", "--data", "table.csv", "--epsilon", "2", "--delta", "1e-5", "--json"])
+    assert outcome.exit_code == 0, outcome.stderr
+    statement = json.loads(Path("discreet-scores/statement.json").read_text())
+    assert "all rows with the same 'patient'" in statement["unit"]
+    assert "groups" not in Path("discreet-scores/statement.txt").read_text()
+    assert json.loads(outcome.stdout)["rows"]["value"] == pytest.approx(400 * rows_a_person, abs=150)
+
+
+def test_figures_are_printed_where_a_full_disk_takes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are paid for."""
+    monkeypatch.chdir(tmp_path)
+    fit(Path("fit"), "logistic", 6.0, 0.0)
+    Path("table.csv").write_text("x,y\n" + "1,yes\n-1,no\n" * 500)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("discreet.cli._run.write_statement", full)
+    outcome = RUN.invoke(app, ["score", "fit", "--data", "table.csv", "--epsilon", "2", "--delta", "1e-5"])
+    assert outcome.exit_code == 1
+    assert "budget is spent" in " ".join(outcome.stderr.split())
+    assert "accuracy" in outcome.stdout
+    assert "private scores" in outcome.stdout  # the statement
+
+
+def test_a_posterior_of_another_schema_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns more would be left out in silence."""
+    monkeypatch.chdir(tmp_path)
+    fit(Path("fit"), "logistic", 6.0, 0.0)
+    np.savez("fit/posterior.npz", weights=np.full((3, 2), 6.0), intercept=np.zeros(3))
+    Path("table.csv").write_text("x,y\n1,yes\n")
+    dp.Ledger.create("a.ledger", dataset="held out", epsilon=3.0, delta=1e-4)
+    outcome = RUN.invoke(
+        app, ["score", "fit", "--data", "table.csv", "--epsilon", "2", "--delta", "1e-5", "--ledger", "a.ledger"]
+    )
+    assert outcome.exit_code == 2
+    assert "not that of the schema" in " ".join(outcome.stderr.split())
+    assert not dp.Ledger("a.ledger").debits

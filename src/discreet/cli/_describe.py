@@ -171,6 +171,8 @@ def score(
     )
     x, y = records.x, records.y
     assert y is not None
+    if draws["weights"].shape[1:] != (x.shape[-1], *draws["intercept"].shape[1:]):
+        raise ValueError(f"the posterior in {fitted} is not that of the schema in its summary.json: fit again")
     if records.mask is not None:
         import numpy as np
 
@@ -200,16 +202,18 @@ def score(
         )
         done = "The release was made"
         spent(f"no statement was written, so {PLAN_IS_SPENT}", done)
-        statement = complete_statement(found.statement, schema, out_of_bounds, counted=True, own=None)
-        files = write_first(out, statement, None, done)
+        of_person = found.statement.for_person(schema.person, schema.max_rows)
+        statement = complete_statement(of_person, schema, out_of_bounds, counted=True, own=None)
         content = {**found.to_dict(), "statement": statement.to_dict()}
+        if not as_json:
+            say_text(str(found))  # Before files are written, since it is paid for
+        files = write_first(out, statement, None, done)
         files.append(
             write_file(out / SCORES, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
         )
     if as_json:
         say_json("score", {**content, "files": [str(file) for file in files]})
         return
-    say_text(str(found))
     say_lines(f"Spent: ε = {dp.accounting.upper(statement.epsilon)} at δ = {dp.accounting.upper(statement.delta)}.")
     say_files(files)
 

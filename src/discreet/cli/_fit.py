@@ -287,6 +287,9 @@ def _fit_records(
         noise_added=NoiseAdded(
             longest_gradient(chosen, table.schema),
             dp.models.groups_of(table.schema.columns, table.records.feature_names),
+            len(target.categories)
+            if chosen.name == options.MULTINOMIAL and (target := table.schema.target_column)
+            else None,
         ),
     )
     if asked.as_json and members.first:
@@ -575,16 +578,20 @@ def default_clip(model: "dp.models.MixtureOfProducts | None", max_rows: int = 1,
     return f"{root if longest is None else longest / root:.6g}"
 
 
+# The longest gradient of a row in the predictor; other regressions have none.
+RESIDUALS = {"logistic": 1.0, options.MULTINOMIAL: math.sqrt(2)}
+
+
 def longest_gradient(chosen: "ChosenModel", schema: "dp.tables.Schema") -> float | None:
     """A public bound on the length of a record's gradient, which a larger clipping norm never touches; None: there is none.
 
     Each column gives a row of the features a length of at most 1, the intercept gives 1, and a logistic regression multiplies
-    them by a number between -1 and 1.
+    them by a number between -1 and 1, a multinomial one by probabilities of the classes less a one, at most the root of 2 long.
     """
-    if chosen.name != "logistic":
+    if chosen.name not in RESIDUALS:
         return None
     # len(columns): those of the features, and one for the intercept in the place of the target. Rounded up.
-    return math.ceil(100 * schema.max_rows * math.sqrt(len(schema.columns))) / 100
+    return math.ceil(100 * RESIDUALS[chosen.name] * schema.max_rows * math.sqrt(len(schema.columns))) / 100
 
 
 def check_use(table: Table, plan: "dp.PrivacyPlan | dp.moments.MomentsPlan", *, goes_on: bool, may_ask: bool) -> None:

@@ -1,4 +1,4 @@
-"""Intervals of a private logistic regression that include the noise of the fit, or the reason why there are none.
+"""Intervals of a private logistic or multinomial regression that include the noise of the fit, or the reason why there are none.
 
 Where no gradient is clipped, the noisy gradient g_t of a step at the coefficients x_t is, near the optimum,
 
@@ -13,12 +13,14 @@ noise hides the curvature along some direction, nothing is known of m along it: 
 trace must stand out of its own error.
 
 The weights of one column's categories and the intercept can be shifted against each other without any effect on the
-predictions. So these weights are taken relative to their mean, which the intercept gets.
+predictions. So these weights are taken relative to their mean, which the intercept gets. The weights of a feature for several
+classes sum to zero; the trace has their coordinates in that plane, by an isometry.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -34,8 +36,8 @@ INTERCEPT, WEIGHTS = "intercept", "weights"
 RESOLVED = 3.0
 _START = 0.3
 UNBOUNDED = (
-    "they are printed for logistic and linear regressions alone. A count has no public bound on its gradients, so clipping "
-    "may have moved the estimates by an unknown amount; for other models the coverage of intervals was not tested"
+    "gradients of this model have no public bound, so clipping may have moved the estimates by an unknown amount. Intervals are "
+    "for logistic and multinomial regressions, and for linear ones by moments"
 )
 NO_GRADIENTS = "the fit kept no gradients, of which there were too many"
 DRIFTED = "the fit had not converged"
@@ -64,10 +66,21 @@ class NoiseAdded:
 
     longest: float | None  # Public bound on the gradient of a record; None: there is none
     groups: tuple[tuple[int, ...], ...] = ()  # For each column of several categories, the places of its features
+    num_classes: int | None = None  # Of a multinomial regression, whose coefficients have an axis of so many
+
+    @property
+    def plane(self) -> Float[np.ndarray, "coordinate class"]:
+        """From the trace's coordinates of a coefficient to its values for the classes, as NumPyro's `ZeroSumTransform`."""
+        if self.num_classes is None:
+            return np.ones((1, 1))
+        plane = np.eye(self.num_classes - 1, self.num_classes)
+        plane[:, -1] = -1 / math.sqrt(self.num_classes)
+        plane[:, :-1] -= 1 / (math.sqrt(self.num_classes) + self.num_classes)
+        return plane
 
     def keeps_gradients(self, num_features: int, num_steps: int) -> bool:
         """True if a fit should keep its gradients: for possible intervals, and within 64 MiB."""
-        return self.longest is not None and 2 * (1 + num_features) * num_steps * 4 <= 64 * 2**20
+        return self.longest is not None and 2 * (1 + num_features) * len(self.plane) * num_steps * 4 <= 64 * 2**20
 
     def __call__(self, result: dp.DPSVIResult | MomentsResult, samples: Mapping[str, np.ndarray]) -> Draws:
         """The draws with the noise, or without and why."""
@@ -79,8 +92,11 @@ class NoiseAdded:
         if self.longest is None or set(samples) != {INTERCEPT, WEIGHTS}:
             return Draws(dict(samples), None, UNBOUNDED)
         matrix = self.contrasts(samples[WEIGHTS].shape[1])
+        intercept, weights = (np.asarray(samples[name], np.float64) for name in (INTERCEPT, WEIGHTS))
         with np.errstate(all="ignore"):  # of a fit that diverged
-            drawn = np.column_stack([samples[INTERCEPT], samples[WEIGHTS]]) @ matrix.T
+            drawn = np.concatenate([intercept[:, None], weights], axis=1)
+            drawn = np.tensordot(drawn, matrix, (1, 1))  # The axis of coefficients is the last now
+            drawn = np.moveaxis(drawn, -1, 1).reshape(len(drawn), -1)
         why_not, moved = self.why_not(result), None
         if not why_not:
             found = self._with_noise(result, matrix, len(drawn))
@@ -88,6 +104,7 @@ class NoiseAdded:
                 why_not = HIDDEN
             else:
                 moved, drawn = found
+        drawn = drawn.reshape(len(drawn), len(matrix), *weights.shape[2:])
         return Draws({INTERCEPT: drawn[:, 0], WEIGHTS: drawn[:, 1:]}, moved, why_not)
 
     def contrasts(self, num_weights: int) -> Float[np.ndarray, "coefficient coefficient"]:
@@ -116,15 +133,20 @@ class NoiseAdded:
         if not np.isfinite(trace.iterates).all():
             return False
         if self.longest is not None and (places := _places(result)):
-            trace = _part(trace, trace.iterates[:, places] @ self.contrasts(len(places) - 1).T)
+            trace = _part(trace, trace.iterates[:, places] @ self._over_classes(len(places) // len(self.plane)).T)
         return trace.converged_from is not None
+
+    def _over_classes(self, count: int) -> Float[np.ndarray, "coordinate coordinate"]:
+        """The contrasts of so many coefficients, for each coordinate of them."""
+        return np.kron(self.contrasts(count - 1), np.eye(len(self.plane)))
 
     def _with_noise(
         self, result: dp.DPSVIResult, matrix: Float[np.ndarray, "coefficient coefficient"], count: int
     ) -> tuple[Float[np.ndarray, "draw coefficient"], Float[np.ndarray, "draw coefficient"]] | None:
         """Draws of m, and of the coefficients, whose posterior about m has the precision H."""
-        trace, places = result.trace, _places(result)
+        trace, places, count_ = result.trace, _places(result), len(matrix)
         assert trace.gradients is not None
+        matrix = self._over_classes(count_)
         points, gradients = (np.asarray(x, np.float64)[:, places] for x in (trace.iterates, trace.gradients))
         start = _part(trace, points @ matrix.T).converged_from or 0.0
         # Directions that the predictions notice: the others are in no contrast.
@@ -140,7 +162,7 @@ class NoiseAdded:
         if not precisions[0] > 0:
             return None
         own = rng.standard_normal(optima.shape) / np.sqrt(precisions) @ axes.T
-        back = basis.T @ matrix.T
+        back = basis.T @ matrix.T @ np.kron(np.eye(count_), self.plane)
         return optima @ back, (optima + own) @ back
 
 
@@ -178,10 +200,9 @@ def optimum(
 def _places(result: dp.DPSVIResult) -> list[int]:
     """The positions of the locations of intercept and weights in the trace, in this order."""
     names = dp.plots.coordinate_names(result, result.trace.iterates.shape[1])
-    if f"{INTERCEPT}_auto_loc" not in names:
-        return []
-    weights = [place for place, name in enumerate(names) if name.startswith(f"{WEIGHTS}_auto_loc")]
-    return [names.index(f"{INTERCEPT}_auto_loc"), *weights]
+    sites = f"{INTERCEPT}_auto_loc", f"{WEIGHTS}_auto_loc"
+    # "intercept_auto_loc", or "intercept_auto_loc[0]", of classes.
+    return [place for site in sites for place, name in enumerate(names) if name.partition("[")[0] == site]
 
 
 def _part(trace: dp.inference.Trace, iterates: np.ndarray) -> dp.inference.Trace:

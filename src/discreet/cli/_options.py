@@ -86,7 +86,7 @@ def choose_model(
         return ChosenModel(name, lambda schema: dp.models.MixtureOfProducts(schema, components=count), defaults=TWINS)
     if name in REGRESSIONS:
         _, kind, build = REGRESSIONS[name]
-        defaults = LOGISTIC if name == "logistic" else Defaults()
+        defaults = CLASSES if name in ("logistic", MULTINOMIAL) else Defaults()
         return ChosenModel(name, functools.partial(build, dp.models), dp.tables.Kind[kind], defaults=defaults)
     if not text and not name.rpartition(":")[0].endswith(".py") and not name.endswith(".py"):
         near = difflib.get_close_matches(name, MODELS, 1)
@@ -100,7 +100,7 @@ def choose_model(
 
 MOST_COMPONENTS = 1_000
 # Steps enough to tell the curvature from the noise, which intervals take (`discreet.cli._intervals`).
-LOGISTIC = Defaults(steps=10_000)
+CLASSES = Defaults(steps=10_000)
 # Fewer and larger steps than a regression's: the noise is on thousands of parameters (docs/twins.md).
 TWINS = Defaults(steps=300, batch=1_000, learning_rate=0.05)
 # Records whose cells are present have larger gradients than those with missing cells: a small norm would count the latter more.

@@ -11,12 +11,15 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 import textwrap
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from pathlib import Path
+from types import FrameType
 from typing import IO, Any, ParamSpec
 
 import typer
@@ -58,6 +61,36 @@ settings = Settings()
 def spent(where: str, done: str = "The fit ran") -> None:
     """From now on an error is no refusal: the budget is spent; `where` ends a sentence on what has become of the statement."""
     settings.spent, settings.done = where, done
+
+
+def interrupt_between_imports() -> None:
+    """Let Ctrl-C wait for modules that are being imported, which takes seconds; a second one does not wait.
+
+    NumPy makes an ImportError of a KeyboardInterrupt that reaches its import, and half-initialised extensions crash.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # a shell's background job ignores it
+        return
+    waits, again = threading.Event(), threading.Event()
+
+    def ask_again() -> None:
+        again.set()
+        signal.raise_signal(signal.SIGINT)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        place = frame
+        while place is not None and not place.f_code.co_filename.startswith("<frozen importlib"):
+            place = place.f_back
+        second = waits.is_set() and not again.is_set()
+        again.clear()
+        if place is None or second:
+            waits.clear()
+            signal.default_int_handler(number, frame)
+        waits.set()
+        timer = threading.Timer(0.05, ask_again)
+        timer.daemon = True
+        timer.start()
+
+    signal.signal(signal.SIGINT, interrupt)
 
 
 def continue_hint() -> str:
