@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import importlib.util
 import json
 import math
 import pickle
@@ -701,24 +702,24 @@ def test_one_class_has_no_area(exact: None) -> None:
         assert [rates[-1] for rates in found.roc()] == [1, 1]
         json.dumps(found.to_dict(), allow_nan=False)
     assert any("also in the table that was fitted" in limit for limit in found.statement.not_covered)
-    # All predictions alike: every pair is a tie.
-    assert score(np.full(4000, 0.3), np.arange(4000) % 3 == 0).auc.value == pytest.approx(0.5, abs=0.01)
+    # All predictions alike: every pair is a tie, of which a bin knows nothing.
+    assert score(np.full(4000, 0.3), np.arange(4000) % 3 == 0).auc.value == pytest.approx(0.5, abs=0.03)
 
 
 @pytest.mark.exhaustive
-def test_scores_of_adult_at_half_an_epsilon() -> None:
+def test_scores_of_adult_at_half_an_epsilon(repository: Path, table: Any) -> None:
     """16,281 test rows, 200 draws: within 0.01 of the exact figures, and 95 % intervals hold in 90 to 98 %.
 
     That an interval of 95 % holds in 197 or more of 200, or in 179 or fewer, has a chance of 0.01.
     """
-    sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-    import _tables
     from sklearn.linear_model import LogisticRegression
 
-    try:
-        x, y, test_x, test_y = _tables.adult(_tables.find("adult.csv.gz"))
-    except SystemExit as absent:
-        pytest.skip(str(absent))
+    spec = importlib.util.spec_from_file_location("_tables", repository / "examples" / "_tables.py")
+    assert spec
+    assert spec.loader
+    tables = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tables)
+    x, y, test_x, test_y = tables.adult(table("adult.csv.gz"))
     fit = LogisticRegression(max_iter=500).fit(x, y)
     p, y = fit.predict_proba(test_x)[:, 1], test_y.astype(int)
     assert len(y) == 16_281

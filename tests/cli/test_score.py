@@ -145,9 +145,8 @@ def test_a_posterior_of_another_schema_is_refused(tmp_path: Path, monkeypatch: p
     np.savez("fit/posterior.npz", weights=np.full((3, 2), 6.0), intercept=np.zeros(3))
     Path("table.csv").write_text("x,y\n1,yes\n")
     dp.Ledger.create("a.ledger", dataset="held out", epsilon=3.0, delta=1e-4)
-    outcome = RUN.invoke(
-        app, ["score", "fit", "--data", "table.csv", "--epsilon", "2", "--delta", "1e-5", "--ledger", "a.ledger"]
-    )
+    words = "score fit --data table.csv --epsilon 2 --delta 1e-5 --ledger a.ledger"
+    outcome = RUN.invoke(app, words.split())
     assert outcome.exit_code == 2
     assert "not that of the schema" in " ".join(outcome.stderr.split())
     assert not dp.Ledger("a.ledger").debits

@@ -190,8 +190,9 @@ SPREAD = (
     "can be several times as large at small ε."
 )
 NOT_CONVERGED = (
-    "The fit had not converged: a longer one would give other results. In another fit, which spends again, use more --steps or a "
-    "larger --learning-rate."
+    "The fit had not converged: a longer one would give other results. Where the noise hides a combination of the coefficients, "
+    "they would be worse: use fewer columns, more records or a larger --epsilon. Else use more --steps or a larger "
+    "--learning-rate, in another fit, which spends again."
 )
 TWIN_SPREAD = (
     "Twins are drawn from the fitted guide, which does not include the noise of the private fit: analyses of several twins "

@@ -323,8 +323,15 @@ def judge(tables: Sequence[TableScores]) -> Verdict:
     return Verdict.GOOD if kept(tables) >= ENOUGH else Verdict.COSTLY
 
 
-def in_words(verdict: Verdict, row: Row, curve: Sequence[CurvePoint], epsilon: float, num_parameters: int) -> str:
-    """The verdict as a paragraph: what, the numbers behind it, and what would help."""
+def in_words(
+    verdict: Verdict,
+    row: Row,
+    curve: Sequence[CurvePoint],
+    epsilon: float,
+    num_parameters: int,
+    rows: Sequence[Row] = (),
+) -> str:
+    """The verdict as a paragraph: what, the numbers behind it, and what would help; `rows` are all settings, the best first."""
     share = kept(row.tables)
     lost = "nothing" if not share > 0 else f"{100 * share:.0f} % of it"
     said = {
@@ -342,14 +349,23 @@ def in_words(verdict: Verdict, row: Row, curve: Sequence[CurvePoint], epsilon: f
         f"The noise moves the estimates by {_short(width)} times the width of the posterior. At the start, the records' "
         f"common gradient is {_short(row.signal_to_noise)} times as long as the noise that is left in the mean of all steps."
     )
-    restless = "" if row.rests else _RESTLESS
+    restless = "" if row.rests else _RESTLESS.format(_price_of_rest(rows))
     return " ".join(filter(None, (said, behind, restless, _what_helps(verdict, row, curve, epsilon, num_parameters))))
 
 
 _RESTLESS = (
     "On most invented tables the parameters had not come to rest at the end, so expect the fit to say that it did not converge, "
-    "and to print no intervals. More records, fewer parameters or a larger ε help."
+    "and to print no intervals.{} More records, fewer parameters or a larger ε help."
 )
+
+
+def _price_of_rest(rows: Sequence[Row]) -> str:
+    """What the best setting at rest loses more than the first one, as a sentence.
+
+    Along directions whose slope the noise hides, parameters rest only where the noise has moved them: short ways keep it out.
+    """
+    price = min((row.lost for row in rows if row.rests), default=math.nan) - (rows[0].lost if rows else math.nan)
+    return f" Longer ways are worse: the best setting at rest lost {price:.2g} nats a record more." if price > 0 else ""
 
 
 def _short(value: float) -> str:
@@ -419,8 +435,9 @@ def dry_run(
     fits without noise, on average over tables of all strengths; of several that lose about as little (within 2 % of what there
     is to learn), the one with the longest way, steps times learning rate, since a real truth may lie further out than
     invented ones; for a mixture, the one with the best marginals of pairs. Settings whose parameters had not come to rest at
-    the end are proposed only if those that had lose a tenth more of what there is to learn, also with 4 and 16 times as many,
-    shorter steps, or do not come to rest on other tables. What it is said to reach was measured on those, with other noise.
+    the end are proposed only if those that had lose a tenth more of what there is to learn, or do not come to rest on other
+    tables. Larger batches are tried only where they leave less noise in the mean of all steps. What the proposal is said to
+    reach was measured on other tables, with other noise.
 
     Args:
         model: A NumPyro model of (x, y) or (x) as for `DPSVI`; or a `MixtureOfProducts`, which brings its own schema.
@@ -458,14 +475,12 @@ def dry_run(
     grid = default_grid(model) if grid is None else grid
     others = sorted({*(epsilons or (epsilon * factor for factor in CURVE))} - {epsilon})
     # Of each strength two tables, three fits of each without noise; the search; and the proposal at each epsilon.
-    fits = len(strengths) * (6 + len(grid.settings(num_records, 1.0)) + 1 + len(others))
+    fits = len(strengths) * (6 + len(stage.settings(grid, 1.0)) + 1 + len(others))
     with tqdm(total=fits, disable=None if progress_bar else True, unit="fit", desc="dry run") as bar:
         stage = dataclasses.replace(stage, bar=bar)
         tables = [stage.prepared(s, seed + 1 + i, grid) for i, s in enumerate(strengths)]
         typical = stage.typical_norm(tables) if grid.clipping_norms is None else 1.0
-        rows, complete = stage.search(tables, grid.settings(num_records, typical))
-        if complete and not rows[0].rests:
-            rows, complete = stage.longer(tables, rows)
+        rows, complete = stage.search(tables, stage.settings(grid, typical))
         best = rows[0]
         proposed, curve = best, ()
         if complete:
@@ -489,7 +504,7 @@ def dry_run(
         rows=tuple(rows),
         curve=curve,
         verdict=verdict,
-        why=in_words(verdict, proposed, curve, epsilon, stage.num_parameters),
+        why=in_words(verdict, proposed, curve, epsilon, stage.num_parameters, rows),
         complete=complete,
         unit="records" if (schema := _schema_of(model, about)) is None else unit_of(schema),
     )
@@ -533,9 +548,6 @@ class _Prepared:
     blind: Scores
     parameters: Any
     seed: int
-
-
-_LONGER, _MOST_LONGER = 4, 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -625,6 +637,20 @@ class _Stage:
         self.bar.update()
         return _Prepared(table, best[0], self.judge(blind, table), best[1], seed)
 
+    def settings(self, grid: Grid, typical: float) -> list[Setting]:
+        """The grid's settings, but for rates that compute more gradients and leave as much noise in the mean of all steps."""
+        found = grid.settings(self.num_records, typical)
+        if grid.rates is not None:
+            return found
+        least: dict[int, float] = {}
+        kept = set()
+        for steps, rate in sorted({(x.num_steps, x.rate) for x in found}):
+            noise = self.plan(Setting(steps, rate, 1.0, 1.0)).noise_multiplier / rate
+            if noise < (1 - _ALIKE) * least.get(steps, math.inf):
+                least[steps] = noise
+                kept.add((steps, rate))
+        return [x for x in found if (x.num_steps, x.rate) in kept]
+
     def typical_norm(self, tables: Sequence[_Prepared]) -> float:
         """A quantile of the gradients' norms of invented records at the start."""
         few = [([x[:_ROWS_FOR_NORMS] for x in t.table.rows], jax.random.key(t.seed)) for t in tables]
@@ -671,23 +697,6 @@ class _Stage:
                 "No setting gave a finite fit of the invented tables: try smaller learning rates, or narrower priors."
             )
         return rows, True
-
-    def longer(self, tables: Sequence[_Prepared], rows: list[Row]) -> tuple[list[Row], bool]:
-        """The settings, and the best one with more steps, until it comes to rest; where it never does, the first stays."""
-        tried, setting = list(rows), rows[0].setting
-        # A twin's fit takes far longer.
-        for _ in range(_MOST_LONGER if self.fitter.twin is None else 1):
-            # Half as long, for each step has twice the noise; all of them still carry parameters twice as far.
-            how = {"num_steps": _LONGER * setting.num_steps, "learning_rate": setting.learning_rate / 2}
-            setting = dataclasses.replace(setting, **how)
-            self.bar.total += len(tables)
-            try:
-                tried.append(self.tried(tables, setting))
-            except KeyboardInterrupt:
-                return _ranked(tried), False
-            if _ranked(tried)[0].rests:
-                return _ranked(tried), True
-        return [rows[0], *(row for row in _ranked(tried) if row is not rows[0])], True
 
     def curve(self, tables: Sequence[_Prepared], row: Row, others: Sequence[float]) -> tuple[CurvePoint, ...]:
         """The proposed setting at its own epsilon and at others, as far as any noise keeps to them."""
