@@ -105,7 +105,7 @@ def test_what_rest_would_cost_is_said() -> None:
     rows = [row(30, 0.0, False), row(300, 0.125, True), row(1_000, 0.25, True)]
     said = _dry_run.in_words(_dry_run.Verdict.GOOD, rows[0], [], 1.0, 3, rows)
     assert "had not come to rest" in said
-    assert "the best setting at rest lost 0.13 nats a record more" in said
+    assert "the best setting at rest lost 0.12 nats a record more" in said
     assert "best setting" not in _dry_run.in_words(_dry_run.Verdict.GOOD, rows[0], [], 1.0, 3, rows[:1])
     assert "rest" not in _dry_run.in_words(_dry_run.Verdict.GOOD, rows[1], [], 1.0, 3, rows)
 
