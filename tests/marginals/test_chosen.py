@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pyarrow.csv
@@ -226,6 +227,9 @@ def test_a_table_of_sixty_columns_in_the_shell(columns, tmp_path, monkeypatch) -
     assert drawn.exit_code == 0, drawn.stderr
     twin = pyarrow.csv.read_csv("twins/twin-1.csv")
     assert twin.column_names == [column.name for column in schema.columns]
+    whole = run.invoke(app, [*words, "--choices", "2", "--out", "whole"])
+    assert whole.exit_code == 0, whole.stderr
+    assert "left out of the counts" in Path("whole/statement.txt").read_text()
     for wrong in (["--by", "svi"], ["--steps", "3"]):
         assert run.invoke(app, [*words, "--choices", "4", *wrong, "--out", "no"]).exit_code == 2
 

@@ -469,7 +469,7 @@ def count_and_write(
         released = dp.marginals.private_marginals(dp.random.key(seed), data, plan, **options)
         done = "The release was made"
         spent(f"no statement was written, so {PLAN_IS_SPENT}", done)
-        statement = complete(released.statement)
+        statement = complete(released.statement).with_notes(*dp.marginals.not_counted(released.plan))
         files = write_first(out, statement, None, done)
         files += then(dataclasses.replace(released, statement=statement))
         files.append(write_page(out, ledger=ledger).file)

@@ -22,4 +22,5 @@ from discreet.marginals._twins import counts_model as counts_model
 from discreet.marginals._twins import counts_suffice as counts_suffice
 from discreet.marginals._twins import fit_twins as fit_twins
 from discreet.marginals._twins import load_marginals_result as load_marginals_result
+from discreet.marginals._twins import not_counted as not_counted
 from discreet.marginals._twins import twin_tables as twin_tables

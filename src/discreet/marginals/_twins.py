@@ -354,12 +354,12 @@ def fit_twins(
         found = [fit(found[0], matrices=x, num_steps=REFIT_STEPS, rate=REFIT_RATE) for x in again]
     latents = {name: np.stack([np.asarray(draw[name], np.float32) for draw in found]) for name in start}
     statement = released.statement
-    notes = (NO_SPREAD, *_not_counted(released.plan))
+    notes = (NO_SPREAD, *not_counted(released.plan))
     statement = statement.with_notes(*(note for note in notes if note not in statement.notes))
     return model, MarginalsResult(latents, round(released.num_records), statement)
 
 
-def _not_counted(plan: MarginalsPlan) -> list[str]:
+def not_counted(plan: MarginalsPlan) -> list[str]:
     """Name the pairs of columns that are in no table in a note, if pairs were chosen."""
     known = {frozenset(pair) for table in plan.tables for pair in itertools.combinations(table, 2)}
     pairs = itertools.combinations([column.name for column in plan.schema.columns], 2)
