@@ -203,7 +203,7 @@ def test_the_tutorial_runs_as_printed(tutorial, quick_compilation, monkeypatch: 
     monkeypatch.setitem(fit_twins.__kwdefaults__, "num_steps", 100)
     names = tutorial(True)
     assert names["result"].statement.epsilon <= 0.3
-    assert len(names["debits"]) == 3
+    assert len(names["debits"]) == 4
 
 
 @pytest.mark.exhaustive
