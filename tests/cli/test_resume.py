@@ -163,6 +163,20 @@ def test_ctrl_c_then_resume(folder, monkeypatch, moment):
     assert len(dp.Ledger("survey.ledger").debits) == 1
 
 
+def test_a_ledger_that_is_spent_meanwhile_refuses(folder, monkeypatch):
+    """Of two terminals at once, the one that comes late has spent nothing, and is told so."""
+
+    def late(*_, **__):
+        raise dp.SpentError("The cap is 1.3")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dp.Ledger, "debit", late)
+        refused = run(FIT, patch)
+    assert refused.exit_code == 2
+    assert said(refused) == "Refused: The cap is 1.3"
+    assert not dp.Ledger("survey.ledger").debits
+
+
 def test_another_fits_statement_is_not_replaced(folder, monkeypatch):
     """A statement that is not this fit's stays, also for a fit that continues."""
     (folder / "discreet-fit").mkdir()

@@ -162,7 +162,8 @@ def _only_json() -> Iterator[None]:
 def _answer(error: Exception) -> int:
     """Say what went wrong; the exit code."""
     reason = error.strerror if isinstance(error, OSError) else None
-    if settings.spent is not None:
+    # A ledger that refuses in the last moment, since another process has spent what was left, debits nothing.
+    if settings.spent is not None and type(error).__name__ != "SpentError":
         say_error(
             f"{settings.done} and its budget is spent; {settings.spent}. What failed afterwards: "
             f"{type(error).__name__}{f' ({reason})' if reason else ''}. Add --debug to see more."
