@@ -110,6 +110,7 @@ def enter(there: Path, here: Path, patch: pytest.MonkeyPatch) -> Path:
     patch.setattr(planning, "dry_run", dry_run)
     patch.setattr(settings, "arguments", None)
     patch.setattr(settings, "debug", False)
+    patch.setattr(settings, "continue_with", None)
     return here
 
 
