@@ -168,7 +168,7 @@ def test_infeasible_calibration_is_refused(facts, message):
         ({"num_records": 0}, "num_records"),
         ({"num_records": 10.0}, "num_records"),
         ({"target_delta": 1.0}, "delta"),
-        ({"sampling": FixedSizeSampling(batch_size=10)}, "ADD_OR_REMOVE_ONE"),
+        ({"sampling": FixedSizeSampling(batch_size=10)}, "one record added or removed"),
         ({"sampling": FixedSizeSampling(batch_size=50_001), "relation": REPLACE}, "50001"),
     ],
 )

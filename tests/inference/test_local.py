@@ -359,9 +359,9 @@ def test_what_cannot_tell_whose_rows_it_has_is_refused():
     assert "memory" not in repr(state)
     with pytest.raises(TypeError, match="key"):
         pickle.dumps(state)
-    with pytest.raises(ValueError, match="whose rows"):
+    with pytest.raises(ValueError, match="cannot assign them to rows"):
         dpsvi.update(state, table(n=5))
-    with pytest.raises(ValueError, match="whose rows"):
+    with pytest.raises(ValueError, match="cannot assign them to rows"):
         dpsvi.evaluate(state, table(), non_private=True)
 
 

@@ -105,7 +105,7 @@ def test_models_without_a_private_posterior(model: Any, message: str, no_chains:
         ({"log_likelihood_bound": (1e8, 1e8 + 1)}, "as 32-bit numbers"),
         ({"log_likelihood_bound": 1.0, "num_draws": 1001}, "no pure epsilon"),
         ({"lipschitz": 1.0, "radius": -2.0}, "radius is -2.0"),
-        ({"lipschitz": 1.0, "radius": 1.0, "relation": Relation.ADD_OR_REMOVE_ONE}, "REPLACE_ONE only"),
+        ({"lipschitz": 1.0, "radius": 1.0, "relation": Relation.ADD_OR_REMOVE_ONE}, "one record replaced only"),
         ({"log_likelihood_bound": 1.0, "epsilon": 0.0}, "epsilon is 0.0"),
         ({"log_likelihood_bound": 1.0, "epsilon": math.inf}, "epsilon is inf"),
         ({"log_likelihood_bound": 1.0, "epsilon": None}, "epsilon is None"),

@@ -152,7 +152,7 @@ def test_an_option_out_of_range(refused, option, error, words):
 
 def test_a_number_of_records_that_is_public_and_wrong(refused):
     the_plan = plan(FixedSizeSampling(5), relation=Relation.REPLACE_ONE, num_records=ROWS + 1)
-    with refused(ValueError, f"{ROWS} records", f"num_records={ROWS + 1}", "REPLACE_ONE", "Calibrate"):
+    with refused(ValueError, f"{ROWS} records", f"num_records={ROWS + 1}", "one record replaced", "Calibrate"):
         run(the_plan=the_plan)
 
 

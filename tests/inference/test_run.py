@@ -200,7 +200,7 @@ def test_update_makes_the_steps_that_run_makes(table, dpsvi):
     np.testing.assert_allclose(losses, fit.losses, rtol=1e-4)
     for name, value in full.get_params(state).items():
         np.testing.assert_allclose(value, fit.last_params[name], rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match="pays for 4 steps"):
+    with pytest.raises(ValueError, match="covers 4 steps"):
         full.update(state, *table)
 
 

@@ -110,7 +110,7 @@ def test_it_fits_is_proved_stated_saved_and_loaded(listed, tmp_path):
 
 @pytest.mark.essential
 def test_one_that_is_not_listed_is_refused_for_that_reason():
-    with pytest.raises(dp.PrivacyError, match=r"Nothing is known of the batches of ThinnedSampling") as error:
+    with pytest.raises(dp.PrivacyError, match=r"The sampler ThinnedSampling is not on the list") as error:
         fit(ThinnedSampling(0.9, 0.5))
     assert "discreet.sampling.SAMPLERS" in error.value.remedy
 
@@ -121,7 +121,7 @@ def test_a_class_derived_from_a_listed_one_is_not_listed():
         def drawing(self, num_records):
             return Sampling.drawing(self, num_records)
 
-    with pytest.raises(dp.PrivacyError, match="Nothing is known of the batches of Mine"):
+    with pytest.raises(dp.PrivacyError, match="The sampler Mine is not on the list"):
         fit(Mine(0.4))
 
 
