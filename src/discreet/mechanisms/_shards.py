@@ -12,7 +12,8 @@ Where neighbouring tables differ in a record more or less, **that record must mo
 batches without it would be rounded otherwise, which amplification by sampling takes for equal. An even cut of the table moves
 one record over each border. So each record's device is drawn for itself, from the fit's key (`where`) or when the table was
 converted to files: given the devices of all others, the record more is one more on one device, and nothing else moves. That
-draw need not be secret or uniform; but no record's device may follow from other records.
+draw need not be uniform, but no record's device may follow from other records. It is secret, or lies in files with its record:
+a published stream, read by row numbers, would move the records behind one that is removed.
 
 Where the number of records is public, and where users have laid the records themselves, the places of rows are fixed, and a
 record that is replaced, or whose row holds none, moves no other.
