@@ -546,6 +546,7 @@ def test_laplace_noise_pays_for_its_grid_in_the_l1_norm():
     assert multiplier_of(1e5, 100) == pytest.approx((1 + most * cell) / (1e-5 + cell), rel=1e-9)
 
 
+@pytest.mark.essential
 def test_histograms_and_class_sums_cost_what_they_are():
     """A record goes to one place, or to three."""
     rows, mask, codes = jnp.ones((6, 3)), jnp.ones(6, bool), jnp.zeros(6, jnp.int32)
@@ -561,7 +562,7 @@ def test_histograms_and_class_sums_cost_what_they_are():
     assert multiplier(lambda x, k, m: jax.ops.segment_sum(x, k, 4)) == pytest.approx(Z)
     assert multiplier(lambda x, k, m: classes.at[k].add(x)) == pytest.approx(Z)
     assert multiplier(lambda x, k, m: jnp.bincount(k, weights=C * m, length=4)) == pytest.approx(Z)
-    # Who is not there is sent where there is no bin; in the last bin, and where numbers beyond it are taken back, he counts.
+    # Absent records are sent where there is no bin; in the last bin, and where numbers beyond it are clipped, they count.
     assert multiplier(lambda x, k, m: C * jnp.bincount(jnp.where(m, k, 4), length=4)) == pytest.approx(Z)
     assert multiplier(lambda x, k, m: C * jnp.bincount(m * k + 4 * ~m, length=4)) == pytest.approx(Z)
     assert multiplier(lambda x, k, m: jnp.zeros(4).at[jnp.where(~m, 9, k)].add(C)) == pytest.approx(Z)
