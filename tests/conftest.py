@@ -99,7 +99,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What one worker or child process has compiled, the others take from a folder that ends with the run.
+    """Share compiled programs between workers and child processes, in a folder that is deleted after the run.
 
     A folder of its own for each run, which nobody else may open: what lies there is run as it is. JAX names a program after all
     that it consists of and all options it was compiled with, so what a test compiles is what it would have compiled. It does not

@@ -1,4 +1,4 @@
-"""What it takes to add a mechanism: a class, and a line in `MECHANISMS`. Nothing else in the library knows it."""
+"""Adding a mechanism takes a class and a line in `MECHANISMS`; nothing else in the library refers to it."""
 
 import dataclasses
 import math

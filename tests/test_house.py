@@ -214,7 +214,7 @@ def test_packages_import_each_other_through_init() -> None:
 
 
 def schema_names() -> set[str]:
-    """What `discreet.tables` takes from the files that hold no reader."""
+    """Names that `discreet.tables` exports from files without a reader."""
     tree = ast.parse((PACKAGE / "tables" / "__init__.py").read_text(encoding="utf-8"))
     froms = [
         node

@@ -1,4 +1,4 @@
-"""What differs between releases of JAX is read alike, and on a release that nobody tried nothing is proved."""
+"""Differences between releases of JAX are hidden, and on an untested release nothing is proved."""
 
 import tomllib
 from pathlib import Path
@@ -135,7 +135,7 @@ def test_an_operation_of_nobody_knows_whom_is_refused() -> None:
 
 
 def test_programs_that_differ_in_a_constant_within_have_digests_of_their_own() -> None:
-    """What is compiled is kept by the digest: JAX prints a long array within a program as its shape alone."""
+    """Compiled programs are cached by the digest: JAX prints a long array within a program as its shape alone."""
 
     def digest(held: np.ndarray) -> str:
         def program(x):

@@ -84,7 +84,7 @@ def test_three_releases_cost_the_plans_epsilon() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.02, 0.2, 2.0])
 def test_intervals_hold_as_often_as_they_say(epsilon: float) -> None:
-    """Of 160 intervals of 95 % for coefficients, dependent in fours, and 40 for sigma. Where noise hides all, more hold.
+    """160 intervals of 95 % for coefficients, dependent in fours, and 40 for sigma. Where noise hides all, more hold.
 
     Without the privacy noise in the posterior 25 and 78 % held at 0.2 and 2, without that of sampling 71 % at 2. Of sigma
     no interval held at 0.02 while its prior was flat for its square, up to any number."""
@@ -103,7 +103,7 @@ def test_intervals_hold_as_often_as_they_say(epsilon: float) -> None:
 
 @pytest.mark.parametrize("epsilon", [0.2, 2.0])
 def test_residuals_as_wide_as_the_target_are_not_cut_short(epsilon: float) -> None:
-    """Of a target that is -1 or 1, 160 intervals of coefficients and 40 of sigma. With residuals clipped at 1, 61 % of those of
+    """The target is -1 or 1; 160 intervals of coefficients and 40 of sigma. With residuals clipped at 1, 61 % of those of
     coefficients held at 2, and none of sigma."""
     plan, held = plan_for(epsilon), []
     slopes = np.array([0.1, 0.5, -0.3, 0.05])
@@ -123,7 +123,7 @@ def test_residuals_as_wide_as_the_target_are_not_cut_short(epsilon: float) -> No
 
 
 def test_where_noise_hides_everything_the_posterior_is_the_prior_and_predictions_are_the_middle() -> None:
-    """Of ten fits; without caution one has an R2 of -0.11."""
+    """Ten fits; without shrinkage one has an R2 of -0.11."""
     plan, scores = plan_for(0.01), []
     x, y = table(99, 4_000)
     for seed in range(10):

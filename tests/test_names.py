@@ -1,4 +1,4 @@
-"""What `import discreet as dp` finds: few names, every module, and the same for type checkers as at run time."""
+"""`import discreet as dp` finds few names, every module, and the same for type checkers as at run time."""
 
 import ast
 import importlib

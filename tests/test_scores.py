@@ -157,7 +157,7 @@ def test_the_release_is_proved_to_be_what_the_plan_pays_for(relation: Any, monke
 
 
 def test_intervals_hold_and_figures_are_near_the_exact_ones() -> None:
-    """Of 100 draws; at 95 % fewer than 88 or all of them have a chance below 0.01. On Adult, 200: 96, 94 and 98 %."""
+    """100 draws; at 95 % fewer than 88 or all of them have a chance below 0.01. On Adult, 200 draws: 96, 94 and 98 %."""
     p, y = rows_of()
     exact = {
         "accuracy": np.mean((p > 0.5) == y),
@@ -418,7 +418,7 @@ ONE = dataclasses.replace(PLAN, noise_multiplier=1.0)
 
 @pytest.mark.exhaustive
 def test_an_audit_finds_a_budget_that_was_counted_once() -> None:
-    """Of 300 selections on either side: the rates of a threshold are beyond one run's trade-off, and within the plan's.
+    """300 selections with a record and without: the rates of a threshold are beyond one run's trade-off, and within the plan's.
 
     In a simulation 40 of 40 such audits found it.
     """
@@ -692,7 +692,7 @@ def test_a_run_may_standardise_first_and_pays_for_it_once() -> None:
 
 
 def test_one_class_has_no_area(exact: None) -> None:
-    """Where the noise hides a class there is none to print, and the curve still ends where curves end."""
+    """If the noise hides a class, no area is printed, and the curve still ends at (1, 1)."""
     p, _ = rows_of(4000)
     for y in (np.ones(4000, int), np.zeros(4000, int), np.arange(4000) < 20):
         found = score(p, y)

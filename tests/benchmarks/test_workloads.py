@@ -187,7 +187,7 @@ def test_compile_time_and_memory_ask_for_fresh_processes(monkeypatch: pytest.Mon
 
 
 def test_synthetic_twins_are_compared_by_the_same_measures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an invented table: here only that of counts has a bound to keep in a full run, and absent peers are named."""
+    """Twins of an invented table: only those from counts have a bound in a full run, and absent peers are named."""
     monkeypatch.setattr(synthetic, "load", absent := Mock(side_effect=AbsentError("mbi does not import")))
     by_counts, peer, *others = synthetic.measure(TINY, ("counts", "mst", "smartnoise-mst", "smartnoise-aim"))
     found = {figure.name: figure.value for figure in by_counts.figures}

@@ -18,7 +18,7 @@ PLAN = PrivacyPlan(sampling=FullBatch(), clipping_norm=1.0, noise_multiplier=30.
 
 
 def made_up_result(model: MixtureOfProducts, plan: PrivacyPlan = PLAN, **changes: Any) -> DPSVIResult:
-    """What a fit of the model could have given."""
+    """Make up a result that a fit of the model could have given."""
     levels, rng = sum(model.sizes), np.random.default_rng(0)
     shapes = {"component": (model.components,), "base": (levels,), "deviations": (model.components, levels)}
     params = {f"{name}_auto_loc": rng.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}

@@ -114,7 +114,7 @@ def test_help_says_what_the_folder_holds():
 
 
 def test_a_folder_that_others_can_write_to_is_refused(tmp_path):
-    """What lies there is run as it is."""
+    """JAX runs whatever program it finds in the cache."""
     folder = tmp_path / "cache"
     folder.mkdir()
     folder.chmod(0o777)

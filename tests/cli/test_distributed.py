@@ -92,7 +92,7 @@ def recipe(processes):
 
 @pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
 def test_the_recipe_of_the_page_makes_one_debit_and_one_statement(folder, processes):
-    """Of persons, whose rows are chosen by process 0's secret; and a finished fit is written again at no cost."""
+    """The table has persons, whose rows process 0's secret chooses; a finished fit is written again at no cost."""
     done = subprocess.run(["sh", "-ec", recipe(processes)], env={**os.environ, **QUICK}, capture_output=True, text=True)
     assert done.stdout.count("Fitted linear to 25 persons") == 1, done.stderr
     assert done.stdout.count("is spent") == 1

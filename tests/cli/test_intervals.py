@@ -43,7 +43,7 @@ def steps_of(seed: int, curvature=CURVATURE, *, noise: float = 30.0, steps: int 
 
 
 def test_the_optimum_is_held_as_often_as_is_said() -> None:
-    """Of 100 runs 90 % intervals of two coordinates hold the optimum in 83 to 96 %, but for one seed in 1,000."""
+    """In 100 runs 90 % intervals of two coordinates hold the optimum in 83 to 96 %, for all but one seed in 1,000."""
     held = []
     for seed in range(100):
         points, gradients = steps_of(seed)
@@ -154,7 +154,7 @@ def test_each_regression_prints_intervals_or_the_reason(model) -> None:
 
 
 def test_no_gradient_is_longer_than_is_said() -> None:
-    """Of rows at the corners of the bounds and of predictors far out; with half the bound of a multinomial this fails."""
+    """Rows are at the corners of the bounds, and predictors far out; with half the bound of a multinomial this fails."""
     rng = np.random.default_rng(0)
     schema = schema_from_bounds("age=0:100,region=a|b|c,smoker=no|yes|once", target="smoker")
     longest = longest_gradient(choose_model("multinomial"), schema)

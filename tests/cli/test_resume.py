@@ -110,7 +110,7 @@ def says_person(statement, folder):
 
 
 def released(out):
-    """What a fit released: the draws of the posterior and the private losses."""
+    """Read what a fit released: the draws of the posterior and the private losses."""
     with np.load(out / "posterior.npz") as file:
         found = {name: file[name] for name in file.files}
     return {**found, "losses": np.array(json.loads((out / "summary.json").read_text())["losses"])}
@@ -164,7 +164,7 @@ def test_ctrl_c_then_resume(folder, monkeypatch, moment):
 
 
 def test_a_ledger_that_is_spent_meanwhile_refuses(folder, monkeypatch):
-    """Of two terminals at once, the one that comes late has spent nothing, and is told so."""
+    """Two terminals spend one ledger at once: the later one has spent nothing, and says so."""
 
     def late(*_, **__):
         raise dp.SpentError("The cap is 1.3")

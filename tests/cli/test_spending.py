@@ -1,4 +1,4 @@
-"""What becomes of a fit whose budget is spent when something fails, or somebody stops it."""
+"""A fit whose budget is spent when something fails or somebody stops it loses nothing."""
 
 import json
 from types import SimpleNamespace

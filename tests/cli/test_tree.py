@@ -1,4 +1,4 @@
-"""What holds of every command, found by walking the tree of commands: flags, JSON, exit codes, answers to wrong words."""
+"""Properties of every command, found by walking the tree of commands: flags, JSON, exit codes, answers to wrong words."""
 
 import errno
 import json

@@ -95,7 +95,7 @@ def make(folder: Path) -> Path:
 
 
 def statement(plan: dp.PrivacyPlan = PLAN) -> dp.Statement:
-    """What a fit could have stated."""
+    """Make up a statement that a fit could have made."""
     return make_statement(plan, steps_completed=plan.num_steps, reproducible=False)
 
 

@@ -1,4 +1,4 @@
-"""What DPSVI takes for granted, finds out, and refuses."""
+"""The assumptions, checks and refusals of d3p's `DPSVI`."""
 
 import types
 

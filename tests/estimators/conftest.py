@@ -52,7 +52,7 @@ def latents_of(model: Any, num_features: int) -> dict[str, tuple[int, ...]]:
 def fit_without_privacy(
     settings: Any, plan: Any, num_draws: int, seed: Any, x: np.ndarray, y: np.ndarray, ledger: Any = None
 ) -> Any:
-    """What `fit_model` returns, at a point and without its budget."""
+    """Return what `fit_model` returns, at a point and without its budget."""
     assert ledger is None
     assert x.dtype == y.dtype == np.float32
     model = settings.model
@@ -72,7 +72,7 @@ def fit_without_privacy(
 
 
 def line_without_privacy(plan: Any, num_draws: int, seed: Any, x: np.ndarray, y: np.ndarray, ledger: Any = None) -> Any:
-    """What `fit_line` returns, at a point and without its budget."""
+    """Return what `fit_line` returns, at a point and without its budget."""
     assert ledger is None
     weights, intercept = point_fit(linear_regression, x, y, num_classes=1)
     mean = np.concatenate([[intercept], weights])

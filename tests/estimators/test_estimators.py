@@ -1,4 +1,4 @@
-"""What the estimators take from the data, what they refuse, and what they say."""
+"""The estimators: what they derive from the data, their refusals, and their texts."""
 
 from __future__ import annotations
 

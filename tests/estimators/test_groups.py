@@ -41,7 +41,7 @@ def test_all_rows_of_a_person_bring_a_fit_nearer_to_the_one_without_privacy(quic
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What would reach a fit."""
+    """Capture the arguments that would reach a fit."""
     calls = []
 
     def stop(settings: Any, plan: Any, num_draws: int, seed: Any, *records: np.ndarray, **how: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a dry run promises for Adult is kept."""
+"""A dry run's promises for Adult are kept."""
 
 import subprocess
 import sys

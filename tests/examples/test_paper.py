@@ -161,7 +161,7 @@ def test_samplers_notices_a_batch_with_a_record_twice(experiment, monkeypatch):
 
 
 def test_the_runner_says_how_each_went(tmp_path):
-    """Of a copy with three experiments: one that runs, one that is wrong and one whose table is absent."""
+    """The copy has three experiments: one that runs, one that is wrong and one whose table is absent."""
     (tmp_path / "__main__.py").write_text((PAPER / "__main__.py").read_text())
     (tmp_path / "_helper.py").write_text("raise RuntimeError")
     (tmp_path / "right.py").write_text("print('found')")

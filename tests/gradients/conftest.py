@@ -1,4 +1,4 @@
-"""What the gradient tests share: the definition in float64, one row's own contribution, and the arrays of a program."""
+"""Helpers of the gradient tests: the definition in float64, one row's own contribution, and the arrays of a program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from discreet.gradients import Channels, ClippedSum
 
 
 class Measure:
-    """How the engines are compared and measured. All norms are taken in float64."""
+    """Compare and measure engines. All norms are computed in float64."""
 
     @staticmethod
     def quick_jit(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,7 +34,7 @@ class Measure:
 
     @staticmethod
     def alone(engine: Any, record_loss: Any, parameters: Any, records: Any, norm: Any, channels: Channels):
-        """What each row adds by itself: the engine on batches of that one row. Leaves gain a leading row axis."""
+        """Compute each row's own contribution: the engine on batches of that one row. Leaves gain a leading row axis."""
 
         def row(record: Any) -> tuple[Any, ...]:
             batch = jax.tree.map(lambda x: x[None], record)
@@ -81,7 +81,7 @@ class Measure:
 
     @staticmethod
     def temporary_bytes(compiled: Any) -> int:
-        """What a compiled program allocates beside its inputs and outputs."""
+        """Return the bytes that a compiled program allocates beside its inputs and outputs."""
         return compiled.memory_analysis().temp_size_in_bytes
 
 

@@ -140,7 +140,7 @@ def test_whatever_is_not_finite_the_row_adds_nothing(measure, case):
 
 
 def test_a_row_that_is_not_finite_among_many_numbers(measure):
-    """Where selecting rows away is dear it is done only if there is one to select: no other row may notice."""
+    """If masking rows is expensive, it happens only if a row is not finite; it must change no other row."""
     rng = np.random.default_rng(0)
     p = {k: jnp.asarray(rng.normal(size=shape) / 16, jnp.float32) for k, shape in WIDE[wide_dense].items()}
     records = jnp.asarray(rng.normal(size=(128, 256)), jnp.float32)

@@ -307,7 +307,7 @@ def test_honest_rows_keep_their_length(measure, layer):
 
 
 def _contribution(loss, p):
-    """What one row alone adds, as an L2 norm in units of C = 1: a function of the row, compiled once."""
+    """Compute one row's own contribution, as an L2 norm in units of C = 1: a function of the row, compiled once."""
 
     @jax.jit
     def gradient(rows):

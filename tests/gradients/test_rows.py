@@ -29,7 +29,7 @@ def _contributions(shares):
 
 
 def contributions(gradients, losses, norm, channels):
-    """What each record adds, all coordinates, one record at a time; in float64."""
+    """Compute each record's contribution, all coordinates, one record at a time, in float64."""
     numbers = map(jnp.float32, (norm, channels.center, channels.bound))
     compiled = _contributions((channels.loss_share, channels.count_share))
     return np.asarray(compiled(gradients, losses, *numbers), np.float64)

@@ -128,7 +128,7 @@ def made_up(d, count, together=1):
 
 
 def moved(engine, d, count, together=1, padding=0):
-    """How far the first record moves the sum of such rows, in units of C; with so many rows of padding."""
+    """Measure how far the first record moves the sum of such rows, in units of C, with so many rows of padding."""
     rows = made_up(d, count, together)
     real, rows = len(rows), np.concatenate([rows, np.zeros((padding, d), np.float32)])
     run = jax.jit(lambda p, x, m: engine(inner, p, x, m, 1.0, PLAIN))
@@ -286,7 +286,7 @@ def test_a_running_sum_in_float32_loses_no_more_than_is_charged():
 
 
 def lanes(loss, parameters, records, engine):
-    """What each record adds in each place of a chunk beside others, to the bit: leading axes record and place."""
+    """Compute, to the bit, each record's contribution in each place of a chunk beside others: leading axes record and place."""
     count = len(jax.tree.leaves(records)[0])
 
     @jax.jit

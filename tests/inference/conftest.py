@@ -1,4 +1,4 @@
-"""What the inference tests share: a plan whose noise is negligible, and NumPyro's own answer beside ours."""
+"""Helpers of the inference tests: a plan whose noise is negligible, and NumPyro's own answer beside ours."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ X[5] = np.nan
 
 
 def loss(u, record, key):
-    """Of one record, with bits of its place in the batch and others of its own key."""
+    """The loss of one record, with random bits of its place in the batch and others of its own key."""
     (x,) = record
     own = lax.fori_loop(0, 2, lambda i, sum: sum + jax.random.uniform(jax.random.fold_in(key, i)), 0.0)
     return jnp.sum(jnp.square(u - x + jax.random.uniform(key, x.shape))) + own * jnp.sum(u)
@@ -246,7 +246,7 @@ def test_sums_are_in_float32_under_both_relations():
 
 
 def test_devices_are_drawn_for_each_record_alone():
-    """Of the same key, one record more is one more on one device; there is room, and no place is given twice."""
+    """With the same key one record more is one more on one device; there is room, and no place is given twice."""
     key = dp.random.key(7)
     places = [Shards.of(MESH, size, drawn=True) for size in (1_000, 1_001)]
     (fewer,), (more,) = (shards.where(key) for shards in places)

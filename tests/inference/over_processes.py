@@ -83,7 +83,7 @@ def write_shards(folder):
 
 
 class Part:
-    """What one of the processes does, and what it finds."""
+    """A part of the test that each process runs, and what it finds."""
 
     def __init__(self, port, number, folder, name, count):
         jax.config.update("jax_disable_most_optimizations", True)

@@ -138,7 +138,7 @@ def test_latents_in_an_auto_normal_are_looked_at_too(turn, refused):
 
 
 def test_a_chaotic_model_is_not_refused_for_how_its_rounding_was_compiled():
-    """What the check compiles quickly rounds k * (a + b) otherwise for all rows than for one; that alone is no coupling."""
+    """The quickly compiled check rounds k * (a + b) differently for all rows than for one; that alone is no coupling."""
 
     def chaotic(turn):
         def model(x, y):

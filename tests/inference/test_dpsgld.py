@@ -43,7 +43,7 @@ def make(program: Callable[..., None] = model, plan: Any = None, **options: Any)
 
 
 def test_without_clipping_and_noise_the_tail_is_the_posterior(exact_plan: Any) -> None:
-    """Of a conjugate model. The chain is an AR(1), so that its own errors are known; five of them: alarm 1e-6."""
+    """The model is conjugate. The chain is an AR(1), so that its own errors are known; five of them: alarm 1e-6."""
     num_steps = 40_000
     sgld = make(plan=exact_plan(NUM_RECORDS, num_steps), burn_in=0.1)
     result = sgld.run(dp.random.key(7), XS, progress_bar=False, require_proof=False)

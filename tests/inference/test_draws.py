@@ -21,7 +21,7 @@ def draws_of(loss, num_rows=8):
 
 
 def uses_key(draws):
-    """Whether the loss still depends on the key once it has its bits."""
+    """Return True if the loss still depends on the key once it has its bits."""
     bits = [jnp.zeros(x.shape, x.dtype) for x in draws.requests]
     jaxpr = jax.make_jaxpr(lambda key: draws.loss(jnp.ones(2), RECORD, key, bits))(KEY).jaxpr
     return any("random_bits" in str(equation) for equation in jaxpr.eqns)

@@ -1,4 +1,4 @@
-"""What a GPU would run, read as StableHLO without one: nothing of the host in it, sums at full precision, the same bits.
+"""Programs for a GPU, read as StableHLO without one: no call to the host, sums at full precision, the same bits.
 
 Not run on a GPU. Models say `precision=HIGH`, so that a product of another precision is not theirs.
 """
@@ -46,7 +46,7 @@ def wide(x, y):
 
 
 def several(x, y):
-    """Of several rows a record, whose gradients add up: one way to measure them is by their inner products."""
+    """A record has several rows, whose gradients add up: one way to compute their norm is by inner products."""
     hidden = jnp.tanh(jnp.matmul(x, normal("first", 4, 30), precision=HIGH))
     logits = jnp.matmul(hidden, normal("second", 30), precision=HIGH)
     with numpyro.plate("data", len(x)):
@@ -127,7 +127,7 @@ def lowered(name, platform, monkeypatch):
 
 
 def of_the_host(text):
-    """What a device would ask the host, or a library, for."""
+    """Find the calls of a device's program to the host or to a library."""
     return re.findall(r"stablehlo\.custom_call @(\S+?)\(|(infeed|outfeed|stablehlo\.send|stablehlo\.recv)", text)
 
 

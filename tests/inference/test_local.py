@@ -103,7 +103,7 @@ def test_the_fit_is_proved_at_the_price_of_its_plan(sampling, relation):
 
 
 def memories(dpsvi, *tables):
-    """What records remember after each step, for each of the tables, with one key."""
+    """Return the memory of the records after each step, for each of the tables, with one key."""
     held: list = []
     move = PrivateStep.move
 
@@ -236,7 +236,7 @@ def test_what_is_remembered_is_as_private_as_a_record():
 
 
 def test_batches_of_a_fixed_size_have_no_memory():
-    """Who was drawn would show in what the others remember."""
+    """The memory of other records would reveal who was drawn."""
     with pytest.raises(ValueError, match="FixedSizeSampling is refused"):
         make(sampling=dp.FixedSizeSampling(8), relation=REPLACE)
     with pytest.raises(dp.PrivacyError, match="fixed size"):
@@ -259,7 +259,7 @@ def test_batches_of_a_fixed_size_have_no_memory():
 
 @pytest.mark.parametrize("told", [False, True])
 def test_a_sample_is_fresh_when_it_is_released_from(told):
-    """What records remember of a sample may have been told before; then it hides nobody."""
+    """The memory of a sample may have been released before; then the sample hides nobody."""
 
     def twice(keys, x, memory):
         sampling = dp.PoissonSampling(0.1)

@@ -55,7 +55,7 @@ def test_the_callers_state_outlives_the_loop(fitted):
 
 
 def test_a_fault_of_the_compiler_is_kept_out_before_anything_is_spent(fitted, monkeypatch):
-    """What runs is what `_jax.compiled` gave (tests/test_jax.py)."""
+    """The program that runs is the one that `_jax.compiled` returned (tests/test_jax.py)."""
 
     class Asked(Exception):
         pass
@@ -87,7 +87,7 @@ def test_the_keys_of_a_step_are_those_folded_one_by_one():
 
 
 def test_the_bar_is_not_redrawn_at_every_chunk(fitted, monkeypatch):
-    """What a redraw costs is paid by the screen's clock, not by the number of chunks."""
+    """The bar is redrawn after a time, not after a number of chunks."""
     *_, arguments = fitted
     monkeypatch.setattr(_loop, "_LONGEST_CHUNK", 1)
     monkeypatch.setattr(_loop, "_SHORT_CHUNK", 1)

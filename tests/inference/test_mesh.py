@@ -61,7 +61,7 @@ def test_options_that_know_no_mesh_say_so(refused):
 
 
 def test_files_larger_than_memory_stay_where_they_are(tmp_path):
-    """Of a table that is mapped no device copies its part, unless it has rows without a record."""
+    """No device copies its part of a mapped table, unless it has rows without a record."""
     rows = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (4096, 16))
     rows[:] = np.arange(16)
     rows = np.load(tmp_path / "x.npy", mmap_mode="r")

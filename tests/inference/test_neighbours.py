@@ -98,7 +98,7 @@ def attack(long_plan, case, require_proof=True):
 
 
 def allowed(long_plan):
-    """What the profile allows, at false-positive rates enlarged by their own uncertainty."""
+    """Return the true-positive rates that the profile allows, at false-positive rates enlarged by their own uncertainty."""
     short = dataclasses.replace(long_plan, num_steps=HORIZON)
     upper = stats.beta.ppf(1 - LEVEL, FALSE_POSITIVE_RATES * TRIALS + 1, TRIALS * (1 - FALSE_POSITIVE_RATES))
     return np.asarray([short.profile().true_positive_rate(rate) for rate in upper])

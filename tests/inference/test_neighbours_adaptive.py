@@ -100,7 +100,7 @@ def recover(slopes, plan, seed, require_proof=True):
 
 
 def contribution(slope, sign):
-    """What the record in question adds in every step that takes it."""
+    """The attacked record's contribution to every step that uses it."""
     count = np.sqrt(COUNT_SHARE / REST)
     if np.isnan(slope):
         rows = [0.0 * sign, 0.0 * sign, 0.0 * sign]
@@ -130,7 +130,7 @@ def attack(plan, case, require_proof=True):
 
 
 def allowed(plan):
-    """What the profile allows, at false-positive rates enlarged by their own uncertainty."""
+    """Return the true-positive rates that the profile allows, at false-positive rates enlarged by their own uncertainty."""
     short = dataclasses.replace(plan, num_steps=HORIZON)
     upper = stats.beta.ppf(1 - LEVEL, FALSE_POSITIVE_RATES * TRIALS + 1, TRIALS * (1 - FALSE_POSITIVE_RATES))
     return np.asarray([short.profile().true_positive_rate(rate) for rate in upper])

@@ -36,7 +36,7 @@ def table():
 
 
 def sums(monkeypatch, sampling):
-    """Of each step that has the record: both sums, and the bound on their distance."""
+    """For each step that has the record: both sums, and the bound on their distance."""
     found = []
 
     class Coupled(BookKeepingEngine):

@@ -35,7 +35,7 @@ def descent():
 
 
 def is_calibrated(drawn, truth):
-    """Whether intervals hold the truth as often as they say, to within four standard errors at each level.
+    """Return True if intervals hold the truth as often as stated, to within four standard errors at each level.
 
     For a calibrated method that fails with probability 2.5e-4 at most, four levels of two tails each beyond 4 sigma.
     """
@@ -90,7 +90,7 @@ class TestRegression:
 
 @pytest.fixture(scope="module")
 def tail(descent):
-    """Of the coordinates that have forgotten where they began; returns optima and iterates."""
+    """Simulate coordinates that have forgotten their start; returns optima and iterates."""
     slopes, optima, points, _ = descent
     settled = slopes > 2.5
     return optima[settled], points[150:, settled]

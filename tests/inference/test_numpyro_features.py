@@ -1,4 +1,4 @@
-"""What NumPyro programs are made of, each checked by one exact step against NumPyro's own gradient."""
+"""Features of NumPyro programs, each checked by one exact step against NumPyro's own gradient."""
 
 import jax.numpy as jnp
 import numpy as np

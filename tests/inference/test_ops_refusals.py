@@ -1,4 +1,4 @@
-"""What one posterior sample refuses, before anything is drawn."""
+"""Refusals of `OnePosteriorSample`, before anything is drawn."""
 
 from __future__ import annotations
 

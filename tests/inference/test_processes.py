@@ -100,7 +100,7 @@ def through_d3p(key):
 
 
 def refusals(key):
-    """Which ways to a release go on although there are several processes."""
+    """List the ways to a release that are not refused although there are several processes."""
     through = []
     for name, release in ENTRIES.items():
         try:
@@ -156,7 +156,7 @@ CELL = "the cell 17.5"
 
 
 def told(raises):
-    """What other processes are told of an error."""
+    """The text of an error that other processes get."""
     try:
         raises()
     except Exception as error:
@@ -187,7 +187,7 @@ def test_other_processes_are_told_the_text_of_our_own_errors_alone(raises, words
 
 
 def several(part, folder, count=2, **environment):
-    """What processes with four devices in all found that ran parts of `over_processes.py`, their outputs, and exit codes."""
+    """Run parts of `over_processes.py` in processes with four devices in all: their findings, outputs, and exit codes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

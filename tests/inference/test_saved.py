@@ -33,7 +33,7 @@ def other(xs, y=None, *, scale=1.0):
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
-    """What a fit could have given, with a guide; that of a real one is in test_run.py."""
+    """Make up a result with a guide; that of a real fit is in test_run.py."""
     rng, names = np.random.default_rng(0), ("w_auto_loc", "w_auto_scale", "sigma_auto_loc", "sigma_auto_scale")
     plan = dp.PrivacyPlan(
         sampling=dp.PoissonSampling(0.2),

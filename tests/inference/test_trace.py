@@ -90,7 +90,7 @@ def test_the_running_mean_is_that_of_the_last_tenth_wherever_the_fit_stops(num_s
 
 
 def test_with_many_parameters_the_result_is_the_mean_of_the_tail_and_not_the_last_iterate(monkeypatch):
-    """Of 840,000 parameters or more the trace has room for fewer than 20 rows."""
+    """With 840,000 parameters or more the trace has room for fewer than 20 rows."""
     y = np.random.default_rng(0).normal(1.0, 1.0, (200, 3)).astype(np.float32)
     plan = dp.PrivacyPlan(
         sampling=dp.PoissonSampling(0.2), clipping_norm=1.0, noise_multiplier=20.0, num_steps=400, num_records=200

@@ -272,7 +272,7 @@ def test_kept_iterates_do_not_depend_on_the_clock(table, monkeypatch):
 
 
 def test_a_secret_key_starts_one_fit(table):
-    """Of updates that a caller compiles nothing is seen, so two starts from one key could repeat noise unseen."""
+    """Updates that a caller compiles are not observed, so two starts from one key could repeat noise unnoticed."""
     dpsvi, key = make(), dp.random.key()
     dpsvi.init(key, *table)
     with pytest.raises(ValueError, match="this noise before"):

@@ -229,7 +229,7 @@ print(*(process.exitcode for process in processes))
 
 
 def test_eight_processes_spend_no_more_than_there_is(ledger):
-    """Of 24 debits of 0.1 the cap of 2 holds 20. The processes are forked where JAX has no threads."""
+    """The cap of 2 allows 20 of 24 debits of 0.1. The processes are forked where JAX has no threads."""
     command = [sys.executable, "-c", _SPENDERS, ledger.path]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.split()
     assert len(done) == 8

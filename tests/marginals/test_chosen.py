@@ -265,7 +265,7 @@ class Adversary:
 
 
 def audited(plan: MarginalsPlan, runs: int, monkeypatch) -> list[Verdict]:
-    """What many runs of `private_marginals`, with a record and without, say of the plan, and of one with a single choice.
+    """Audit the plan, and one with a single choice, by many runs of `private_marginals` with a record and without.
 
     The attacker sees the counts of the record's cells, and which candidates were chosen.
     The programs are proved once for all runs; nothing else of the loop is replaced.

@@ -92,7 +92,7 @@ def figures(found: Description) -> dict:
 
 
 def coverage(plan: MarginalsPlan, table, *, level: float, repeats: int = REPEATS, noise: float = 1.0) -> dict:
-    """How often each figure's interval holds the table's own, over noise drawn many times over the same counts."""
+    """Compute how often each figure's interval holds the table's own figure, for noise drawn many times over the same counts."""
     rng, exact, true = np.random.default_rng(1), exact_counts(plan, table), truth(plan, table)
     stddev = noise * np.repeat([plan.stddev(own) for own in plan.tables], plan.cells)
     statement, held = plan.state(reproducible=True), dict.fromkeys(true, 0)
@@ -349,7 +349,7 @@ def test_in_the_shell(tmp_path, monkeypatch) -> None:
 
 @pytest.mark.parametrize("broken", ["write_statement", "write_page"])
 def test_a_full_disk_after_the_release(broken, tmp_path, monkeypatch) -> None:
-    """What was spent is told: by the file, or on the screen where there is none."""
+    """The budget spent is reported: in the file, or on the screen where there is none."""
     monkeypatch.chdir(tmp_path)
     pyarrow.csv.write_csv(people(50).select(["smoker"]), tmp_path / "people.csv")
 

@@ -42,7 +42,7 @@ def drawn_latents(model, scale: float = 1.0) -> dict:
 
 
 def within(table, schema: Schema) -> bool:
-    """Whether each cell is one that the schema allows, of its column's type."""
+    """Return True if the schema allows each cell, and it has its column's type."""
     for column in schema.columns:
         cells = table[column.name].to_pylist()
         low, high = column.bounds or (None, None)

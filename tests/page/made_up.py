@@ -17,7 +17,7 @@ PLAN = dp.PrivacyPlan(
 
 
 def statement_of(plan: dp.PrivacyPlan = PLAN, **changes: Any) -> dp.Statement:
-    """What a whole run of the plan states."""
+    """The statement of a whole run of the plan."""
     return make_statement(plan, **{"steps_completed": plan.num_steps, "reproducible": False, **changes})
 
 
@@ -55,7 +55,7 @@ def twins_of(seed: int, rows: int = 400) -> pyarrow.Table:
 
 
 def description_facts(hostile: str = HOSTILE) -> dict:
-    """What `description.json` holds: categories, more than are shown, and dates with missing cells; a small and a large pair."""
+    """Facts of a `description.json`: more categories than are shown, dates with missing cells, a small and a large pair."""
 
     def levels(number):
         return {"value": [1 / number] * number, "low": [0.0] * number, "high": [1.0] * number}

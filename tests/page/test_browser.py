@@ -91,7 +91,7 @@ def answers(page: Browser) -> dict[str, str]:
 
 
 def expected(rate: float, prior: float) -> dict[str, str]:
-    """What Python says."""
+    """The figures as Python computes them."""
     caught = true_positive_rate(LINES, rate)
     return {
         "rate-value": plain(rate),

@@ -167,7 +167,7 @@ def test_the_machine_part_is_the_statement() -> None:
 
 
 def test_what_does_not_hold_is_not_shown() -> None:
-    """Of a broken, repeatable or infinite statement no figure stands where it would be taken for one that holds."""
+    """The page of a broken, repeatable or infinite statement shows no figure as if it were valid."""
     statement = statement_of()
     infinite = dataclasses.replace(statement, epsilon=float("inf"))
     for unsafe in (

@@ -1,4 +1,4 @@
-"""What the pictures show is what was released, and all of it that they say they show."""
+"""Plots show what was released, and everything that they claim to show."""
 
 import pickle
 import sys

@@ -83,7 +83,7 @@ def states_of(key: bytes, counters: np.ndarray, nonce: bytes) -> jnp.ndarray:
 
 @pytest.mark.parametrize("number", [6, 20, 600])
 def test_the_block_vectors_in_every_layout_of_many(number):
-    """What XLA computes for one or two blocks is compared with OpenSSL below."""
+    """The blocks that XLA computes one or two at a time are compared with OpenSSL below."""
     states = jnp.concatenate([states_of(key, np.array([counter]), nonce) for key, counter, nonce, _ in VECTORS])
     out = blocks(jnp.resize(states, (number, 12)))
     expected = np.stack([words_of(bytes.fromhex(block)) for *_, block in VECTORS])

@@ -202,7 +202,7 @@ def test_words_that_were_not_made_never_become_values(monkeypatch, dtype):
 
 
 def run(program: str, **environment: str) -> str:
-    """What a program printed; it has two minutes, so that a deadlock fails."""
+    """Run a program and return what it printed; it has two minutes, so that a deadlock fails."""
     done = subprocess.run(
         [sys.executable, "-c", PREAMBLE + program],
         env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},

@@ -1,4 +1,4 @@
-"""What it takes to add a sampler: a class, and a line in `SAMPLERS`. Nothing else in the library knows it."""
+"""Adding a sampler takes a class and a line in `SAMPLERS`; nothing else in the library refers to it."""
 
 import dataclasses
 from typing import ClassVar

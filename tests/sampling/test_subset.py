@@ -94,7 +94,7 @@ def test_records_that_share_a_slot_are_told_apart(monkeypatch, way):
 
 
 def enumerate_subsets(draw, num_records, size):
-    """How often each subset comes up over all sequences of four row numbers, of those that hold enough records."""
+    """Count each subset over all sequences of four row numbers that hold enough records."""
     sequences = np.array(list(itertools.product(range(num_records), repeat=4)), np.uint32)
     indices, found = jax.vmap(draw)(sequences)
     enough = np.asarray(found) == size

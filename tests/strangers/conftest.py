@@ -1,4 +1,4 @@
-"""What the strangers' programs are asked: whether they can be fitted, by a proof instead of a fit wherever that is enough."""
+"""Check whether strangers' programs can be fitted, by a proof instead of a fit wherever that is enough."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def test_the_loss_is_that_of_trace_enum_elbo(stranger, model, records):
 
 @pytest.mark.exhaustive
 def test_answers_as_the_example_has_them(stranger):
-    """Who answered is public and not of the records, so it goes to DPSVI by name; classes are counted by `with_levels`."""
+    """The annotators are public and no column of the records, so DPSVI gets them by name; `with_levels` counts the classes."""
     expected, free = stranger(dawid_skene, ANSWERS).losses()
     model = with_levels(dawid_skene_as_written, answers=K)
     program = stranger(model, ANSWERS, raters=np.arange(4))

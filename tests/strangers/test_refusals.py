@@ -1,4 +1,4 @@
-"""What a stranger is told: what, why and the remedy, instead of an error of JAX from inside this package."""
+"""Errors say what, why and the remedy, instead of showing an error of JAX from inside this package."""
 
 import re
 

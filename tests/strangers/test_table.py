@@ -22,7 +22,7 @@ def rows():
 
 
 def number(examples):
-    """How many models a cell of the table names: `a`, `b` (two), or `a` (`b`, `c`), whose `a` is the file."""
+    """Count the models that a cell of the table names: `a`, `b` (two), or `a` (`b`, `c`), whose `a` is the file."""
     file = re.match(r"`\w+` \(`", examples)
     return (
         len(re.findall("`[^`]+`", examples))

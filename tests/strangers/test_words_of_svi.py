@@ -1,4 +1,4 @@
-"""What `SVI.run` takes, and layers with state."""
+"""Arguments of `SVI.run`, and layers with state."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -282,7 +282,7 @@ def devices(number):
 @pytest.mark.parametrize(("max_rows", "target"), [(1, "smoker"), (3, "smoker"), (3, None)])
 @pytest.mark.parametrize("shards", [1, 16, 300])
 def test_shards_hold_the_table_and_zeros_behind_it(tmp_path, max_rows, target, shards) -> None:
-    """Of 250 persons, so that some are empty; each is in one of them, in order, and each device's part follows the last one's."""
+    """With 250 persons some shards are empty; each person is in one, in order, and the devices' parts are adjacent."""
     schema = Schema(columns=COLUMNS, target=target, person="id", max_rows=max_rows)
     table, key = people(500), bytes(32)
     wanted = encode(read_table(table, schema), schema, key=key)
@@ -321,7 +321,7 @@ def order_of(found, wanted):
 
 
 def test_one_record_more_is_one_more_in_one_shard(tmp_path, monkeypatch) -> None:
-    """Of the same random bits: no other record moves."""
+    """With the same random bits no other record moves."""
     x, shards = np.arange(3_000, dtype=np.float32).reshape(-1, 10), []
     facts = _convert._facts(_convert.Layout(Schema(columns=COLUMNS)), _convert.Report(_convert.OutOfBounds.REFUSE))
     stream = np.random.default_rng(0).bytes(4 * len(x))

@@ -1,4 +1,4 @@
-"""What the attacks share: a sum, a sample, and keys that are no secret."""
+"""Helpers of the attacks: a sum, a sample, and keys that are not secret."""
 
 import jax
 import jax.numpy as jnp

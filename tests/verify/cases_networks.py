@@ -1,4 +1,4 @@
-"""What networks and matrices within a record are made of: convolutions, windows, sorting, factorisations."""
+"""Cases of networks and matrices within a record: convolutions, windows, sorting, factorisations."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ LINES = ("raw", "clipped", "placed", "masked")
 
 
 def image(x):
-    """Of one record: 6 x 6 numbers in two channels."""
+    """An image of one record: 6 x 6 numbers in two channels."""
     line = jnp.tile(x, 2)
     return (line[:, None] * line)[..., None] * jnp.array([1.0, -0.5])
 

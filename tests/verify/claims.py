@@ -1,4 +1,4 @@
-"""Whether what the checker says of a value is so: its claims, held against the numbers that the program computes.
+"""Compare the checker's claims about a value with the numbers that the program computes.
 
 A program is run three times: on a table, on a neighbour of it, and on the table in another order. Then every claim made on
 the way is looked at, and not only the last: that rows depend on their own record, their bounds, whether they are finite,
@@ -27,7 +27,7 @@ TINY = 1e-6
 
 @dataclasses.dataclass(frozen=True)
 class World:
-    """What the runs have in common: `order[j]` is the record in row j of the reordered table."""
+    """Facts common to the runs: `order[j]` is the record in row j of the reordered table."""
 
     relation: Relation
     batch: Batch
@@ -48,7 +48,7 @@ class Seen:
 
 @dataclasses.dataclass
 class Handed:
-    """What a mechanism was given in each run, and what it recorded; `released` says which of its outputs are released."""
+    """A mechanism's inputs in each run, and its record; `released` says which of its outputs are released."""
 
     items: list[Any]
     released: tuple[bool, ...]
@@ -375,7 +375,7 @@ class Book:
             yield "two secret keys are one"
 
     def about_release(self, item: Handed) -> Iterator[str]:
-        """What one record moves, in units of the noise, is within what was recorded."""
+        """Check that one record moves the release, in units of the noise, by no more than was recorded."""
         *leaves, size = zip(*item.numbers, strict=True)
         moved = [np.nan_to_num(np.abs(np.float64(a) - np.float64(b)), nan=1e30, posinf=1e30) for a, b, *_ in leaves]
         moved = np.concatenate([x.reshape(-1) * out for x, out in zip(moved, item.released, strict=True)])

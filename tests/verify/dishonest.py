@@ -1,4 +1,4 @@
-"""What attacks share: how they are listed, and the honest parts of dishonest programs.
+"""Helpers of the attacks: their list, and the honest parts of dishonest programs.
 
 Each program is listed with the largest noise multiplier that may truthfully be claimed for it; 0 where there is none.
 """

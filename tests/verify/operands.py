@@ -162,7 +162,7 @@ def tables(r: np.random.Generator, relation: Relation, kind: str) -> tuple[list[
 
 
 def described(checker: Watching, batch: Batch) -> dict[str, Any]:
-    """What is said of each operand."""
+    """Return the abstract value of each operand."""
     origin, clipping, adding = Origin("", "an operand"), Group("clipped"), Group("added")
     sampled = frozenset([batch]) if isinstance(batch, Sample) and not batch.sampling.constant_size else frozenset()
     zero = sampled | {batch.table}
@@ -240,7 +240,7 @@ class Case:
 
 
 def say(case: Case, world: str) -> tuple[Watching, World, list[Seen]]:
-    """What the checker says of a program."""
+    """Return the checker's claims about a program."""
     relation, kind = WORLDS[world]
     table = Table(masked=True)
     samplers = {"poisson": dp.PoissonSampling(0.5), "fixed": dp.FixedSizeSampling(N)}
@@ -275,7 +275,7 @@ def drawn(
 
 
 def trials(case: Case, world: str, tries: int, seed: int = 0) -> Iterator[tuple[World, list[Seen], list[Handed]]]:
-    """What is said of the operands and then of a program, with the numbers of several tables and their neighbours."""
+    """Return the claims about operands and program, with the numbers of several tables and their neighbours."""
     checker, empty, operands = say(case, world)
     for number, (runs, masks, changed, order) in enumerate(drawn(world, tries, seed)):
         here = dataclasses.replace(empty, masks=masks, changed=changed, order=order)
@@ -295,7 +295,7 @@ def trials(case: Case, world: str, tries: int, seed: int = 0) -> Iterator[tuple[
 
 
 def _stronger(value: Private, world: World) -> dict[str, Private | None]:
-    """What a rule that says too much would say: each claim made stronger, where it is not as strong as can be."""
+    """Yield the claims of a rule that claims too much: each claim strengthened, unless it is the strongest already."""
     terms = value.terms and tuple(dataclasses.replace(t, bound=t.bound.times(0.5)) for t in value.terms)
     rows, batch = value.axes is not None, world.batch
     if value.batch is None or value.batch.whole is not batch:
@@ -317,7 +317,7 @@ def _stronger(value: Private, world: World) -> dict[str, Private | None]:
 def held_against_numbers(
     cases: Sequence[Case], maker: str, tries: int, worlds: Sequence[str], seed: int = 0
 ) -> tuple[list[str], set[str]]:
-    """What is said of programs and is not so; and which claims of a rule might be stronger for all that the numbers show."""
+    """Return the false claims about programs, and the claims of a rule that no number shows to be tight."""
     faults: list[str] = []
     possible: set[str] = set()
     caught: set[str] = set()

@@ -1,4 +1,4 @@
-"""What the programs of the suite share: a regression with two leaves, its table, its key."""
+"""Helpers of the suite's programs: a regression with two leaves, its table, its key."""
 
 import jax
 import jax.numpy as jnp

@@ -161,7 +161,7 @@ def test_other_borders_are_exactly_two_releases():
 
 
 def test_in_a_loop():
-    """What one iteration releases is one event, and the borders differ within it."""
+    """One iteration's releases are one event, and the borders differ within it."""
 
     def step(w, x, y, m, k):
         a0, a1, b0, b1 = clips(x, m)

@@ -147,7 +147,7 @@ def branches_of_one_table(w, xs, ys, mask, key):
 
 
 def leaves_of_a_branch(w, xs, ys, mask, key):
-    """What one branch clips has nothing in common with what another does, even where they show unlike leaves."""
+    """Clipped rows of two branches are unrelated, even where the branches use different leaves."""
     a, b, c, d = keys(key, 4)
 
     def branch(rows, first, second, one, other):

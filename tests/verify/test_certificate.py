@@ -1,4 +1,4 @@
-"""What a certificate holds, and that it runs what it proves."""
+"""The contents of a certificate, and that it runs what it proves."""
 
 import dataclasses
 
@@ -109,7 +109,7 @@ def test_it_says_which_sums_it_takes_for_exact(total, covered):
 
 
 def test_the_rounding_of_a_sum_of_many_rows_is_in_the_event():
-    """What the noise does not pay for: in float32, the rounding of the result."""
+    """The noise does not cover the rounding of the result to float32, so the event does."""
     assert summed(dp.sum_records, 4_000).event == GaussianDpEvent(3.0)
     for rows in (100_000, 1_000_000):
         large = summed(dp.sum_records, rows)
@@ -137,7 +137,7 @@ def test_many_arrays_of_one_output_are_one_line(certificate):
 
 
 def test_the_fingerprint_is_the_same_in_a_terminal(certificate, monkeypatch):
-    """Where JAX prints programs in colour."""
+    """JAX prints programs in colour there."""
     monkeypatch.setattr("jax._src.pretty_printer.CAN_USE_COLOR", True)
     assert "\x1b[" in str(certificate._program.jaxpr)
     assert fingerprint(certificate._program) == certificate.fingerprint

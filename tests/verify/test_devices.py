@@ -115,12 +115,12 @@ def test_a_sample_is_cut_over_devices():
 
 
 def first_device(x, m, k):
-    """Which records are on the first device depends on who else was drawn."""
+    """The records on the first device depend on who else was drawn."""
     return release(k, jax.lax.psum(jnp.where(jax.lax.axis_index("d") == 0, own(x, m), 0.0), "d"))
 
 
 def bent(x, m, k):
-    """Of each device's part of a sample: one record less moves the others to other devices."""
+    """Each device has a part of the sample: one record less moves others to other devices."""
     return release(k, jax.lax.psum(jnp.maximum(own(x, m), 0.0), "d"))
 
 

@@ -148,7 +148,7 @@ def test_densities(name):
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "rmsprop", "lion", "adagrad", "adafactor", "lamb", "nadam"])
 def test_optimisers_are_public(name):
-    """What is done with a release costs nothing."""
+    """Post-processing of a release costs nothing."""
     optimiser = getattr(optax, name)(0.01)
 
     def step(w, state, xs, mask, key):

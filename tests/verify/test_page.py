@@ -40,7 +40,7 @@ def leak(key, xs, mask):
 
 
 class Page(HTMLParser):
-    """What a browser would make of a page: texts of code by anchor, statuses, links, and whether tags nest."""
+    """A page as a browser reads it: texts of code by anchor, statuses, links, and whether tags nest."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -607,7 +607,7 @@ def test_microbatches_cut_by_split_cost_what_one_batch_does():
 
 
 def test_a_gated_recurrent_loss_is_a_function_of_its_record():
-    """What is carried grows by one in each turn as far as the rules see, which says nothing of other records."""
+    """To the rules the carry grows by one in each iteration, which makes it depend on no other record."""
 
     def loss(w, series):
         def cell(h, x):

@@ -248,7 +248,7 @@ def sum_in_bfloat16(w, xs, ys, mask, key):
 
 @refused("place")
 def place_in_a_batch(w, xs, ys, mask, key):
-    """Who is in the batch moves all those behind: each gets another weight."""
+    """Leaving a record out moves all those behind it: each gets another weight."""
     draw, noise = jax.random.split(key)
     (bx, bm), drawn = dp.poisson_subsample(draw, (xs, mask), RATE, CAPACITY)
     rows = dp.clip_records(bx, C) * (jnp.arange(CAPACITY) / CAPACITY)[:, None]
