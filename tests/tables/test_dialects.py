@@ -212,8 +212,8 @@ def test_frames_of_other_libraries(tmp_path) -> None:
         assert found["town"].to_pylist() == ["x", "x", None, "a; b"]
         assert found["n"].to_pylist() == [1, 2, 3, 4]
         assert convert(Frame(table), described, tmp_path / "r.arrow").num_records == 3
-    with pytest.raises(DataError, match="a dict is no table"):
-        list(over_pieces({}, described, lambda x: x, Report(OutOfBounds.REFUSE)))
+    with pytest.raises(DataError, match="a set is no table"):
+        list(over_pieces(set(), described, lambda x: x, Report(OutOfBounds.REFUSE)))
 
 
 def test_steps_make_ages_whole() -> None:

@@ -677,22 +677,13 @@ def _pieces(
         for row in range(0, max(1, len(table)), _ROWS_AT_ONCE):
             yield table[row : row + _ROWS_AT_ONCE].T.astype(kind)
         return
-    from discreet.tables import as_table, files_of, keep_one_row_a_person, over_pieces
+    from discreet.tables import as_table, files_of, keep_one_row_a_person, over_pieces, persons_of
 
-    if isinstance(table, Mapping):
-        import pyarrow
-
-        table = pyarrow.table(dict(table))
-    else:
-        table = files_of(table) or as_table(table)  # which can be read twice
-    schema, person = plan.schema, plan.schema.person
-    levels = Levels(schema.without_person(), plan.slices)
+    table = files_of(table) or as_table(table)  # which can be read twice
+    schema, levels = plan.schema, Levels(plan.schema.without_person(), plan.slices)
     report, keep, row = Report(OutOfBounds(out_of_bounds)), None, 0
-    if person is not None:
-        import pyarrow
-
-        chunks = over_pieces(table, schema, lambda piece: piece.column(person), report, only_person=True)
-        keep = keep_one_row_a_person(pyarrow.chunked_array([x for c in chunks for x in c.chunks]), key=person_key)
+    if schema.person is not None:
+        keep = keep_one_row_a_person(persons_of(table, schema, report), key=person_key)
 
     def encoded(piece: Any) -> np.ndarray | None:
         # What is wrong with cells is told at the end, all of it.

@@ -13,7 +13,6 @@ import datetime
 import functools
 import itertools
 import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,76 +29,33 @@ from discreet.tables import (
     OutOfBounds,
     Report,
     Schema,
-    numbers_of,
-    positions_of,
-    to_steps,
-    words_of_truth,
+    coded,
 )
 
 if TYPE_CHECKING:
     import pyarrow
 
 
-def checked_columns(table: Any, schema: Schema, out_of_bounds: str) -> Iterator[tuple[Column, np.ndarray, np.ndarray]]:
-    """Yield each column's numbers (or category codes) and the mask of its missing cells.
+def coded_columns(table: Any, schema: Schema, out_of_bounds: str) -> list[tuple[Column, np.ndarray, np.ndarray]]:
+    """Each column's numbers (or positions among its categories) and the mask of its missing cells.
 
     Raises a DataError if a column is absent, a person has several rows, or a cell violates the schema.
     """
     require("pyarrow", extra="tables", what="A model of a table")
+    from discreet.tables import typed
+
     report = Report(OutOfBounds(choice("out_of_bounds", out_of_bounds, ("refuse", "clip"))))
+    table = typed(table, schema, report)
     if schema.person is not None:
-        people = column_of(table, schema.person)
+        people = table[schema.person]
         if people.null_count or len(people.unique()) < len(people):
             raise DataError(
                 f"column '{schema.person}' identifies persons, and a plan protects one row per person: keep one each, "
                 f"table.filter(discreet.tables.keep_one_row_a_person(table['{schema.person}']))"
             )
-    columns = [(column, _typed(column, column_of(table, column.name))) for column in schema.columns]
-    lengths = {len(cells) for _, cells in columns}
-    if len(lengths) > 1:
-        raise DataError("the columns have different lengths: each must have one cell per record")
-    if lengths == {0}:
-        raise DataError("the table has no rows: there is nothing to fit")
-    for column, cells in columns:
-        if column.bounds is not None:
-            numbers, missing = numbers_of(column, cells, report)
-        else:
-            numbers = positions_of(column, cells, report)
-            missing = numbers < 0
-        report.refuse()
-        yield column, numbers, missing
-
-
-def column_of(table: Any, name: str) -> Any:
-    """A column of a table or mapping, as a chunked array."""
-    import pyarrow
-
-    try:
-        cells = table[name]
-    except (KeyError, IndexError, ValueError):
-        raise DataError(f"the table has no column '{name}': correct its name, or remove it from the schema") from None
-    if isinstance(cells, pyarrow.ChunkedArray):
-        return cells
-    try:
-        return pyarrow.chunked_array([pyarrow.array(cells, from_pandas=True)])
-    except pyarrow.ArrowException:
-        raise DataError(f"column '{name}' has cells of different types: make them all texts, or all numbers") from None
-
-
-def _typed(column: Column, cells: Any) -> Any:
-    """The cells in the type that the column's kind needs."""
-    import pyarrow
-
-    kind = "double" if column.kind.has_bounds else "string"
-    if kind == "string" and pyarrow.types.is_dictionary(cells.type) and cells.type.value_type == pyarrow.string():
-        return cells
-    if kind == "string" and pyarrow.types.is_boolean(cells.type):
-        return words_of_truth(column, cells)
-    try:
-        return cells.cast("date32" if column.kind is Kind.DATE else kind)
-    except pyarrow.ArrowException:
-        what = "date" if column.kind is Kind.DATE else "number"
-        raise DataError(f"column '{column.name}' has a cell that is not a {what}: fix it first") from None
+    found = [(column, *coded(column, table[column.name], report)) for column in schema.columns]
+    report.refuse()
+    return found
 
 
 # --- cells as levels ----------------------------------------------------------------------
@@ -219,11 +175,9 @@ class Levels:
 
     def encode_columns(self, table: Any, *, out_of_bounds: str = "refuse") -> Int[np.ndarray, "column record"]:
         """Encode a table as `encode` does, but as rows of columns, in the smallest type that holds all levels."""
-        found: np.ndarray | None = None
-        cells = checked_columns(table, self.schema, out_of_bounds)
+        cells = coded_columns(table, self.schema, out_of_bounds)
+        found = np.empty((len(self.sizes), len(cells[0][1])), np.min_scalar_type(max(self.sizes) - 1))
         for place, ((column, numbers, missing), size) in enumerate(zip(cells, self.sizes, strict=True)):
-            if found is None:
-                found = np.empty((len(self.sizes), len(numbers)), np.min_scalar_type(max(self.sizes) - 1))
             if column.bounds is None:
                 found[place] = numbers
             elif self.round_edges and column.kind is Kind.REAL:
@@ -233,7 +187,6 @@ class Levels:
                 found[place] = _slice_of(column, numbers, self._edges[place])
             if column.missing is Missing.INDICATOR:
                 found[place][missing] = size - 1
-        assert found is not None
         return found
 
     @functools.cached_property
@@ -308,16 +261,13 @@ class Levels:
         require("pyarrow", extra="tables", what="A model of a table")
         import pyarrow
 
+        from discreet.tables import cells_of
+
         columns: dict[str, Any] = {}
         for column, size, found in zip(self.schema.columns, self.sizes, np.transpose(levels), strict=True):
             missing = found == size - 1 if column.missing is Missing.INDICATOR else None
-            if column.bounds is None:
-                places = pyarrow.array(found, pyarrow.int32(), mask=missing)
-                cells = pyarrow.DictionaryArray.from_arrays(places, list(column.categories)).dictionary_decode()
-            else:
-                cells = pyarrow.array(self._within(column, found, rng), mask=missing)
-                cells = cells.cast(pyarrow.date32()) if column.kind is Kind.DATE else cells
-            columns[column.name] = cells
+            numbers = found if column.bounds is None else self._within(column, found, rng)
+            columns[column.name] = cells_of(column, numbers, missing)
         return pyarrow.table(columns)
 
     def _within(self, column: Column, found: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -327,9 +277,7 @@ class Levels:
         values = edges[found] + np.diff(edges)[found] * rng.random(len(found))
         if column.kind is Kind.REAL and column.step is None:
             return _few_decimals(values, edges[found], edges[found + 1], np.diff(edges).min() / _VALUES_IN_SLICE)
-        if column.kind is Kind.REAL:
-            return to_steps(column, np.minimum(values, edges[-1]))
-        return np.floor(values).astype(np.int32 if column.kind is Kind.DATE else np.int64)
+        return values if column.kind is Kind.REAL else np.floor(values)
 
 
 _VALUES_IN_SLICE, _VALUES_IN_BOUNDS = 20, 10_000
@@ -505,7 +453,7 @@ class Scores:
             DataError: As `Levels.encode`.
         """
         columns = []
-        for column, numbers, _ in checked_columns(table, self.schema, out_of_bounds):
+        for column, numbers, _ in coded_columns(table, self.schema, out_of_bounds):
             low, step, slots = _slots(column)
             places = (numbers - low + step / 2) / slots
             columns.append(special.ndtri(_EDGE + (1 - 2 * _EDGE) * places))
@@ -523,22 +471,18 @@ class Scores:
         require("pyarrow", extra="tables", what="A model of a table")
         import pyarrow
 
+        from discreet.tables import cells_of
+
         if not np.isfinite(scores).all():
             raise ValueError("A score is not finite: pass latents that are a draw of a posterior.")
         columns: dict[str, Any] = {}
         for column, found in zip(self.schema.columns, np.transpose(scores), strict=True):
             low, step, slots = _slots(column)
-            places = np.clip((special.ndtr(np.asarray(found, np.float64)) - _EDGE) / (1 - 2 * _EDGE), 0, 1)
+            numbers = slots * np.clip((special.ndtr(np.asarray(found, np.float64)) - _EDGE) / (1 - 2 * _EDGE), 0, 1)
+            numbers = low + (np.floor(numbers) if step else numbers)
             if column.kind is Kind.REAL and column.step is None:
-                values = _few_decimals(low + slots * places, -math.inf, math.inf, slots / _VALUES_IN_BOUNDS)
-                columns[column.name] = np.clip(values, *column.limits)
-            elif column.kind is Kind.REAL:
-                columns[column.name] = to_steps(column, np.clip(low + slots * places, *column.limits))
-            else:
-                whole = low + np.minimum(np.floor(slots * places), slots - step)
-                days = column.kind is Kind.DATE
-                cells = pyarrow.array(whole.astype(np.int32 if days else np.int64))
-                columns[column.name] = cells.cast(pyarrow.date32()) if days else cells
+                numbers = _few_decimals(numbers, -math.inf, math.inf, slots / _VALUES_IN_BOUNDS)
+            columns[column.name] = cells_of(column, numbers)
         return pyarrow.table(columns)
 
 

@@ -27,8 +27,8 @@ from numpyro.infer import init_to_value
 from numpyro.infer.autoguide import AutoNormal
 
 from discreet._validate import integer
-from discreet.models._cells import Levels, Scores, column_of
-from discreet.tables import Schema, impossible_rows, rows_of_persons
+from discreet.models._cells import Levels, Scores
+from discreet.tables import OutOfBounds, Report, Schema, impossible_rows, rows_of_persons
 
 if TYPE_CHECKING:
     import pyarrow
@@ -216,7 +216,10 @@ class MixtureOfProducts(_OfLevels, _Started):
         levels = self.levels.encode(table, out_of_bounds=out_of_bounds)
         if self.schema.person is None or self.schema.max_rows == 1:
             return levels
-        rows = rows_of_persons(column_of(table, self.schema.person), self.schema.max_rows, key=key)
+        from discreet.tables import typed
+
+        people = typed(table, self.schema, Report(OutOfBounds.REFUSE), only_person=True)
+        rows = rows_of_persons(people[self.schema.person], self.schema.max_rows, key=key)
         return np.where(rows[..., None] < 0, -1, levels[rows])
 
     @property

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 from discreet._validate import require
 from discreet.tables._cells import OutOfBounds as OutOfBounds
 from discreet.tables._cells import Report as Report
+from discreet.tables._cells import coded as coded
 from discreet.tables._cells import impossible_rows as impossible_rows
 from discreet.tables._cells import keep_one_row_a_person as keep_one_row_a_person
-from discreet.tables._cells import numbers_of as numbers_of
-from discreet.tables._cells import positions_of as positions_of
 from discreet.tables._cells import rows_of_persons as rows_of_persons
 from discreet.tables._cells import to_steps as to_steps
-from discreet.tables._cells import words_of_truth as words_of_truth
 from discreet.tables._schema import DEFAULT_MISSING_VALUES as DEFAULT_MISSING_VALUES
 from discreet.tables._schema import EPOCH as EPOCH
 from discreet.tables._schema import ZERO_OR_ONE as ZERO_OR_ONE
@@ -40,14 +38,17 @@ if TYPE_CHECKING:
     from discreet.tables._convert import convert as convert
     from discreet.tables._convert import open_records as open_records
     from discreet.tables._encode import Records as Records
+    from discreet.tables._encode import as_table as as_table
+    from discreet.tables._encode import cells_of as cells_of
     from discreet.tables._encode import decode as decode
     from discreet.tables._encode import describe_features as describe_features
     from discreet.tables._encode import encode as encode
-    from discreet.tables._read import as_table as as_table
+    from discreet.tables._encode import typed as typed
     from discreet.tables._read import column_names as column_names
     from discreet.tables._read import files_of as files_of
     from discreet.tables._read import infer_columns_non_private as infer_columns_non_private
     from discreet.tables._read import over_pieces as over_pieces
+    from discreet.tables._read import persons_of as persons_of
     from discreet.tables._read import read_table as read_table
     from discreet.tables._read import sniff_csv as sniff_csv
 
@@ -55,13 +56,13 @@ if TYPE_CHECKING:
 # What reads or makes pyarrow tables, by file.
 _READERS = {
     "_convert": ("Conversion", "ShardedArray", "conversion_of", "convert", "open_records"),
-    "_encode": ("Records", "decode", "describe_features", "encode"),
+    "_encode": ("Records", "as_table", "cells_of", "decode", "describe_features", "encode", "typed"),
     "_read": (
-        "as_table",
         "column_names",
         "files_of",
         "infer_columns_non_private",
         "over_pieces",
+        "persons_of",
         "read_table",
         "sniff_csv",
     ),

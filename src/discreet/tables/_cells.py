@@ -77,7 +77,15 @@ def _present(column: Column, report: Report) -> None:
         )
 
 
-def numbers_of(column: Column, values: pyarrow.ChunkedArray, report: Report) -> tuple[np.ndarray, np.ndarray]:
+def coded(column: Column, values: pyarrow.ChunkedArray, report: Report) -> tuple[np.ndarray, np.ndarray]:
+    """The cells as numbers within the bounds, or as positions among the categories; and which are missing."""
+    if column.kind.has_bounds:
+        return _numbers_of(column, values, report)
+    positions = _positions_of(column, values, report)
+    return positions, positions < 0
+
+
+def _numbers_of(column: Column, values: pyarrow.ChunkedArray, report: Report) -> tuple[np.ndarray, np.ndarray]:
     """Float64 numbers inside the column's bounds, at the lower bound where missing; and which are missing."""
     low, high = column.limits
     if column.kind is Kind.DATE:
@@ -131,7 +139,7 @@ def _complain(column: Column, outside: bool, fraction: bool, report: Report) -> 
         )
 
 
-def positions_of(column: Column, values: pyarrow.ChunkedArray, report: Report) -> np.ndarray:
+def _positions_of(column: Column, values: pyarrow.ChunkedArray, report: Report) -> np.ndarray:
     """Position of each cell among the categories; negative for missing cells."""
     import pyarrow
 

@@ -38,8 +38,8 @@ from tqdm.auto import tqdm
 
 from discreet._validate import integer
 from discreet.tables._cells import OutOfBounds, Report, rows_of_persons
-from discreet.tables._encode import Layout, Records
-from discreet.tables._read import DAMAGED, as_table, files_of, over_pieces
+from discreet.tables._encode import Layout, Records, as_table
+from discreet.tables._read import DAMAGED, files_of, over_pieces, persons_of
 from discreet.tables._schema import DataError, Schema
 from discreet.tables._schema_text import schema_from_dict, schema_to_toml
 
@@ -123,16 +123,8 @@ def convert(
     with place as written, tempfile.TemporaryFile(dir=out.parent) as targets:
         rows = None
         if schema.person is not None:
-            persons = over_pieces(
-                source,
-                schema,
-                lambda table: table.column(schema.person),
-                report,
-                only_person=True,
-                progress_bar="persons" if progress_bar else None,
-            )
-            chunks = pyarrow.chunked_array([chunk for c in persons for chunk in c.chunks])
-            rows = rows_of_persons(chunks, schema.max_rows, key=key)
+            persons = persons_of(source, schema, report, progress_bar="persons" if progress_bar else None)
+            rows = rows_of_persons(persons, schema.max_rows, key=key)
         how = source, layout, report, rows, "records" if progress_bar else None
         facts = _facts(layout, report)
         if shards is None:

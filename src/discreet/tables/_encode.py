@@ -1,21 +1,232 @@
-"""Tables to arrays of records and back, by the public schema alone.
+"""Tables in memory to arrays of records and back, by the public schema alone.
 
 The guarantee that privacy rests on: each record's numbers depend on that record's cells, the schema and (for tables with
 several rows a person) a secret key, and on no other person's rows. Hence neighbouring tables become neighbouring arrays.
-`rows_of_persons` makes a record a person, `Layout` says which columns of the arrays a schema's columns become, `encode`
-fills them, and `decode` goes back, from draws of a model, too.
+`typed` brings a table of any library into the types that the schema asks for, `rows_of_persons` makes a record a person,
+`Layout` says which columns of the arrays a schema's columns become, `encode` fills them, and `decode` goes back, from draws
+of a model, too.
 """
 
 import dataclasses
+import datetime
 import functools
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow
+import pyarrow.types
 
-from discreet.tables._cells import OutOfBounds, Report, numbers_of, positions_of, rows_of_persons, to_steps
-from discreet.tables._read import typed
-from discreet.tables._schema import EPOCH, Column, DataError, Kind, Missing, Schema
+from discreet.tables._cells import OutOfBounds, Report, coded, rows_of_persons, to_steps, words_of_truth
+from discreet.tables._schema import EPOCH, Column, CsvFormat, DataError, Kind, Missing, Schema
+
+# --- a table in memory, in the types of the schema ----------------------------------------
+
+
+PLAIN = CsvFormat()
+TEXTS = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
+DATE = re.compile(r"\s*\d{4}-\d\d-\d\d\s*", re.ASCII)
+# What a number or a date looks like in another country's hand.
+OTHER_NUMBER = re.compile(r"\s*[+-]?\d[\d.,' \u00a0\u202f]*\s*", re.ASCII)
+OTHER_DATE = re.compile(r"\s*\d{1,4}[-./]\s?\d{1,2}[-./]\s?\d{1,4}\s*", re.ASCII)
+
+
+def as_table(source: Any) -> pyarrow.Table:
+    """A table in memory as one of pyarrow.
+
+    Raises:
+        DataError: It is none.
+    """
+    if isinstance(source, pyarrow.Table):
+        return source
+    if isinstance(source, Mapping):
+        columns = {name: _of_cells(name, cells) for name, cells in source.items()}
+        if len(set(map(len, columns.values()))) > 1:
+            raise DataError("the columns have different lengths: each must have one cell per record")
+        return pyarrow.table(columns)
+    pandas = type(source).__module__.partition(".")[0] == "pandas"
+    if not pandas and not hasattr(source, "__arrow_c_stream__"):
+        raise DataError(
+            f"a {type(source).__name__} is no table: give the path of a file, a table of pyarrow, pandas, polars or duckdb, or a "
+            "dict of columns"
+        )
+    try:
+        return pyarrow.Table.from_pandas(source, preserve_index=False) if pandas else pyarrow.table(source)
+    except pyarrow.ArrowException:
+        raise DataError(
+            "the data frame has a column of mixed types: bring each column to one type, for example with astype(str)"
+        ) from None
+
+
+def _of_cells(name: str, cells: Any) -> pyarrow.ChunkedArray:
+    try:
+        return pyarrow.chunked_array([pyarrow.array(cells, from_pandas=True)])
+    except pyarrow.ArrowException:
+        raise DataError(f"column '{name}' has cells of different types: make them all texts, or all numbers") from None
+
+
+def check_names(names: list[str], what: str) -> None:
+    """Refuse a name that occurs twice; the names are not shown, since without a header they are a person's record."""
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise DataError(
+            f"{what} has {len(twice)} column name(s) twice. Its first line must hold the names of the columns, each once: "
+            "add it if the file has none, or give each column its own name"
+        )
+
+
+def chosen(table: pyarrow.Table, names: Iterable[str]) -> pyarrow.Table:
+    """These columns of a table in memory; refused where one is absent, or any name is there twice."""
+    check_names(table.column_names, "the table")
+    if absent := ", ".join(name for name in names if name not in table.column_names):
+        raise DataError(f"the table has no column {absent}: correct the name, or leave the column out of the schema")
+    return table.select(list(names))
+
+
+def typed(source: Any, schema: Schema, report: Report, *, only_person: bool = False) -> pyarrow.Table:
+    """A table in memory, of at least one row, with the schema's columns (or the person's alone) in their types.
+
+    Numbers become 64-bit floats, dates days, categories texts. The source is as in `as_table`.
+    """
+    types = types_of(schema, only_person=only_person)
+    table = chosen(as_table(source), types)
+    if table.num_rows == 0:
+        raise DataError("the table has no rows: there is nothing to fit")
+    return in_types(table, types, schema, report)
+
+
+def types_of(schema: Schema, *, only_person: bool = False) -> dict[str, pyarrow.DataType]:
+    """The type of each column of the schema, and of the person's."""
+    types = {}
+    for column in () if only_person else schema.columns:
+        date = column.kind is Kind.DATE
+        types[column.name] = pyarrow.date32() if date else pyarrow.float64() if column.kind.has_bounds else TEXTS
+    return types if schema.person is None else types | {schema.person: pyarrow.string()}
+
+
+def in_types(table: pyarrow.Table, types: dict[str, pyarrow.DataType], schema: Schema, report: Report) -> pyarrow.Table:
+    """The columns of a table, or of a piece of one, in these types."""
+    described = {column.name: column for column in schema.columns}
+    columns = [
+        _typed(table.column(name), kind, described.get(name), schema.csv, report) for name, kind in types.items()
+    ]
+    return pyarrow.table(columns, names=list(types))
+
+
+def _typed(
+    values: pyarrow.ChunkedArray, wanted: pyarrow.DataType, column: Column | None, csv: CsvFormat, report: Report
+) -> pyarrow.ChunkedArray:
+    """Convert a column to a type; cells that do not convert become null, and are reported unless the rule makes them missing."""
+    values = plain_text(values)
+    if values.type == wanted:
+        return values
+    if pyarrow.types.is_dictionary(values.type):
+        if wanted == TEXTS and values.type.value_type == pyarrow.string():
+            return values
+        values = values.cast(values.type.value_type)
+    if pyarrow.types.is_null(values.type):
+        return pyarrow.chunked_array([pyarrow.nulls(len(values), wanted)])
+    if column is None and pyarrow.types.is_floating(values.type):
+        raise DataError(
+            "the person column has floating-point numbers, of which NaN would be one person: write each person as a text or an "
+            "integer, in every row"
+        )
+    text = pyarrow.types.is_string(values.type) or pyarrow.types.is_large_string(values.type)
+    if text and column is not None and column.kind.has_bounds:
+        return _lenient(values, wanted, column, csv, report)
+    if pyarrow.types.is_boolean(values.type) and wanted == TEXTS and column is not None:
+        values = words_of_truth(column, values)
+    try:
+        return values.cast(pyarrow.string()).dictionary_encode() if wanted == TEXTS else values.cast(wanted)
+    except pyarrow.ArrowException:
+        name = "the person column" if column is None else f"column '{column.name}'"
+        if pyarrow.types.is_integer(values.type) and wanted == pyarrow.float64():
+            raise DataError(
+                f"{name} has integers beyond 2^53, which a record cannot hold exactly: take it in a larger unit, or leave it out"
+            ) from None
+        raise DataError(
+            f"{name} has the type {values.type}, which does not become {wanted}: convert it, or describe it by another kind"
+        ) from None
+
+
+def plain_text(values: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
+    """Texts as pyarrow's strings where they are views of them, as polars has them."""
+    kind = values.type
+    if pyarrow.types.is_dictionary(kind) and kind.value_type == pyarrow.string_view():
+        chunks = [
+            pyarrow.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(pyarrow.string()))
+            for chunk in values.chunks
+        ]
+        return pyarrow.chunked_array(chunks, pyarrow.dictionary(kind.index_type, pyarrow.string()))
+    return values.cast(pyarrow.string()) if kind == pyarrow.string_view() else values
+
+
+def _lenient(
+    values: pyarrow.ChunkedArray, wanted: pyarrow.DataType, column: Column, csv: CsvFormat, report: Report
+) -> pyarrow.ChunkedArray:
+    """Parse texts as numbers or days; null where they are neither."""
+    date = column.kind is Kind.DATE
+    read = functools.partial(days_of if date else number_of, csv=csv)
+    chunks = []
+    for chunk in values.chunks:
+        coded = chunk.dictionary_encode()
+        known = [None if text is None else read(text) for text in coded.dictionary.to_pylist()]
+        chunks.append(
+            pyarrow.array(known, pyarrow.int32() if date else pyarrow.float64()).take(coded.indices).cast(wanted)
+        )
+        if report.rule is OutOfBounds.MISSING or chunks[-1].null_count == chunk.null_count:
+            continue
+        # To count cells as missing is no remedy where the table is merely written in another way.
+        foreign, texts = OTHER_DATE if date else OTHER_NUMBER, zip(known, coded.dictionary.to_pylist(), strict=True)
+        if any(found is None and text is not None and foreign.fullmatch(text) for found, text in texts):
+            form = (
+                f"a date such as {datetime.date(2024, 12, 31).strftime(csv.date_format)}"
+                if date
+                else f"a number such as 1234{csv.decimal}5"
+            )
+            keys = 'date_format = "%d.%m.%Y"' if date else 'decimal = "," or thousands = "."'
+            report.faults.add(
+                f"column '{column.name}' holds something that is not {form}, but looks like one that is written otherwise: say "
+                f"how the table is written ([csv] with {keys} in the schema), or fix the cell"
+            )
+        else:
+            report.faults.add(
+                f"column '{column.name}' holds something that is not a {'date such as 2024-12-31' if date else 'number'}: fix "
+                "the file, list the text among the schema's missing_values, describe the column by categories, or let such "
+                "cells count as missing (out_of_bounds='missing', --out-of-bounds missing)"
+            )
+    return pyarrow.chunked_array(chunks, wanted)
+
+
+@functools.cache
+def _forms(csv: CsvFormat) -> re.Pattern[str]:
+    """A number as the table writes it. Groups of thousands must be whole, so that 1.5 is never read as 15."""
+    point, digits = re.escape(csv.decimal), r"\d+"
+    if csv.thousands:
+        digits = rf"(\d+|\d{{1,3}}({re.escape(csv.thousands)}\d{{3}})+)"
+    decimals = rf"({digits}({point}\d*)?|{point}\d+)"
+    return re.compile(rf"\s*[+-]?({decimals}(e[+-]?\d+)?|nan|inf(inity)?)\s*", re.ASCII | re.IGNORECASE)
+
+
+def number_of(text: str, csv: CsvFormat = PLAIN) -> float | None:
+    """The number that a text stands for in such a table, if it does."""
+    if not _forms(csv).fullmatch(text):
+        return None
+    return float((text.replace(csv.thousands, "") if csv.thousands else text).replace(csv.decimal, "."))
+
+
+def days_of(text: str, csv: CsvFormat = PLAIN) -> int | None:
+    """Likewise the days since 1970-01-01 to a date."""
+    try:
+        if csv.date_format != PLAIN.date_format:
+            return (datetime.datetime.strptime(text.strip(), csv.date_format).date() - EPOCH).days
+        return (datetime.date.fromisoformat(text.strip()) - EPOCH).days if DATE.fullmatch(text) else None
+    except ValueError:
+        return None
+
 
 # --- a table to arrays --------------------------------------------------------------------
 
@@ -105,12 +316,8 @@ class Layout:
             first += width
         target = self.schema.target_column
         if target is not None:
-            values = table.column(target.name)
-            if target.kind.has_bounds:
-                centre, scale = self.target_scaling
-                matrix[:, first] = (numbers_of(target, values, report)[0] - centre) / scale
-            else:
-                matrix[:, first] = positions_of(target, values, report)
+            centre, scale = self.target_scaling
+            matrix[:, first] = (coded(target, table.column(target.name), report)[0] - centre) / scale
 
     def records(self, matrix: np.ndarray, mask: np.ndarray | None = None) -> Records:
         """The records that a filled matrix holds, without a copy."""
@@ -206,8 +413,6 @@ def encode(
             does not list. Names each column and the rule, never a value, a row or a count.
     """
     layout, report = Layout(schema, raw), Report(OutOfBounds(out_of_bounds))
-    if table.num_rows == 0:
-        raise DataError("the table has no rows: there is nothing to fit")
     table = typed(table, schema, report)
     matrix = np.zeros((table.num_rows, layout.width), np.float32)
     layout.fill(table, matrix, report)
@@ -227,11 +432,7 @@ def _gather(rows: np.ndarray, array: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _fill(column: Column, values: pyarrow.ChunkedArray, block: np.ndarray, report: Report, raw: bool) -> None:
-    if column.kind.has_bounds:
-        numbers, missing = numbers_of(column, values, report)
-    else:
-        numbers = positions_of(column, values, report)
-        missing = numbers < 0
+    numbers, missing = coded(column, values, report)
     if raw:
         block[:, 0] = np.where(missing, np.nan, numbers)
         return
@@ -305,7 +506,7 @@ def decode(x: npt.ArrayLike, schema: Schema, y: npt.ArrayLike | None = None, *, 
         if values.shape != x.shape[:1]:
             raise ValueError(f"y has the shape {values.shape}: give one entry for each of the {len(x)} records")
         centre, scale = layout.target_scaling
-        columns[target.name] = _values(target, values * scale + centre, None)
+        columns[target.name] = cells_of(target, values * scale + centre)
     return pyarrow.table({column.name: columns[column.name] for column in schema.columns})
 
 
@@ -313,7 +514,7 @@ def _column(column: Column, block: np.ndarray, raw: bool) -> pyarrow.Array:
     missing = None
     if raw:
         missing = np.isnan(block[:, 0]) if column.missing is Missing.INDICATOR else None
-        return _values(column, block[:, 0] if missing is None else np.where(missing, 0.0, block[:, 0]), missing)
+        return cells_of(column, block[:, 0] if missing is None else np.where(missing, 0.0, block[:, 0]), missing)
     if column.missing is Missing.INDICATOR:
         block, missing = block[:, :-1], block[:, -1] > 0.5
     if column.kind is Kind.CATEGORICAL:
@@ -324,14 +525,14 @@ def _column(column: Column, block: np.ndarray, raw: bool) -> pyarrow.Array:
     else:
         low, high = column.limits if column.kind.has_bounds else (0, len(column.categories) - 1)
         numbers = low + (block[:, 0] + 1) / 2 * (high - low)
-    return _values(column, numbers, missing)
+    return cells_of(column, numbers, missing)
 
 
-def _values(column: Column, numbers: np.ndarray, missing: np.ndarray | None) -> pyarrow.Array:
-    """From counts, days, positions among the categories, or numbers in the column's own unit."""
+def cells_of(column: Column, numbers: np.ndarray, missing: np.ndarray | None = None) -> pyarrow.Array:
+    """The cells of counts, days, positions among the categories, or numbers in the column's own unit; null where missing."""
     _finite(column, numbers)
     low, high = column.limits if column.kind.has_bounds else (0, len(column.categories) - 1)
-    numbers = np.clip(numbers if column.kind is Kind.REAL else np.rint(numbers), low, high)
+    numbers = np.clip(numbers if column.kind is Kind.REAL or numbers.dtype.kind == "i" else np.rint(numbers), low, high)
     if column.kind is Kind.REAL:
         return pyarrow.array(to_steps(column, numbers), mask=missing)
     if column.kind is Kind.COUNT:

@@ -8,8 +8,6 @@ count.
 
 import codecs
 import dataclasses
-import datetime
-import functools
 import glob
 import gzip
 import io
@@ -17,7 +15,7 @@ import json
 import os
 import re
 import zlib
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -33,8 +31,20 @@ import pyarrow.parquet
 import pyarrow.types
 from tqdm.auto import tqdm
 
-from discreet.tables._cells import OutOfBounds, Report, words_of_truth
-from discreet.tables._schema import DEFAULT_MISSING_VALUES, EPOCH, Column, CsvFormat, DataError, Kind, Schema
+from discreet.tables._cells import OutOfBounds, Report
+from discreet.tables._encode import (
+    PLAIN,
+    TEXTS,
+    as_table,
+    check_names,
+    chosen,
+    days_of,
+    in_types,
+    number_of,
+    plain_text,
+    types_of,
+)
+from discreet.tables._schema import DEFAULT_MISSING_VALUES, Column, CsvFormat, DataError, Kind, Schema
 
 # --- files: supported types, and errors ---------------------------------------------------
 
@@ -43,7 +53,6 @@ READABLE = "a .csv, .tsv, .csv.gz, .parquet, .arrow or .feather file"
 ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".arrow", ".feather")
 DAMAGED = (pyarrow.ArrowException, OSError, EOFError, zlib.error)
 MARKS = (b"\xef\xbb\xbf", "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")
-PLAIN = CsvFormat()
 
 
 def column_names(source: Any, csv: CsvFormat = PLAIN) -> list[str]:
@@ -106,16 +115,6 @@ def _usual(path: Path) -> str:
 
 def _parse_options(path: Path, csv: CsvFormat, **more: Any) -> pyarrow.csv.ParseOptions:
     return pyarrow.csv.ParseOptions(delimiter=csv.delimiter or _usual(path), **more)
-
-
-def check_names(names: list[str], what: str) -> None:
-    """Refuse a name that occurs twice; the names are not shown, since without a header they are a person's record."""
-    twice = sorted(name for name, count in Counter(names).items() if count > 1)
-    if twice:
-        raise DataError(
-            f"{what} has {len(twice)} column name(s) twice. Its first line must hold the names of the columns, each once: "
-            "add it if the file has none, or give each column its own name"
-        )
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -221,12 +220,6 @@ R = TypeVar("R")
 # Of a CSV file, cut at line ends; and the rows of other tables. Small enough for a processor's cache to hold a few columns.
 PIECE_BYTES = 1 << 23
 PIECE_ROWS = 1 << 17
-TEXTS = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
-DATE = re.compile(r"\s*\d{4}-\d\d-\d\d\s*", re.ASCII)
-# What a number or a date looks like in another country's hand.
-OTHER_NUMBER = re.compile(r"\s*[+-]?\d[\d.,' \u00a0\u202f]*\s*", re.ASCII)
-OTHER_DATE = re.compile(r"\s*\d{1,4}[-./]\s?\d{1,2}[-./]\s?\d{1,4}\s*", re.ASCII)
-
 Piece = tuple[Path, list[str], bytes] | pyarrow.RecordBatch
 
 
@@ -236,7 +229,7 @@ def read_table(source: Any, schema: Schema, *, out_of_bounds: OutOfBounds | str 
     Args:
         source: A .csv, .tsv, .csv.gz, .parquet, .arrow or .feather file with column names; several, as a list or by a pattern
             such as part-*.parquet; or a table in memory: of pyarrow, pandas, polars, duckdb, or whatever else has
-            `__arrow_c_stream__`. Texts are written as the schema's `csv` says.
+            `__arrow_c_stream__`, or a dict of arrays. Texts are written as the schema's `csv` says.
         schema: The columns to read, and their types.
         out_of_bounds: With "missing", a cell that is no number or no date is a missing one. Otherwise it is refused.
 
@@ -271,7 +264,7 @@ def over_pieces(
         only_person: Read only the column that identifies persons.
         progress_bar: Name of the bar that shows progress after two seconds; None: no bar.
     """
-    types = _types(schema, only_person=only_person)
+    types = types_of(schema, only_person=only_person)
     pieces, what = _open(source, types, schema.csv)
     if progress_bar is not None:
         pieces = _watched(pieces, source, progress_bar)
@@ -282,7 +275,7 @@ def over_pieces(
             table = _parse(path, names, text, types, schema)
         else:
             table = pyarrow.Table.from_batches([piece])
-        table = _in_types(table, types, schema, report)
+        table = in_types(table, types, schema, report)
         return function(table) if table.num_rows else None
 
     empty = True
@@ -311,82 +304,45 @@ def _watched(pieces: Iterator[Piece], source: Any, name: str) -> Iterator[Piece]
             bar.update(len(piece) if not isinstance(piece, tuple) else len(piece[2]) if text else piece[2].count(b"\n"))
 
 
-def typed(table: pyarrow.Table, schema: Schema, report: Report) -> pyarrow.Table:
-    """An in-memory table with the schema's columns in the types of `read_table`."""
-    types, names = _types(schema), list(table.column_names)
-    check_names(names, "the table")
-    _check_present("the table", names, types)
-    return _in_types(table, types, schema, report)
-
-
-def _types(schema: Schema, *, only_person: bool = False) -> dict[str, pyarrow.DataType]:
-    types = {}
-    for column in () if only_person else schema.columns:
-        date = column.kind is Kind.DATE
-        types[column.name] = pyarrow.date32() if date else pyarrow.float64() if column.kind.has_bounds else TEXTS
-    return types if schema.person is None else types | {schema.person: pyarrow.string()}
-
-
-def _in_types(
-    table: pyarrow.Table, types: dict[str, pyarrow.DataType], schema: Schema, report: Report
-) -> pyarrow.Table:
-    described = {column.name: column for column in schema.columns}
-    columns = [
-        _typed(table.column(name), kind, described.get(name), schema.csv, report) for name, kind in types.items()
-    ]
-    return pyarrow.table(columns, names=list(types))
+def persons_of(source: Any, schema: Schema, report: Report, *, progress_bar: str | None = None) -> pyarrow.ChunkedArray:
+    """The person of each row; the other arguments are as in `over_pieces`."""
+    columns = over_pieces(
+        source,
+        schema,
+        lambda table: table.column(schema.person),
+        report,
+        only_person=True,
+        progress_bar=progress_bar,
+    )
+    return pyarrow.chunked_array([chunk for column in columns for chunk in column.chunks])
 
 
 def _open(source: Any, types: dict[str, pyarrow.DataType], csv: CsvFormat) -> tuple[Iterator[Piece], str]:
     """Pieces, and the source's name in errors."""
     files = files_of(source)
     if not files:
-        what, table = "the table", as_table(source)
-        names = list(table.column_names)
-        check_names(names, what)
-        _check_present(what, names, types)
-        return (batch for batch in table.select(list(types)).to_batches(max_chunksize=PIECE_ROWS)), what
+        table = chosen(as_table(source), types)
+        return (batch for batch in table.to_batches(max_chunksize=PIECE_ROWS)), "the table"
     for path in files:
-        _check_present(str(path), _file_names(path, csv), types, path)
+        _check_present(path, _file_names(path, csv), types)
     readers = {".parquet": _parquet, ".arrow": _arrow, ".feather": _arrow}
     pieces = (piece for path in files for piece in readers.get(path.suffix, _csv)(path, types, csv))
     return pieces, ", ".join(map(str, files[:3])) + (" and others" if len(files) > 3 else "")
 
 
-def _check_present(what: str, names: list[str], types: dict[str, pyarrow.DataType], path: Path | None = None) -> None:
-    absent = [name for name in types if name not in names]
+def _check_present(path: Path, names: list[str], types: dict[str, pyarrow.DataType]) -> None:
+    absent = ", ".join(name for name in types if name not in names)
     if absent:  # The first line is not quoted: in a file without a header it is a person's record.
-        mark = None if path is None or len(names) > 1 else sniff_csv(path).delimiter
+        mark = None if len(names) > 1 else sniff_csv(path).delimiter
         remedy = (
             f"say [csv] with delimiter = {json.dumps(mark)} in the schema if that is between its cells, "
             if mark
             else ""
         )
         raise DataError(
-            f"{what} has no column {', '.join(absent)}. Its first line must hold the names of the columns, spelt as in the "
+            f"{path} has no column {absent}. Its first line must hold the names of the columns, spelt as in the "
             f"schema: {remedy}add it if the file has none, correct the name, or leave the column out of the schema"
         )
-
-
-def as_table(source: Any) -> pyarrow.Table:
-    """A table in memory as one of pyarrow.
-
-    Raises:
-        DataError: It is none.
-    """
-    if isinstance(source, pyarrow.Table):
-        return source
-    pandas = type(source).__module__.partition(".")[0] == "pandas"
-    if not pandas and not hasattr(source, "__arrow_c_stream__"):
-        raise DataError(
-            f"a {type(source).__name__} is no table: give the path of a file, or a table of pyarrow, pandas, polars or duckdb"
-        )
-    try:
-        return pyarrow.Table.from_pandas(source, preserve_index=False) if pandas else pyarrow.table(source)
-    except pyarrow.ArrowException:
-        raise DataError(
-            "the data frame has a column of mixed types: bring each column to one type, for example with astype(str)"
-        ) from None
 
 
 def _csv(path: Path, types: dict[str, pyarrow.DataType], csv: CsvFormat) -> Iterator[Piece]:
@@ -458,116 +414,6 @@ def _parse(
         if "conversion error" not in str(error):
             raise
         return read(dict.fromkeys(types, TEXTS))
-
-
-def _typed(
-    values: pyarrow.ChunkedArray, wanted: pyarrow.DataType, column: Column | None, csv: CsvFormat, report: Report
-) -> pyarrow.ChunkedArray:
-    """Convert a column to a type; cells that do not convert become null, and are reported unless the rule makes them missing."""
-    values = _plain_text(values)
-    if values.type == wanted:
-        return values
-    if pyarrow.types.is_dictionary(values.type):
-        if wanted == TEXTS and values.type.value_type == pyarrow.string():
-            return values
-        values = values.cast(values.type.value_type)
-    if pyarrow.types.is_null(values.type):
-        return pyarrow.chunked_array([pyarrow.nulls(len(values), wanted)])
-    if column is None and pyarrow.types.is_floating(values.type):
-        raise DataError(
-            "the person column has floating-point numbers, of which NaN would be one person: write each person as a text or an "
-            "integer, in every row"
-        )
-    text = pyarrow.types.is_string(values.type) or pyarrow.types.is_large_string(values.type)
-    if text and column is not None and column.kind.has_bounds:
-        return _lenient(values, wanted, column, csv, report)
-    if pyarrow.types.is_boolean(values.type) and wanted == TEXTS and column is not None:
-        values = words_of_truth(column, values)
-    try:
-        return values.cast(pyarrow.string()).dictionary_encode() if wanted == TEXTS else values.cast(wanted)
-    except pyarrow.ArrowException:
-        name = "the person column" if column is None else f"column '{column.name}'"
-        if pyarrow.types.is_integer(values.type) and wanted == pyarrow.float64():
-            raise DataError(
-                f"{name} has integers beyond 2^53, which a record cannot hold exactly: take it in a larger unit, or leave it out"
-            ) from None
-        raise DataError(
-            f"{name} has the type {values.type}, which does not become {wanted}: convert it, or describe it by another kind"
-        ) from None
-
-
-def _plain_text(values: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
-    """Texts as pyarrow's strings where they are views of them, as polars has them."""
-    kind = values.type
-    if pyarrow.types.is_dictionary(kind) and kind.value_type == pyarrow.string_view():
-        chunks = [
-            pyarrow.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(pyarrow.string()))
-            for chunk in values.chunks
-        ]
-        return pyarrow.chunked_array(chunks, pyarrow.dictionary(kind.index_type, pyarrow.string()))
-    return values.cast(pyarrow.string()) if kind == pyarrow.string_view() else values
-
-
-def _lenient(
-    values: pyarrow.ChunkedArray, wanted: pyarrow.DataType, column: Column, csv: CsvFormat, report: Report
-) -> pyarrow.ChunkedArray:
-    """Parse texts as numbers or days; null where they are neither."""
-    date = column.kind is Kind.DATE
-    read = functools.partial(_days if date else _number, csv=csv)
-    chunks = []
-    for chunk in values.chunks:
-        coded = chunk.dictionary_encode()
-        known = [None if text is None else read(text) for text in coded.dictionary.to_pylist()]
-        chunks.append(
-            pyarrow.array(known, pyarrow.int32() if date else pyarrow.float64()).take(coded.indices).cast(wanted)
-        )
-        if report.rule is OutOfBounds.MISSING or chunks[-1].null_count == chunk.null_count:
-            continue
-        # To count cells as missing is no remedy where the table is merely written in another way.
-        foreign, texts = OTHER_DATE if date else OTHER_NUMBER, zip(known, coded.dictionary.to_pylist(), strict=True)
-        if any(found is None and text is not None and foreign.fullmatch(text) for found, text in texts):
-            form = (
-                f"a date such as {datetime.date(2024, 12, 31).strftime(csv.date_format)}"
-                if date
-                else f"a number such as 1234{csv.decimal}5"
-            )
-            keys = 'date_format = "%d.%m.%Y"' if date else 'decimal = "," or thousands = "."'
-            report.faults.add(
-                f"column '{column.name}' holds something that is not {form}, but looks like one that is written otherwise: say "
-                f"how the table is written ([csv] with {keys} in the schema), or fix the cell"
-            )
-        else:
-            report.faults.add(
-                f"column '{column.name}' holds something that is not a {'date such as 2024-12-31' if date else 'number'}: fix "
-                "the file, list the text among the schema's missing_values, describe the column by categories, or let such "
-                "cells count as missing (out_of_bounds='missing', --out-of-bounds missing)"
-            )
-    return pyarrow.chunked_array(chunks, wanted)
-
-
-@functools.cache
-def _forms(csv: CsvFormat) -> re.Pattern[str]:
-    """A number as the table writes it. Groups of thousands must be whole, so that 1.5 is never read as 15."""
-    point, digits = re.escape(csv.decimal), r"\d+"
-    if csv.thousands:
-        digits = rf"(\d+|\d{{1,3}}({re.escape(csv.thousands)}\d{{3}})+)"
-    decimals = rf"({digits}({point}\d*)?|{point}\d+)"
-    return re.compile(rf"\s*[+-]?({decimals}(e[+-]?\d+)?|nan|inf(inity)?)\s*", re.ASCII | re.IGNORECASE)
-
-
-def _number(text: str, csv: CsvFormat = PLAIN) -> float | None:
-    if not _forms(csv).fullmatch(text):
-        return None
-    return float((text.replace(csv.thousands, "") if csv.thousands else text).replace(csv.decimal, "."))
-
-
-def _days(text: str, csv: CsvFormat = PLAIN) -> int | None:
-    try:
-        if csv.date_format != PLAIN.date_format:
-            return (datetime.datetime.strptime(text.strip(), csv.date_format).date() - EPOCH).days
-        return (datetime.date.fromisoformat(text.strip()) - EPOCH).days if DATE.fullmatch(text) else None
-    except ValueError:
-        return None
 
 
 def _in_order(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
@@ -654,11 +500,11 @@ def _whole(path: Path, csv: CsvFormat, missing: Sequence[str]) -> pyarrow.Table:
 
 
 def _look(name: str, values: pyarrow.ChunkedArray, kind: Kind | None, csv: CsvFormat, missing: Sequence[str]) -> Column:
-    values = _plain_text(values)
+    values = plain_text(values)
     if pyarrow.types.is_string(values.type) and kind is not Kind.BINARY:
         # Numbers with marks between thousands, and days in another form.
         texts = [text for text in values.unique().to_pylist() if text is not None and text not in missing]
-        for read, wanted in ((_number, pyarrow.float64()), (_days, pyarrow.date32())):
+        for read, wanted in ((number_of, pyarrow.float64()), (days_of, pyarrow.date32())):
             if texts and all(read(text, csv) is not None for text in texts):
                 found = [read(text, csv) for text in texts]
                 days = wanted == pyarrow.date32()
