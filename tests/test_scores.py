@@ -458,6 +458,18 @@ def test_the_ledger_is_debited_for_all_runs_before_the_first(tmp_path: Any) -> N
     assert len(ledger.debits) == 1
 
 
+def test_a_run_that_could_repeat_an_earlier_one_is_refused() -> None:
+    """A checkpoint gives each later run the result of the first: so many runs as there are candidates, whatever was drawn."""
+    plan = SelectionPlan(costs=(ONE,), delta=1e-5, mean_runs=2, shape=1.0)
+
+    def continues(key: Any, ledger: Any) -> tuple[float, None]:
+        ledger.debit(ONE, delta=1e-5, method="a fit", run_id="of its checkpoint")
+        return 0.0, None
+
+    with pytest.raises(RuntimeError, match="takes no checkpoint"):
+        select(dp.random.key(), [continues], plan)
+
+
 def test_a_run_that_spends_more_than_was_paid_is_refused() -> None:
     plan = SelectionPlan(costs=(ONE,), delta=1e-5, mean_runs=2, shape=1.0)
 

@@ -575,14 +575,18 @@ def compiled(lowered: Any, *, repeats: bool = False) -> Any:
 
 
 def rounds_like() -> str:
-    """The kind of device, which determines rounding; for a CPU its model and vector instructions, by which XLA selects code."""
-    kind = jax.devices()[0].device_kind
+    """The kind of device and XLA's flags, which determine rounding; for a CPU its model and vector instructions, too.
+
+    Flags that only say how many devices a CPU is, or where to write programs, are left out.
+    """
+    flags = re.findall(r"--(?!xla_force_host_platform_device_count|xla_dump)\S+", os.environ.get("XLA_FLAGS", ""))
+    kind = " ".join([jax.devices()[0].device_kind, *sorted(flags)])
     cpu = Path("/proc/cpuinfo")
     if jax.default_backend() != "cpu" or not cpu.is_file():
         return f"{kind} {platform.machine()}"
     facts = dict(re.findall(r"^(.*?)\s*: (.*)$", cpu.read_text(encoding="utf-8").split("\n\n")[0], re.MULTILINE))
-    flags = facts.get("flags", facts.get("Features", "")).split()
-    vectors = sorted(x for x in flags if re.match(r"sse|avx|fma|amx|asimd|sve|bf16", x))
+    instructions = facts.get("flags", facts.get("Features", "")).split()
+    vectors = sorted(x for x in instructions if re.match(r"sse|avx|fma|amx|asimd|sve|bf16", x))
     named = [facts.get(name, "") for name in ("vendor_id", "cpu family", "model", "model name", "CPU part")]
     return " ".join([kind, platform.machine(), *named, *vectors])
 

@@ -927,15 +927,15 @@ class _Run(Ledger):
 
     def check(self, plan: Planned, *, delta: float, run_id: str = "", unit: str = "one record") -> float:
         """Refuse what the plan of a run does not hold."""
-        del delta, run_id
-        self._unpaid(plan, unit)
+        del delta
+        self._unpaid(plan, unit, run_id)
         return 0.0
 
     def debit(self, plan: Planned, *, delta: float, method: str, run_id: str = "", unit: str = "one record") -> Receipt:
         """Note what the run has spent."""
-        del delta, run_id
+        del delta
         with self._lock:
-            part, before = self._unpaid(plan, unit)
+            part, before = self._unpaid(plan, unit, run_id)
             entry = {"number": len(self._entries), "kind": "debit", "method": method}
             self._entries.append({**entry, "event": event_to_dict(part.event()), "paid_before": before})
             self._paid.append(part.event())
@@ -947,8 +947,14 @@ class _Run(Ledger):
         with self._lock:
             self._open = False
 
-    def _unpaid(self, plan: Planned, unit: str) -> tuple[Planned, list[int]]:
+    def _unpaid(self, plan: Planned, unit: str, run_id: str) -> tuple[Planned, list[int]]:
         """The part of the plan to debit, and the entries that debited the rest."""
+        if run_id:
+            # Runs that repeat earlier ones are fewer than were drawn, and a number that is fixed has no such bound.
+            raise ValueError(
+                "A run of a selection takes no checkpoint: a later run would continue it, and the price holds for runs that are "
+                "independent. Leave checkpoint= out."
+            )
         if not self._open or os.getpid() != self._process:
             raise SpentError(
                 "This ledger belonged to a run of a selection that is over, or to another process: a release now is not covered. "

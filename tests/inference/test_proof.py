@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,7 +20,8 @@ from discreet import mechanisms
 from discreet.accounting import Relation
 from discreet.gradients import BookKeepingEngine, Channels
 from discreet.inference import claim
-from discreet.inference._loop import StepKeys
+from discreet.inference._loop import StepKeys, with_proof
+from discreet.report import make_statement
 from discreet.sampling import Batch, PaddedDrawing, Sampling
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -114,6 +116,15 @@ def test_a_fit_is_what_its_plan_says(name):
     result = make(**HONEST[name]).run(dp.random.key(), X, progress_bar=False)
     assert any(note.startswith("Proved before it ran") for note in result.statement.notes)
     assert result.statement.is_private
+
+
+def test_the_statement_of_a_fit_does_not_follow_the_number_of_records():
+    """A fingerprint of the program did: whoever proved it again for N and for N - 1 records knew which of them was fitted."""
+    dpsvi = make(**HONEST["Poisson"])
+    stated = make_statement(dpsvi.plan, steps_completed=dpsvi.plan.num_steps, reproducible=False)
+    proofs = [functools.partial(dpsvi.certify, x) for x in (X, X[:-1])]
+    one, other = (with_proof(stated, dpsvi.plan, proved, required=True) for proved in proofs)
+    assert one == other
 
 
 def weaken(monkeypatch, wrong):

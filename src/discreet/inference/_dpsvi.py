@@ -615,7 +615,7 @@ class DPSVI:
             reproducible=reproducible,
             public=[
                 f"{programs}, with all numbers written into them, and their initial values",
-                "shapes and dtypes of the record arrays",
+                "shapes and dtypes of a single record's arrays",
                 *(f"the argument {name}" for name in self.static_kwargs),
             ],
             released=released,

@@ -135,7 +135,7 @@ class Checkpoint:
         names = {
             "plan": "another plan",
             "options": "other options or devices",
-            "program": "another model, guide or optimizer, another version of a library, or another kind of processor",
+            "program": "another model, guide or optimizer, another library version, other XLA_FLAGS or another kind of processor",
             "records": "other data",
         }
         for name, what in names.items():
@@ -658,9 +658,9 @@ def with_proof(
         if required:
             raise _refused(error) from error
         return statement.with_violations(f"It ran although the verifier found that {error.rule}")
+    # Without the program's fingerprint, which follows the number of records.
     return statement.with_notes(
-        "Proved before it ran: the event was found again in the program itself (SHA-256 "
-        f"{certificate.fingerprint}). The gradient engine in it is tested, not proved."
+        "Proved before it ran: the event was found again in the program itself. The gradient engine in it is tested, not proved."
     )
 
 

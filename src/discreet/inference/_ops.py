@@ -380,7 +380,7 @@ _INEXACT = (
 def state_draws(ops: OnePosteriorSample, num_records: int, reproducible: bool) -> Statement:
     """The statement of all draws of a OnePosteriorSample."""
     tempering, replace = ops.tempering, ops.relation is Relation.REPLACE_ONE
-    public = ["the model, with all numbers written into it", "shapes and dtypes of the record arrays"]
+    public = ["the model, with all numbers written into it", "shapes and dtypes of a single record's arrays"]
     if replace:
         public.append(f"the number of records, N = {num_records}")
     public += ["the bound on log-likelihoods, the power, and all settings of the sampler"]

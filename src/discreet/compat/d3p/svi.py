@@ -529,7 +529,7 @@ class DPSVI(SVI):
             delta = self._calibration.delta
         # Anyone who can reproduce a batchifier's key knows the batches: no amplification.
         seeded = any(source.seeded for one in drawn if not one.law.disjoint for source in one.sources)
-        public = ["the model, the guide and the optimizer", "shapes and dtypes of the record arrays"]
+        public = ["the model, the guide and the optimizer", "shapes and dtypes of a single record's arrays"]
         return make_statement(
             binding.plan(steps if declared is None else declared),
             delta=delta,
