@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import subprocess
@@ -169,7 +170,7 @@ def test_repeated_rounding_whatever_the_microbatch_capacity_and_number(monkeypat
     monkeypatch.setattr(_bookkeeping, "_FEW", 0)
     engine = ReferenceEngine(microbatch)
     if kind != "reference":
-        engine = BookKeepingEngine(microbatch, shuffled=kind == "shuffled")
+        engine = BookKeepingEngine(microbatch, 10_000, shuffled=kind == "shuffled")
     for d, count in (1, 4_321), (4, 20_000), (16, 3_000):
         distance, bound = moved(engine, d, count, padding=padding)
         print(f"{kind}, microbatch {microbatch}, padding {padding}, {d} x {count}: {distance:.5f} of {bound:.5f}")
@@ -280,6 +281,43 @@ def test_a_running_sum_in_float32_loses_no_more_than_is_charged():
     assert moved(False) == 1.0
     plain, charged = (_contract.rounding_of_sums(len(column), 1024, chunk, thin=thin) for thin in (False, True))
     assert plain < moved(True) - 1.0 <= charged
+
+
+def test_no_order_of_additions_loses_more_than_is_charged():
+    """The largest sum of squared depths of all trees, by trying all ways to split them."""
+    most = {1: {1: 1}}  # by the number of rows and the sum of depths
+    for rows in range(2, 25):
+        most[rows] = {}
+        for left in range(1, rows // 2 + 1):
+            for (a, a2), (b, b2) in itertools.product(most[left].items(), most[rows - left].items()):
+                depths = a + b + rows
+                most[rows][depths] = max(most[rows].get(depths, 0), a2 + b2 + 2 * (a + b) + rows)
+        derived = math.sqrt(rows * max(most[rows].values())) * 2.0**-24
+        assert derived < _contract.lost_within(rows) < (1 + 3 / rows) * derived
+
+
+def lost(limits):
+    """The rounding of a float32 running sum whose terms, each at most its limit, are chosen to be rounded up by nearly half."""
+    total, off = 0.0, 0.0
+    for limit in limits:
+        step = float(np.spacing(np.float32(total + limit)))
+        exact = (math.floor((total + limit) / step - 0.51) + 0.51) * step
+        total = float(np.float32(exact))
+        off += total - exact
+    return off
+
+
+def test_half_of_what_is_charged_is_too_little():
+    """Rows of one coordinate in one block, then chunks of 128 rows; each block and running sum twice, for two tables."""
+    block, chunk, chunks = 152, 128 + _contract.SPARE, 12
+    assert 0.55 < lost([1.0] * block) / _contract.lost_within(block) <= 1
+    between = 2 * lost([128.0] * chunks)
+    assert 0.55 < between / _contract.lost_between(128 * chunks, chunk) <= 1
+    charged = _contract.rounding_of_sums(1000, 1000, block + _contract.SPARE, blocks=1, thin=True)
+    most = (
+        4 * _contract.lost_within(block) + _contract.lost_between(1000, block + _contract.SPARE) + _contract.LEAST_LOST
+    )
+    assert most <= charged <= most + 2.0**-22
 
 
 # --- rows do not meet ---

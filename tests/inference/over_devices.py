@@ -229,7 +229,7 @@ def test_a_record_that_is_in_no_batch_leaves_its_sum_alone(monkeypatch):
         summed(monkeypatch, *those) for those in ((x, [*order, 0], device), (x[1:], shorter, device[1:]))
     )
     assert 0.9 < np.linalg.norm(here - without) <= 1.0 + rounding
-    assert 0.003 < rounding < 0.01
+    assert 0.002 < rounding < 0.005
     # Where a record is replaced, an even cut moves none.
     replaced = np.concatenate([-x[:1], x[1:]])
     np.testing.assert_array_equal(*(summed(monkeypatch, table, order)[0] for table in (x, replaced)))

@@ -72,7 +72,7 @@ def sums(monkeypatch, sampling):
 @pytest.mark.parametrize(
     ("sampling", "narrow", "most"),
     [
-        (dp.PoissonSampling(0.3), True, 1.0055),
+        (dp.PoissonSampling(0.3), True, 1.0031),
         (dp.PoissonSampling(0.3), False, 1.0001),
         (dp.FullBatch(), False, 1.0001),
     ],

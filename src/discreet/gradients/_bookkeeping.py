@@ -388,8 +388,8 @@ class BookKeepingEngine:
 
         positions = max([group.positions for groups in book.groups.values() for group in groups], default=1)
         parts = _MOST_CANCELLATION if positions > 1 else 1.0
-        thin = blocks > 0 and lost_between(4 * self.capacity, chunk) <= MOST_LOST_BETWEEN
-        planned = (4 if thin else 2) * self.capacity
+        planned = 2 * self.capacity
+        thin = blocks > 0 and lost_between(planned, chunk) <= MOST_LOST_BETWEEN
         ways = (weighted, finish) if blocks > 1 else (chunk_sum, None)
         gradient, loss, count = sum_by_chunks(ways[0], records, mask, chunk, thin=thin, finish=ways[1])
         rounding = rounding_of_sums(

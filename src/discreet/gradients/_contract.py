@@ -26,12 +26,12 @@ first moves the running sum, and with it the rounding of later terms; artificial
   the plan, or the noise would follow the table's size: a batch for which that is too few is refused.
 - Or, for large models, sums within blocks of a chunk are in float32, and the blocks are added in float64. Then the rows must be
   in a secret, uniformly random order. A batch without its row j is the batch in which the last row has taken place j: as likely
-  as any other order. So two blocks differ, by the record and by four times what adding b rows can lose, b^2 2^-24 C, however
+  as any other order. So two blocks differ, by the record and by four times what adding b rows can lose (`lost_within`), however
   large the batch.
   Blocks are cut in a branch whose operands rows are, and so written before: XLA would compute rows in blocks, too, and those at
   the end of each by other instructions.
-- Where the plan has few chunks, each of these sums is rounded to float32 once it has been added, which takes half the memory. A
-  running sum of n rows is within n C, so that m chunks lose at most m n 2^-24 C, in each of the two tables.
+- Where the plan has few chunks, each of these sums is rounded to float32 once it has been added, which takes half the memory
+  (`lost_between`).
 - Each device sums the rows that it has. A record more is one more on one device, and moves no other one to another device
   (`mechanisms._shards`): amplification by sampling takes the sums of a batch without it for equal, and so they are. Uniformly
   random orders that one such order leaves on parts of a batch are independent. So what is said above holds on that one device.
@@ -560,12 +560,27 @@ MOST_LOST_BETWEEN = 2.0**-9
 """At most this share of C is for keeping the running sum as float32; else it is kept as float64."""
 
 
+def lost_within(rows: int) -> float:
+    """The share of C by which a float32 sum of so many products, one a row, may be off, whatever the order of additions.
+
+    The order may differ from coordinate to coordinate. In a tree of additions the product of row i goes through d_i roundings,
+    its own included. So a coordinate is off by at most the sum of d_i |r_i| v, v = 2^-24 / (1 - b 2^-24) for b rows, and its
+    square, by Cauchy and Schwarz, by at most Q v^2 times the sum of r_i^2, Q that of d_i^2. Summed over the coordinates the
+    latter is within b C^2. Q is largest if rows are added one after the other: d = b, b, b - 1, ..., 2. For any other tree has
+    two pairs of rows that are added to one another first. If one row of the pair at depth e moves to join a row of the pair at
+    the largest depth d, Q grows by d^2 - e^2 + 4 d - 2 e + 3. Then b Q is below (b + 2)^4 / 3.
+    """
+    return (rows + 2) ** 2 / math.sqrt(3.0) * 2.0**-24 / (1.0 - rows * 2.0**-24)
+
+
 def lost_between(rows: int, chunk: int) -> float:
     """The share of C by which two float32 running sums over `rows` rows may differ by rounding alone.
 
-    Over devices as well: each rounds the sum of its own rows, as often as it has chunks, one of them perhaps not full.
+    Coordinates are added in one order. So each of m sums is off by at most 2^-24 of its norm, which is within C for each row of
+    the first chunks: together n (m - 1) / 2 + n for n rows, in each of the two tables. Over devices it is no more: each rounds
+    the sum of its own rows, as often as it has chunks, one of them perhaps not full.
     """
-    return 2.0 * (rows / (chunk - SPARE) + 1) * rows * 2.0**-24 * (1.0 + 2.0**-10)
+    return (rows / (chunk - SPARE) + 3) * rows * 2.0**-24 * (1.0 + 2.0**-10)
 
 
 def rounding_of_sums(
@@ -611,7 +626,7 @@ def rounding_of_sums(
     within = 0.0
     if blocks:
         block = min(filled, chunk // blocks)
-        within = 4.0 * block * (block + 1) * 2.0**-24 / (1.0 - block * 2.0**-24)
+        within = 4.0 * lost_within(block)
     # As a float32 has it: the same number in a program and in its proof.
     return float(np.nextafter(np.float32(1.0 + charged + within), np.float32(2.0**30))) - 1.0
 
