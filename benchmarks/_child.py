@@ -90,7 +90,7 @@ def _mapped(path: str, side: str, batch_size: int, records: int) -> dict[str, fl
     from benchmarks._fits import PrivateFit
 
     # All libraries loaded, and all compiled that does not depend on the number of records.
-    small = Path(path).with_suffix(".small.arrow")
+    small = Path(path).with_suffix(".small")
     tables.write_numbers(small, batch_size)
     PrivateFit(warm := tables.problem_of(small), warm.poisson(batch_size // 2), 8).run()
     gc.collect()

@@ -46,7 +46,8 @@ def make(folder: Path, records: int, shards: int) -> None:
         y = np.memmap(targets, np.float32, "r", 0, (records,))
         folder.mkdir()
         report = _convert.Report(_convert.OutOfBounds.REFUSE)
-        _convert.write_shards(folder, {"x": x, "y": y}, _convert._facts(layout, report), shards)
+        lengths = _convert.write_shards(folder, {"x": x, "y": y}, shards)
+        _convert.write_index(folder, {"x": x, "y": y}, _convert._facts(layout, report), lengths)
 
 
 def own_memory() -> int:

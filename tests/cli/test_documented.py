@@ -93,8 +93,8 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
     if "discreet utility" in command:
         for name in ("twin-1.csv", "twin-2.csv", "test.csv"):
             Path(name).write_text(SURVEY)
-    if "--data survey.records.arrow" in command:
-        RUN.invoke(app, shlex.split("convert survey.csv --schema schema.toml --out survey.records.arrow"))
+    if "--data survey.records" in command:
+        RUN.invoke(app, shlex.split("convert survey.csv --schema schema.toml --out survey.records"))
     if command.startswith("discreet score"):
         Path("held-out.csv").write_text(SURVEY)
     if "statement.json" in command or command.startswith("discreet score"):

@@ -46,7 +46,7 @@ SECRETS = "secretcell", "77.125", "1903-09-29"
 SECRET = "secretcell,77.125,3,north,1903-09-29,no\n"
 COMMANDS = {
     "check": "schema check schema.toml",
-    "convert": "convert table.csv --schema schema.toml --out records.arrow",
+    "convert": "convert table.csv --schema schema.toml --out records",
     "fit": "fit --data table.csv --schema schema.toml --model logistic --epsilon 1 --out out",
 }
 
@@ -197,14 +197,12 @@ def test_schemas(folder, name: str) -> None:
         ("fit --bounds age=0:1", "give only one"),
         ("fit --out table.csv", "cannot be written to"),
         ("fit --out-of-bounds skip", "'skip' is not one of 'refuse', 'clip', 'missing'"),
-        ("convert --out records.csv", "give a name that ends with .arrow"),
-        ("convert --out table.csv/records.arrow", "cannot be written (Not a directory)"),
-        ("convert --out nowhere/records.arrow", "cannot be written (No such file or directory)"),
-        ("convert --out there.arrow", "there.arrow already exists"),
-        ("convert --out shards", "give a name that ends with .arrow; or, for a folder, a number of shards"),
-        ("convert --shards 2 --out .", "already exists: choose another --out"),
-        ("convert --shards 2 --out . --overwrite", "not a folder of converted records and nothing else"),
-        ("convert --shards 2 --out nowhere/shards", "cannot be written (No such file or directory)"),
+        ("convert --out table.csv/records", "cannot be written (Not a directory)"),
+        ("convert --out nowhere/records", "cannot be written (No such file or directory)"),
+        ("convert --out table.csv", "already exists: choose another --out"),
+        ("convert --out table.csv --overwrite", "not a folder of converted records and nothing else"),
+        ("convert --out .", "already exists: choose another --out"),
+        ("convert --out . --overwrite", "not a folder of converted records and nothing else"),
         ("convert --shards 0 --out shards", "shards is 0; it must be an integer from 1 to 10000"),
         ("convert --out-of-bounds skip", "'skip' is not one of 'refuse', 'clip', 'missing'"),
         ("convert --target height", "the target 'height' is not described"),
@@ -215,7 +213,6 @@ def test_schemas(folder, name: str) -> None:
     ],
 )
 def test_options(folder, words: str, needle: str) -> None:
-    (folder / "there.arrow").write_text("")
     command, more = words.split(maxsplit=1)
     # The last of an option given twice counts.
     refused(folder, f"{COMMANDS[command]} {more}", needle)
@@ -265,8 +262,6 @@ def converted(folder) -> Path:
         ("--out-of-bounds clip", "was converted with --out-of-bounds refuse"),
         ("--non-private-bounds", "whose bounds are fixed"),
         ("--model linear", "needs a real target, but 'smoker' is described as binary"),
-        ("--data cut.arrow --schema schema.toml", "cannot be read as Arrow"),
-        ("--data foreign.arrow --schema schema.toml", "has no column age"),
         ("--data shards --schema wider.toml", "was converted with another schema, which differs in age"),
         ("--data spoilt", "x-01 is not the file that the index names"),
     ],
@@ -274,20 +269,16 @@ def converted(folder) -> Path:
 def test_converted_records(converted, words: str, needle: str) -> None:
     (converted / "wider.toml").write_text(SCHEMA.replace("[0, 120]", "[0, 130]"))
     (converted / "target.toml").write_text(SCHEMA.replace('target = "smoker"', 'target = "age"'))
-    content = (converted / "records.arrow").read_bytes()
-    (converted / "cut.arrow").write_bytes(content[: len(content) // 2])
     for name in ("shards", "spoilt"):
         convert(converted / "table.csv", schema_from_toml(converted / "schema.toml"), converted / name, shards=3)
     spoilt = converted / "spoilt" / "x-01"
     spoilt.write_bytes(b"\1" * spoilt.stat().st_size)
-    with pyarrow.ipc.new_file(converted / "foreign.arrow", pyarrow.schema([("x", pyarrow.int64())])) as writer:
-        writer.write_table(pyarrow.table({"x": [1]}))
-    command = "fit --data records.arrow --model logistic --epsilon 1 --out out"
+    command = "fit --data records --model logistic --epsilon 1 --out out"
     refused(converted, f"{command} {words}", needle)
 
 
 def test_a_conversion_that_is_stopped_leaves_what_was_there(converted, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, there = (converted / "records.arrow").read_bytes(), sorted(converted.iterdir())
+    before, there = (converted / "records" / "x-00").read_bytes(), sorted(converted.iterdir())
 
     def stopped(*args, **options):
         raise KeyboardInterrupt
@@ -296,13 +287,8 @@ def test_a_conversion_that_is_stopped_leaves_what_was_there(converted, monkeypat
     outcome = RUN.invoke(app, f"{COMMANDS['convert']} --overwrite".split())
     assert outcome.exit_code == 130
     assert "nothing was spent" in outcome.stderr
-    assert (converted / "records.arrow").read_bytes() == before
+    assert (converted / "records" / "x-00").read_bytes() == before
     assert sorted(converted.iterdir()) == there
-
-
-def test_the_table_is_not_replaced_by_its_records(converted) -> None:
-    words = "convert records.arrow --schema schema.toml --out records.arrow --overwrite"
-    refused(converted, words, "is the table itself")
 
 
 def test_converted_records_are_fitted_as_the_table_is(converted, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,10 +302,10 @@ def test_converted_records_are_fitted_as_the_table_is(converted, monkeypatch: py
     monkeypatch.setattr(_run, "run", run)
     outcome = RUN.invoke(app, f"{COMMANDS['convert']} --shards 4 --out shards --json".split())
     assert json.loads(outcome.stdout)["num_records"] == 31
-    for words in ("--data records.arrow", "--data records.arrow --schema schema.toml", "--data shards"):
+    for words in ("--data records", "--data records --schema schema.toml", "--data shards"):
         outcome = RUN.invoke(app, f"fit {words} --model logistic --epsilon 1".split())
         assert "far enough" in outcome.stderr
-    wanted = open_records(converted / "records.arrow")
+    wanted = open_records(converted / "records")
     for records in seen[:2]:
         assert (records.x == wanted.x).all()
         assert (records.y == wanted.y).all()

@@ -43,7 +43,7 @@ WORDS = {
     "demo": "demo --out demo",
     "describe": "describe table.csv --schema schema.toml --epsilon 1 --out described",
     "plan": "plan --schema schema.toml --model logistic --num-records 100 --epsilon 1 --out new-plan.toml",
-    "convert": "convert table.csv --schema schema.toml --out records.arrow",
+    "convert": "convert table.csv --schema schema.toml --out records",
     "fit": f"{FIT} --out out",
     "resume": "resume saved",
     "synth": "synth twin --twins 1 --rows 3 --out twins",

@@ -74,7 +74,8 @@ def write_shards(folder):
     layout = _convert.Layout(schema_from_bounds("a=-9:9,b=-9:9,c=-9:9"))
     facts = _convert._facts(layout, _convert.Report(_convert.OutOfBounds.REFUSE))
     (folder / "shards").mkdir()
-    _convert.write_shards(folder / "shards", {"x": X[:40]}, facts, 4)
+    lengths = _convert.write_shards(folder / "shards", {"x": X[:40]}, 4)
+    _convert.write_index(folder / "shards", {"x": X[:40]}, facts, lengths)
     for number, others in enumerate([("x-02", "x-03"), ("x-00", "x-01")]):
         mine = folder / f"shards-{number}"
         shutil.copytree(folder / "shards", mine)

@@ -426,7 +426,7 @@ def refuse_missing(
         [] if epsilon is not None else ["--epsilon is missing: give a privacy budget, or a --plan that contains one"]
     )
     # A schema may name the target, and converted records have their schema with them.
-    known = described_by[0] is not None or data.suffix == ".arrow" or data.is_dir()
+    known = described_by[0] is not None or data.is_dir()
     if model in MODELS and model != TWIN and target is None and not known:
         missing.append("--target is missing: name the column to predict")
     if not described and not known:

@@ -146,35 +146,29 @@ def unit_of(schema: "dp.tables.Schema") -> str:
 def convert(
     table: Table,
     schema: Annotated[Path, typer.Option(help="The schema, a TOML file.")],
-    out: Annotated[
-        Path, typer.Option(help="File for the records; the name must end in .arrow. With --shards, a folder for them.")
-    ],
+    out: Annotated[Path, typer.Option(help="Folder for the records.")],
     shards: Annotated[
-        int | None,
+        int,
         typer.Option(
             help="Cut the records into so many files, for several devices or machines: a multiple of the devices."
         ),
-    ] = None,
+    ] = 1,
     target: options.Target = None,
     out_of_bounds: options.OutOfBoundsRule = options.OutOfBoundsName.REFUSE,
-    overwrite: options.OverwriteFile = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier conversion.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Check a table against its schema and write it as encoded records, in pieces.
 
-    `discreet convert survey.csv --schema schema.toml --out survey.records.arrow`
+    `discreet convert survey.csv --schema schema.toml --out survey.records`
 
-    `discreet fit --data survey.records.arrow --model logistic --epsilon 1`
+    `discreet fit --data survey.records --model logistic --epsilon 1`
 
-    `discreet convert survey.csv --schema schema.toml --shards 16 --out survey.records`
-
-    For tables that are larger than memory or fitted often. The file is as sensitive as the table: only its owner can read it, and
-    you should delete it when you no longer need it. If a cell is refused, nothing is written. No budget is spent.
+    For tables that are larger than memory or fitted often. The folder is as sensitive as the table: only its owner can read it,
+    and you should delete it when you no longer need it. If a cell is refused, nothing is written. No budget is spent.
     """
     described = dp.tables.schema_from_toml(schema, target=target)
-    if shards is None or not out.is_dir():
-        terminal.check_file(out, overwrite=overwrite, makes_folder=True)
-    elif not overwrite:
+    if out.exists() and not overwrite:
         raise ValueError(f"{out} already exists: choose another --out, or replace it with --overwrite")
     records = dp.tables.convert(
         table, described, out, out_of_bounds=out_of_bounds, shards=shards, progress_bar=not as_json

@@ -1,21 +1,16 @@
-"""Convert a table larger than memory to a file of encoded records, which a fit maps into memory; or to a folder of shards.
+"""Convert a table larger than memory to a folder of encoded records, which a fit maps into memory.
 
-The file is an Arrow file of one batch. Its features are written first, at an aligned offset, while the table is read piece by
-piece; how many records there are is known only at the end, so Arrow's head and tail are written around the features
-afterwards (`frame`). The head's length does not depend on the number of records, which `find_start` relies on. With a person
-column the table is read twice: the first pass says to whom each row belongs, and so where in the file it belongs.
-
-A folder has the same arrays in shards, each a file of bare numbers, and an index. Each record's shard is drawn for itself, with
-random bits of the operating system: one more moves no other one to another device (`mechanisms._shards`). So shards differ in
-length. Only the index says how long they are, and it has the hash of each file: shards of two conversions cannot be mixed, or a
-person with rows in both would count twice. Where a device has several shards their files are mapped one behind another, equally
-far apart, as one array; between them are zeros that lie in no file.
+A folder has the arrays of all records in shards, each a file of bare numbers, and an index. The table is read piece by piece;
+with a person column it is read twice: the first pass says to whom each row belongs, and so at which place. Each record's shard
+is drawn for itself, with random bits of the operating system: one more moves no other one to another device
+(`mechanisms._shards`). So shards differ in length. Only the index says how long they are, and it has the hash of each file:
+shards of two conversions cannot be mixed, or a person with rows in both would count twice. Where a device has several shards
+their files are mapped one behind another, equally far apart, as one array; between them are zeros that lie in no file.
 """
 
 import ctypes
 import dataclasses
 import hashlib
-import io
 import json
 import math
 import mmap
@@ -27,9 +22,9 @@ import tomllib
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -39,14 +34,9 @@ from tqdm.auto import tqdm
 from discreet._validate import integer
 from discreet.tables._cells import OutOfBounds, Report, rows_of_persons
 from discreet.tables._encode import Layout, Records, as_table
-from discreet.tables._read import DAMAGED, files_of, over_pieces, persons_of
+from discreet.tables._read import files_of, over_pieces, persons_of
 from discreet.tables._schema import DataError, Schema
 from discreet.tables._schema_text import schema_from_dict, schema_to_toml
-
-ENDING = ".arrow"
-METADATA = b"discreet"
-ALIGNMENT = 64
-"""Bytes. XLA on a CPU uses an array in place if it starts at a multiple of this, and copies any other array."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,98 +58,64 @@ def convert(
     out: Path | str,
     *,
     out_of_bounds: OutOfBounds | str = OutOfBounds.REFUSE,
-    shards: int | None = None,
+    shards: int = 1,
     key: bytes | None = None,
     progress_bar: bool = False,
 ) -> Records:
-    """Encode a table piece by piece into a file or a folder, and open it.
+    """Encode a table piece by piece into a folder, and open it.
 
-    The file is an Arrow file of one batch: column x, a list of numbers for each record, with a target column y, and where a
-    person may have several rows column mask; x then has the numbers of all rows, and y those of each. It holds the private
-    records, so only its owner may read it, and you should delete it when it is no longer needed. It has no person column. An
-    existing file is replaced; if the table is refused, nothing is written.
+    The folder has a column x, a list of numbers for each record, with a target column y, and where a person may have several
+    rows column mask; x then has the numbers of all rows, and y those of each. Each column is in shards, for devices and processes
+    that each map their own: files x-00, y-00, mask-00 and so on (float32, mask uint8, little-endian, row by row), beside
+    discreet.json with the number of records, the schema and the hash of each file. One shard has the records in their order; of
+    several, each record goes to a random one, so that they differ in length. Which rows a person has is decided over the whole
+    table, so shards of several conversions cannot be combined.
 
-    A folder has these columns in shards, for devices and processes that each map their own: files x-00, y-00, mask-00 and so on
-    (float32, mask uint8, little-endian, row by row), and discreet.json with the number of records, the schema and the hash of
-    each file. Each record goes to a shard at random, so that shards differ in length. Which rows a person has is decided over the
-    whole table, so shards of several conversions cannot be combined. Converting takes twice the folder's space for a while.
+    These are the private records, so only their owner may read them, and you should delete them when they are no longer needed.
+    There is no person column. An earlier folder is replaced; if the table is refused, nothing is written. Converting takes twice
+    the folder's space for a while.
 
     Args:
         source: As in `read_table`.
         schema: The public description.
-        out: The output: a file whose name ends with .arrow, or with `shards` a folder.
+        out: The folder.
         out_of_bounds: As in `encode`.
-        shards: Number of shards, a multiple of the devices that will fit them; None: one Arrow file.
+        shards: Number of shards: a multiple of the devices that will fit them.
         key: As in `encode`.
         progress_bar: Show progress after two seconds.
 
     Returns:
-        The records of `encode(read_table(source, schema), schema)`; the arrays are views of the files. A folder's are in the
-        order of its shards, and those of several shards are `ShardedArray`s, as of `open_records` with a mesh.
+        The records of `encode(read_table(source, schema), schema)`: views of the file of one shard; of several, `ShardedArray`s
+        as of `open_records` with a mesh.
 
     Raises:
         DataError: As in `read_table` and `encode`, after all pieces were checked; or the files cannot be written.
         ValueError: No such number of shards.
     """
     out = Path(out)
-    if shards is None and out.suffix != ENDING:
+    integer("shards", shards, 1, MOST_SHARDS, hint="Take a multiple of the number of devices.")
+    if out.exists() and not _holds_shards_alone(out):
         raise DataError(
-            f"{out}: converted records are an Arrow file, give a name that ends with {ENDING}; or, for a folder, a number of "
-            "shards"
+            f"{out} is not a folder of converted records and nothing else, so it is not replaced: choose another name"
         )
-    if shards is not None:
-        integer("shards", shards, 1, MOST_SHARDS, hint="Take a multiple of the number of devices.")
-        if out.exists() and not _holds_shards_alone(out):
-            raise DataError(
-                f"{out} is not a folder of converted records and nothing else, so it is not replaced: choose another name"
-            )
-    files = files_of(source)
-    source = files or as_table(source)  # which can be read twice
-    if out.exists() and any(map(out.samefile, files)):
-        raise DataError(f"{out} is the table itself, which the records would replace: choose another name for them")
+    source = files_of(source) or as_table(source)  # which can be read twice
     layout, report = Layout(schema), Report(OutOfBounds(out_of_bounds))
-    place: Any = _atomic(out) if shards is None else _atomic_folder(out)
-    # Behind all features come all targets, so these wait in a temporary file.
-    with place as written, tempfile.TemporaryFile(dir=out.parent) as targets:
+    with _atomic_folder(out) as written:
         rows = None
         if schema.person is not None:
             persons = persons_of(source, schema, report, progress_bar="persons" if progress_bar else None)
             rows = rows_of_persons(persons, schema.max_rows, key=key)
-        how = source, layout, report, rows, "records" if progress_bar else None
-        facts = _facts(layout, report)
-        if shards is None:
-            shape = len(layout.feature_names), schema.target is not None, schema.max_rows
-            start, facts["padding"] = find_start(*shape, METADATA, facts, ALIGNMENT)
-            arrays = _encode(written, targets, start, *how)
-            written.seek(0)
-            x, y, mask = arrays["x"], arrays.get("y"), arrays.get("mask")
-            if frame(x, y, mask, METADATA, facts, written) != start:
-                raise AssertionError("the length of an Arrow file's head depends on the number of its records")
+        bar = "records" if progress_bar else None
+        if shards == 1:
+            arrays, lengths = _encode(written, source, layout, report, rows, bar), None
+            for name in arrays:
+                (written / name).rename(written / _file_of(name, 0))
         else:
-            with tempfile.TemporaryFile(dir=out.parent) as features:
-                arrays = _encode(features, targets, 0, *how)
-                write_shards(written, arrays, facts, shards, progress_bar=progress_bar)
-    return _opened(out, None, shards is not None and shards > 1, progress_bar)
-
-
-@contextmanager
-def _atomic(out: Path) -> Iterator[BinaryIO]:
-    """Open a file with permissions for its owner only, which gets its name at the end and is deleted on an error."""
-    partial = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        try:
-            descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-        except OSError as error:
-            raise DataError(f"{out} cannot be written ({error.strerror}): choose another place for it") from None
-        with os.fdopen(descriptor, "w+b") as file:
-            yield file
-        try:
-            partial.replace(out)
-        except OSError as error:
-            raise DataError(f"{out} cannot be written ({error.strerror}): choose another place for it") from None
-    finally:
-        with suppress(OSError):
-            partial.unlink()
+            with tempfile.TemporaryDirectory(dir=written) as whole:
+                arrays = _encode(Path(whole), source, layout, report, rows, bar)
+                lengths = write_shards(written, arrays, shards, progress_bar=progress_bar)
+        write_index(written, arrays, _facts(layout, report), lengths)
+    return _opened(_Folder(out), None, sharded=True, progress_bar=progress_bar)
 
 
 @contextmanager
@@ -184,60 +140,48 @@ def _atomic_folder(out: Path) -> Iterator[Path]:
 def open_records(
     path: Path | str, schema: Schema | None = None, *, mesh: Any = None, progress_bar: bool = False
 ) -> Records:
-    """Open the records that `convert` wrote, as views of a memory map: only what is used is read.
+    """Open the records that `convert` wrote, as views of a memory map: only what is used stays in memory.
 
-    On a CPU, a fit uses the features in place and reads the rows that it samples; it may copy the targets. The files of a folder
-    are compared with their hashes first, which reads each once.
+    On a CPU, a fit uses the features in place and reads the rows that it samples; it may copy the targets. The files are compared
+    with their hashes first, which reads each once.
 
-    With a mesh, be it of one device, the arrays of a folder are `ShardedArray`s for `run(..., mesh=)`, which maps and compares
-    the shards of this process's devices alone. The other ones need not be on this machine. Without a mesh a folder is copied to
-    memory.
+    With a mesh the arrays of several shards are `ShardedArray`s for `run(..., mesh=)`, which maps and compares the shards of this
+    process's devices alone. The other ones need not be on this machine. Without a mesh several shards are copied to memory.
 
     Args:
-        path: The file or the folder.
+        path: The folder.
         schema: The description that it must have been made with; None: any.
-        mesh: Devices along one axis, whose number divides that of the shards; None: all records are for this process. An Arrow
-            file is for all devices, with or without a mesh; but each of several devices copies its records to memory.
+        mesh: Devices along one axis, whose number divides that of the shards; None: all records are for this process. One shard
+            is for all devices, with or without a mesh; but each of several devices copies its records to memory.
         progress_bar: Show progress of comparing the hashes after two seconds.
 
     Raises:
         DataError: Nothing there, not `convert`'s, made with another description, or damaged, changed or mixed since.
         ValueError: The shards cannot be shared out among the devices.
     """
-    path = Path(path)
-    records = _opened(path, schema, mesh is not None, progress_bar)
-    if (folder := _index_of(path)) is not None:
-        folder.check_devices(mesh)
-    return records
-
-
-def _opened(path: Path, schema: Schema | None, sharded: bool, progress_bar: bool) -> Records:
-    """The records, those of a folder as `ShardedArray`s or whole."""
-    folder = _index_of(path)
-    facts, batch = _open(path) if folder is None else (folder.facts, cast(Any, None))
-    if facts is None:
+    folder = _index_of(Path(path))
+    if folder is None:
         raise DataError(
             f"{path} does not hold records that discreet has converted: check the path, or convert the table (again)"
         )
+    records = _opened(folder, schema, sharded=mesh is not None, progress_bar=progress_bar)
+    folder.check_devices(mesh)
+    return records
+
+
+def _opened(folder: "_Folder", schema: Schema | None, *, sharded: bool, progress_bar: bool) -> Records:
+    """The records, those of several shards as `ShardedArray`s or whole."""
+    facts = folder.facts
     made = _conversion(facts).schema
     if schema is not None:
-        _check_same(path, made, schema)
-    names, shapes = tuple(facts["feature_names"]), _shapes(made, len(facts["feature_names"]))
-
-    def values(name: str) -> Any:
-        shape, dtype = shapes[name]
-        if folder is not None:
-            array = ShardedArray(folder, name, shape, dtype, progress_bar)
-            return array if sharded else array.whole()
-        column = batch.column(name)
-        column = column.flatten() if pyarrow.types.is_fixed_size_list(column.type) else column
-        return column.to_numpy().view(dtype).reshape(batch.num_rows, *shape)
-
+        _check_same(folder.path, made, schema)
+    names = tuple(facts["feature_names"])
+    arrays: dict[str, Any] = {"y": None}
+    for name, (shape, dtype) in _shapes(made, len(names)).items():
+        array = ShardedArray(folder, name, shape, dtype, progress_bar)
+        arrays[name] = array if sharded and folder.shards > 1 else array.whole()
     return Records(
-        **{"y": None, **{name: values(name) for name in shapes}},
-        feature_names=names,
-        target_centre=facts["target_centre"],
-        target_scale=facts["target_scale"],
+        **arrays, feature_names=names, target_centre=facts["target_centre"], target_scale=facts["target_scale"]
     )
 
 
@@ -253,32 +197,20 @@ def _shapes(schema: Schema, width: int) -> dict[str, tuple[tuple[int, ...], np.d
 
 
 def conversion_of(path: Path | str) -> Conversion | None:
-    """Say how a file or a folder was made, if `convert` made it. No record is read.
+    """Say how a folder was made, if `convert` made it. No record is read.
 
     Returns:
-        None for any other file, and for none.
+        None for any other folder, for a file, and for none.
 
     Raises:
         DataError: The index of a folder is damaged.
     """
-    path = Path(path)
-    folder = _index_of(path)
-    facts = folder.facts if folder is not None else _open(path)[0] if path.suffix == ENDING else None
-    return None if facts is None else _conversion(facts)
+    folder = _index_of(Path(path))
+    return None if folder is None else _conversion(folder.facts)
 
 
 def _conversion(facts: dict[str, Any]) -> Conversion:
     return Conversion(schema_from_dict(tomllib.loads(facts["schema"])), OutOfBounds(facts["out_of_bounds"]))
-
-
-def _open(path: Path) -> tuple[dict[str, Any] | None, Any]:
-    """A file's metadata and its records; None if `convert` did not write it."""
-    try:
-        table = pyarrow.ipc.open_file(pyarrow.memory_map(str(path)))
-        facts = json.loads((table.schema.metadata or {})[METADATA])
-        return (facts, table.get_batch(0)) if "schema" in facts else (None, None)
-    except (*DAMAGED, KeyError, ValueError):
-        return None, None
 
 
 def _check_same(path: Path, made: Schema, asked: Schema) -> None:
@@ -292,89 +224,73 @@ def _check_same(path: Path, made: Schema, asked: Schema) -> None:
     )
     raise DataError(
         f"{path} was converted with another schema, which {what}: give the schema that it was converted with (or none, since "
-        "the file knows it), or convert the table again"
+        "the folder knows it), or convert the table again"
     )
 
 
 def _encode(
-    file: BinaryIO,
-    targets: BinaryIO,
-    start: int,
+    folder: Path,
     source: Any,
     layout: Layout,
     report: Report,
     rows: np.ndarray | None,
     progress_bar: str | None,
 ) -> dict[str, np.ndarray]:
-    """Write the features of all records into a file from `start` on, and the targets into another; returns maps of them."""
+    """Write the arrays of all records into files of a folder, each by its name; returns maps of them."""
 
     def encoded(table: pyarrow.Table) -> np.ndarray:
         matrix = np.zeros((table.num_rows, layout.width), np.float32)
         layout.fill(table, matrix, report)
         return matrix
 
-    width = len(layout.feature_names)
-    file.seek(start)
+    shapes, width = _shapes(layout.schema, len(layout.feature_names)), len(layout.feature_names)
+    for name in shapes:
+        (folder / name).touch(0o600)
     pieces = over_pieces(source, layout.schema, encoded, report, progress_bar=progress_bar)
-    kept = (
-        _append(file, targets, pieces, width, report)
-        if rows is None
-        else _place(file, targets, pieces, start, width, rows, report)
-    )
+    kept = _append(folder, pieces, width, report) if rows is None else _place(folder, pieces, width, rows, report)
     report.refuse()
-    file.flush()
-    targets.flush()
-    shapes = _shapes(layout.schema, width)
-    arrays: dict[str, np.ndarray] = {"x": np.memmap(file, "<f4", "r", start, (kept, *shapes["x"][0]))}
-    if "y" in shapes:
-        arrays["y"] = np.memmap(targets, "<f4", "r", 0, (kept, *shapes["y"][0]))
-    if rows is not None and "mask" in shapes:
-        arrays["mask"] = rows >= 0
-    return arrays
+    return {name: np.memmap(folder / name, dtype, "r", shape=(kept, *shape)) for name, (shape, dtype) in shapes.items()}
 
 
-def _append(file: BinaryIO, targets: BinaryIO, pieces: Iterator[np.ndarray], width: int, report: Report) -> int:
+def _append(folder: Path, pieces: Iterator[np.ndarray], width: int, report: Report) -> int:
     """Write each row as a record, in order; returns their number."""
     kept = 0
-    for matrix in pieces:
-        kept += len(matrix)
-        if not report.faults:
-            file.write(np.ascontiguousarray(matrix[:, :width]).data)
-            targets.write(np.ascontiguousarray(matrix[:, width:]).data)
+    with open(folder / "x", "r+b") as x, open(folder / "y", "r+b") if (folder / "y").exists() else nullcontext() as y:
+        for matrix in pieces:
+            kept += len(matrix)
+            if not report.faults:
+                x.write(np.ascontiguousarray(matrix[:, :width]).data)
+                if y is not None:
+                    y.write(np.ascontiguousarray(matrix[:, width:]).data)
     return kept
 
 
-def _place(
-    file: BinaryIO,
-    targets: BinaryIO,
-    pieces: Iterator[np.ndarray],
-    start: int,
-    width: int,
-    rows: np.ndarray,
-    report: Report,
-) -> int:
+def _place(folder: Path, pieces: Iterator[np.ndarray], width: int, rows: np.ndarray, report: Report) -> int:
     """Write the rows of each person, as `rows_of_persons` numbers them, into the person's place; returns the persons' number."""
     used = rows.ravel() >= 0
     order = np.argsort(rows.ravel()[used])
     numbers, places = rows.ravel()[used][order], np.flatnonzero(used)[order]
-    x = np.memmap(file, np.float32, "r+", start, (rows.size, width))
-    y = np.memmap(targets, np.float32, "r+", 0, (rows.size, 1))
+    x = np.memmap(folder / "x", np.float32, "r+", shape=(rows.size, width))
+    y = np.memmap(folder / "y", np.float32, "r+", shape=rows.size) if (folder / "y").exists() else None
     row = 0
     for matrix in pieces:
         here = slice(*np.searchsorted(numbers, (row, row + len(matrix))))
         if not report.faults:
             found = matrix[numbers[here] - row]
             x[places[here]] = found[:, :width]
-            if found.shape[1] > width:
-                y[places[here], 0] = found[:, width]
+            if y is not None:
+                y[places[here]] = found[:, width]
         row += len(matrix)
     x.flush()
-    y.flush()
+    if y is not None:
+        y.flush()
+    if rows.shape[1] > 1:
+        used.tofile(folder / "mask")
     return len(rows)
 
 
 def _facts(layout: Layout, report: Report) -> dict[str, Any]:
-    """The file's metadata. Public."""
+    """The metadata of the index. Public."""
     centre, scale = layout.target_scaling
     return {
         "feature_names": layout.feature_names,
@@ -393,23 +309,17 @@ _PIECE = 1 << 26  # bytes of an array that go to shards at once
 
 
 def write_shards(
-    folder: Path, arrays: Mapping[str, np.ndarray], facts: dict[str, Any], shards: int, *, progress_bar: bool = False
-) -> None:
-    """Write the arrays of a whole table to shards in a folder that is there, each record to a random one; and the index, last."""
+    folder: Path, arrays: Mapping[str, np.ndarray], shards: int, *, progress_bar: bool = False
+) -> list[int]:
+    """Write the arrays of a whole table to shards, each record to a random one; returns the number of records of each."""
     count, lengths = len(arrays["x"]), np.zeros(shards, np.int64)
     sizes = [x.nbytes // count for x in arrays.values()]
-    digests = {_file_of(name, number): hashlib.sha256() for name in arrays for number in range(shards)}
-    for name in digests:
-        (folder / name).touch(0o600)
+    for name in arrays:
+        for number in range(shards):
+            (folder / _file_of(name, number)).touch(0o600)
     at_once = max(1, _PIECE // max(sizes))
-    with tqdm(
-        desc="shards",
-        total=count * sum(sizes),
-        unit="B",
-        unit_scale=True,
-        delay=2.0,
-        disable=None if progress_bar else True,
-    ) as bar:
+    hidden = None if progress_bar else True
+    with tqdm(desc="shards", total=count * sum(sizes), unit="B", unit_scale=True, delay=2.0, disable=hidden) as bar:
         for first in range(0, count, at_once):
             own = np.frombuffer(os.urandom(4 * min(at_once, count - first)), np.uint32) % np.uint32(shards)
             here = np.bincount(own, minlength=shards)
@@ -418,21 +328,37 @@ def write_shards(
                 rows = array[first : first + len(own)][order]
                 for number in np.flatnonzero(here).tolist():
                     content = rows[ends[number] - here[number] : ends[number]].reshape(-1).view(np.uint8).data
-                    digests[_file_of(name, number)].update(content)
                     with open(folder / _file_of(name, number), "ab") as file:
                         file.write(content)
                     bar.update(len(content))
             lengths += here
+    return lengths.tolist()
+
+
+def write_index(
+    folder: Path, arrays: Mapping[str, np.ndarray], facts: dict[str, Any], lengths: Sequence[int] | None = None
+) -> None:
+    """Write the index of a folder with shards of these lengths (None: one with all records), as its last file."""
+    count = len(arrays["x"])
+    lengths = [count] if lengths is None else list(lengths)
     index = {
         **facts,
         "num_records": count,
-        "lengths": lengths.tolist(),
-        "rows": _rows_of_shard(int(lengths.max()), sizes),
-        "sha256": {name: digest.hexdigest() for name, digest in digests.items()},
+        "lengths": lengths,
+        "rows": _rows_of_shard(max(lengths), [x.nbytes // count for x in arrays.values()]),
+        "sha256": {
+            name: _sha256(folder / name)
+            for name in (_file_of(array, number) for array in arrays for number in range(len(lengths)))
+        },
     }
     text = json.dumps({"what": FORMAT, "index": index, "digest": _digest_of(index)}, indent=1)
     (folder / INDEX).touch(0o600)
     (folder / INDEX).write_text(text, encoding="utf-8")
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _file_of(name: str, number: int) -> str:
@@ -470,7 +396,7 @@ class _Folder:
     """A folder of shards: its index, and files that are compared with it when they are first used.
 
     Attributes:
-        facts: The metadata that a file of records has, the number of records of each shard, and the hashes.
+        facts: The metadata of the conversion, the number of records of each shard, and the hashes.
         digest: Hash of the index, and so of all records.
     """
 
@@ -491,7 +417,7 @@ class _Folder:
         self._compared: dict[str, tuple[int, ...]] = {}
 
     def check_devices(self, mesh: Any) -> None:
-        """Refuse a mesh whose devices cannot have whole shards."""
+        """Refuse a mesh whose devices cannot have whole shards of several."""
         if mesh is None:
             return
         if not isinstance(getattr(mesh, "devices", None), np.ndarray):
@@ -499,7 +425,8 @@ class _Folder:
                 f"mesh is a {type(mesh).__name__}. Pass a mesh of one axis, as "
                 'jax.make_mesh((jax.device_count(),), ("records",)).'
             )
-        self.shards_of_device(mesh.devices.size)
+        if self.shards > 1:
+            self.shards_of_device(mesh.devices.size)
 
     def shards_of_device(self, devices: int) -> int:
         """The number of shards of each device."""
@@ -530,11 +457,6 @@ class _Folder:
                 raise DataError(f"{self.path / name} has another length than in the index: it is damaged. {again}")
             states[name] = state.st_ino, state.st_size, state.st_mtime_ns
         new = [name for name in names if self._compared.get(name) != states[name]]
-
-        def digest(name: str) -> str:
-            with open(self.path / name, "rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
-
         total = sum(states[name][1] for name in new)
         with (
             ThreadPoolExecutor(os.cpu_count()) as pool,
@@ -547,7 +469,7 @@ class _Folder:
                 disable=None if progress_bar else True,
             ) as bar,
         ):
-            for name, found in zip(new, pool.map(digest, new), strict=True):
+            for name, found in zip(new, pool.map(lambda name: _sha256(self.path / name), new), strict=True):
                 bar.update(states[name][1])
                 if found != self.facts["sha256"].get(name):
                     raise DataError(
@@ -658,89 +580,3 @@ class _Mapped:
                     found = system.mmap(place, length, mmap.PROT_READ, mmap.MAP_SHARED | fixed, file.fileno(), 0)
                 self.complete &= found == place
         self.__array_interface__ = {"version": 3, "shape": (size,), "typestr": "|u1", "data": (start, True)}
-
-
-# --- Arrow's head and tail, written around records that are in the file already -----------
-
-
-def frame(
-    x: np.ndarray, y: np.ndarray | None, mask: np.ndarray | None, name: bytes, facts: Mapping[str, Any], file: BinaryIO
-) -> int:
-    """Write an Arrow file of one batch around features that are in it already.
-
-    The head holds the number of records, so it can only be written once they are counted; its length is always the same.
-
-    Args:
-        x: Features, as they lie in the file.
-        y: Targets, which are written.
-        mask: True for the rows of a person; written.
-        name: Name of the facts in the file.
-        facts: Metadata to write with the records, as JSON.
-        file: The output file, at its beginning.
-
-    Returns:
-        Offset of the features.
-    """
-    buffer = pyarrow.py_buffer(x)
-    columns = {"x": _column(x, buffer)}
-    if y is not None:
-        columns["y"] = _column(y, pyarrow.py_buffer(y))
-    if mask is not None:
-        columns["mask"] = _column(mask.astype(np.uint8), pyarrow.py_buffer(mask.astype(np.uint8)))
-    schema = pyarrow.schema([(key, column.type) for key, column in columns.items()], {name: json.dumps(facts)})
-    around = _Around(file, buffer.address)
-    with pyarrow.PythonFile(around, "w") as sink, pyarrow.ipc.new_file(sink, schema) as writer:
-        writer.write_batch(pyarrow.record_batch(list(columns.values()), schema=schema))
-    assert around.start is not None
-    return around.start
-
-
-def _column(array: np.ndarray, buffer: pyarrow.Buffer) -> pyarrow.Array:
-    """One value a record, or one list of all its values, from a buffer that holds the array."""
-    values = pyarrow.Array.from_buffers(pyarrow.from_numpy_dtype(array.dtype), array.size, [None, buffer])
-    if array.ndim == 1:
-        return values
-    return pyarrow.FixedSizeListArray.from_arrays(values, int(np.prod(array.shape[1:])))
-
-
-def find_start(
-    width: int, has_target: bool, max_rows: int, name: bytes, facts: Mapping[str, Any], alignment: int
-) -> tuple[int, str]:
-    """Offset of the features, a multiple of `alignment`, and the blanks to add to the facts as "padding"."""
-    shape = (1,) if max_rows == 1 else (1, max_rows)
-    x, y = np.zeros((*shape, width), np.float32), np.zeros(shape, np.float32) if has_target else None
-    mask = np.zeros(shape, bool) if max_rows > 1 else None
-    for blanks in range(2 * alignment):
-        start = frame(x, y, mask, name, {**facts, "padding": " " * blanks}, io.BytesIO())
-        if start % alignment == 0:
-            return start, " " * blanks
-    raise AssertionError("blanks in an Arrow file's head do not move what follows")
-
-
-class _Around:
-    """A file for Arrow to write to, which skips the one buffer that is in it already."""
-
-    closed = False
-
-    def __init__(self, file: BinaryIO, address: int) -> None:
-        self.file = file
-        self.address = address
-        self.start: int | None = None
-
-    def write(self, data: Any) -> int:
-        """Write, or skip."""
-        if isinstance(data, pyarrow.Buffer) and data.address == self.address:
-            self.start = self.file.tell()
-            self.file.seek(data.size, io.SEEK_CUR)
-            return data.size
-        return self.file.write(data)
-
-    def tell(self) -> int:
-        """The position of the next byte."""
-        return self.file.tell()
-
-    def flush(self) -> None:
-        """Arrow calls it; the file is closed soon."""
-
-    def close(self) -> None:
-        """The owner of the file closes it."""
