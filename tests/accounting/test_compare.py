@@ -2,7 +2,6 @@
 
 import math
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -281,28 +280,3 @@ def test_other_events_are_refused(step):
 def test_fixed_size_batches_are_refused_under_the_other_relation():
     with pytest.raises(ValueError, match="no sound accounting for one record added or removed"):
         compare_accountants(Plan(fixed_size(1000, 20, 1.0), 3), 1e-5)
-
-
-def test_the_plot_has_a_line_for_each_accountant(tmp_path):
-    comparison = compare_accountants(Plan(dp_event.GaussianDpEvent(9.0), 20, REPLACE, slack=1e-5), 1e-4)
-    path = tmp_path / "accountants.png"
-    figure = comparison.plot(path)
-    assert path.read_bytes().startswith(b"\x89PNG")
-    (axes,) = figure.axes
-    _, labels = axes.get_legend_handles_labels()
-    assert labels == [row.name for row in comparison.rows]
-    lines = [line for line in axes.get_lines() if line.get_label() in labels]
-    for line, row in zip(lines, comparison.rows, strict=True):
-        x, y = np.asarray(line.get_xdata()), np.asarray(line.get_ydata())
-        assert (x[0], x[-1]) == (1, 20)
-        assert y[-1] == row.epsilon or (math.isnan(y[-1]) and row.epsilon == math.inf)
-    # Only the moments accountant of 2017 leaves the slack out, and is finite: at 20 steps no bound.
-    assert axes.get_legend().get_title().get_text() == "hollow: no upper bound"
-    # In grey: no two lines share stroke and marker.
-    assert len({(line.get_linestyle(), line.get_marker()) for line in lines}) == len(lines)
-
-
-def test_without_matplotlib_the_plot_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=r"discreet\[plot\]"):
-        compare_accountants(PLANS["Adult"], DELTA).plot()

@@ -1,16 +1,14 @@
 """Compare accountants on one plan, from basic composition to numerical accounting.
 
 The theorems that preceded numerical accounting come first, each with its conditions; then the first analysis of private Langevin
-dynamics, of 2015; then the table and the plot that compare them. Only figures labelled as upper bounds are upper bounds.
+dynamics, of 2015; then the table that compares them. Only figures labelled as upper bounds are upper bounds.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from dp_accounting.dp_event import (
@@ -22,14 +20,11 @@ from dp_accounting.dp_event import (
 )
 from numpy.typing import NDArray
 
-from discreet._validate import probability, require
+from discreet._validate import probability
 from discreet.accounting._events import Relation
 from discreet.accounting._pairs import GaussianCurve, smallest_epsilon
 from discreet.accounting._profile import DELTA_HINT, profile
 from discreet.accounting._risk import relation_name, upper
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Array = NDArray[np.floating[Any]]
 
@@ -287,16 +282,6 @@ def langevin_epsilon_2015(*, noise_multiplier: float, rate: float, num_steps: in
 
 PLD = "privacy loss distributions (PLD)"
 
-# Styles that distinguish the lines in grey: stroke, marker, shade.
-_STROKES = (
-    (":", "v", "0.55"),
-    ("-.", "s", "0.45"),
-    ("--", "^", "0.6"),
-    ((0, (5, 1)), "D", "0.25"),
-    ((0, (1, 1)), "p", "0.4"),
-    ("-", "o", "0.0"),
-)
-
 
 class Planned(Protocol):
     """The required interface of a plan."""
@@ -360,41 +345,6 @@ class AccountantComparison:
         lines[1:1] = [f"{'accountant':<{width}}  {'epsilon':>9}  note"]
         return "\n".join(lines)
 
-    def plot(self, path: str | Path | None = None) -> "Figure":
-        """Draw each accountant's epsilon against the number of steps, up to the plan's.
-
-        Hollow markers are not upper bounds. Needs matplotlib (`pip install 'discreet[plot]'`).
-
-        Args:
-            path: File for the picture, whose ending determines its format; by default it is not saved.
-
-        Returns:
-            The matplotlib figure.
-
-        Raises:
-            ImportError: Matplotlib is not installed.
-        """
-        require("matplotlib", extra="plot", what="AccountantComparison.plot")
-        from matplotlib.figure import Figure
-
-        counts = np.unique(np.geomspace(1, self._steps.count, 9).round().astype(int))
-        tables = [_accounts(dataclasses.replace(self._steps, count=int(n)), self.rows[0].delta) for n in counts]
-        figure = Figure(figsize=(7, 4.5), layout="constrained")
-        axes = figure.subplots()
-        hollow = False
-        for i, (stroke, marker, shade) in zip(range(len(self.rows)), _STROKES[-len(self.rows) :], strict=True):
-            epsilons = np.array([table[i].epsilon for table in tables])
-            shown = np.where(np.isfinite(epsilons) & (epsilons > 0), epsilons, np.nan)
-            axes.plot(counts, shown, linestyle=stroke, marker=marker, color=shade, label=self.rows[i].name)
-            unproved = ~np.array([table[i].upper_bound for table in tables])
-            axes.plot(counts[unproved], shown[unproved], marker, color=shade, markerfacecolor="white")
-            hollow |= bool(unproved.any())
-        axes.set(xscale="log", yscale="log", xlabel="number of steps", ylabel=f"ε at δ = {self.rows[0].delta:g}")
-        axes.legend(fontsize="small", title="hollow: no upper bound" if hollow else None)
-        if path is not None:
-            figure.savefig(path, dpi=150)
-        return figure
-
 
 def compare_accountants(plan: Planned, delta: float) -> AccountantComparison:
     """Compute the cost of a plan by each generation of accountants, and which of the figures are upper bounds.
@@ -417,7 +367,7 @@ def compare_accountants(plan: Planned, delta: float) -> AccountantComparison:
         delta: The delta of all the steps together; above 0 and below 1.
 
     Returns:
-        The comparison: `rows`, a table by `print`, a picture by `plot`.
+        The comparison: `rows`, and a table by `print`.
 
     Raises:
         ValueError: Delta is out of range, or the event is not made of equal Gaussian steps.

@@ -586,6 +586,9 @@ def _plain(number: Any, digits: int = 17) -> Any:
     return simple if simple.free_symbols else float(f"{float(simple):.{digits}g}")
 
 
+_GAUSSIAN = ("gaussian",)
+
+
 def _parts(event: DpEvent, count: Any = 1) -> dict[tuple, Any]:
     """The parts of a composition: Gaussian precision, and counts of other events by kind and numbers."""
     found: dict[tuple, Any] = {}
@@ -596,7 +599,7 @@ def _parts(event: DpEvent, count: Any = 1) -> dict[tuple, Any]:
     if isinstance(event, NoOpDpEvent):
         return {}
     if isinstance(event, GaussianDpEvent):
-        add(("gaussian",), count / event.noise_multiplier**2 if event.noise_multiplier else math.inf)
+        add(_GAUSSIAN, count / event.noise_multiplier**2 if event.noise_multiplier else math.inf)
     elif isinstance(event, SelfComposedDpEvent):
         for name, amount in _parts(event.event, count * event.count).items():
             add(name, amount)
@@ -633,7 +636,7 @@ def _worse(event: DpEvent, slack: float, expected: DpEvent, relation: Relation) 
     if not theirs:
         return bool(ours)
     # Gaussian against Gaussian needs no numbers: the larger precision reveals more.
-    if ours.keys() <= theirs.keys() == {("gaussian",)}:
+    if ours.keys() <= theirs.keys() == {_GAUSSIAN}:
         return sum(ours.values()) > sum(theirs.values()) * (1 + _TOLERANCE)
     proved, claimed = (profile(x, relation, slack=min(1.0, slack)) for x in (event, expected))
     pairs = [(float(proved.delta(x)), float(claimed.delta(x))) for x in _EPSILONS]
@@ -703,14 +706,5 @@ def _sensitivity(relation: Relation) -> int:
 
 def _precision(event: DpEvent) -> Any:
     """The inverse square of the joint noise multiplier of Gaussian releases; None if there are others."""
-    if isinstance(event, NoOpDpEvent):
-        return 0
-    if isinstance(event, GaussianDpEvent):
-        return 1 / event.noise_multiplier**2
-    if isinstance(event, SelfComposedDpEvent):
-        inner = _precision(event.event)
-        return None if inner is None else event.count * inner
-    if isinstance(event, ComposedDpEvent):
-        parts = [_precision(x) for x in event.events]
-        return None if any(x is None for x in parts) else sum(parts)
-    return None
+    parts = _parts(event)
+    return parts.get(_GAUSSIAN, 0) if parts.keys() <= {_GAUSSIAN} else None
