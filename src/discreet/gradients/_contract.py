@@ -576,9 +576,9 @@ def lost_within(rows: int) -> float:
 def lost_between(rows: int, chunk: int) -> float:
     """The share of C by which two float32 running sums over `rows` rows may differ by rounding alone.
 
-    Coordinates are added in one order. So each of m sums is off by at most 2^-24 of its norm, which is within C for each row of
-    the first chunks: together n (m - 1) / 2 + n for n rows, in each of the two tables. Over devices it is no more: each rounds
-    the sum of its own rows, as often as it has chunks, one of them perhaps not full.
+    Each of m sums is off by at most 2^-24 of its norm. For n rows, f in each chunk but the last one, the norms are within f C,
+    2 f C, ..., (m - 1) f C and n C. Since (m - 1) f < n, they add up to less than n (m / 2 + 1) C, in each of the two tables.
+    Over devices it is no more: each rounds the sum of its own rows, as often as it has chunks, one of them perhaps not full.
     """
     return (rows / (chunk - SPARE) + 3) * rows * 2.0**-24 * (1.0 + 2.0**-10)
 
