@@ -414,6 +414,15 @@ def _within_bins(bins: int) -> Float[np.ndarray, " bin"]:
     return (ones * below).sum(axis=1) / ones.sum(axis=1) / zeros.sum(axis=1)
 
 
+def _spread(rows: Float[np.ndarray, "*draw bin"]) -> Float[np.ndarray, "*draw bin"]:
+    """How far the rows of each bin may be taken to lie evenly in it, from 0 to 1.
+
+    It is 0 where its neighbours are empty, as ties leave them, and 1 where they have at least a quarter of its rows on average.
+    """
+    beside = np.concatenate([rows[..., 1:2], rows, rows[..., -2:-1]], axis=-1)
+    return np.clip(np.nan_to_num(2 * (beside[..., :-2] + beside[..., 2:]) / rows), 0.0, 1.0)
+
+
 def _figures(plan: ScorePlan, sums: Float[np.ndarray, "*draw sum"]) -> dict[str, np.ndarray]:
     """Every figure, of each vector of sums."""
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -434,7 +443,8 @@ def _figures(plan: ScorePlan, sums: Float[np.ndarray, "*draw sum"]) -> dict[str,
             found = {"accuracy": cells[..., 1].sum(axis=-1) / rows}
         else:
             half, zeros, ones = plan.bins // 2, cells[..., 0], cells[..., 1]
-            below = np.cumsum(zeros, axis=-1) - zeros * (1 - _within_bins(plan.bins))
+            within = 0.5 + _spread(zeros + ones) * (_within_bins(plan.bins) - 0.5)
+            below = np.cumsum(zeros, axis=-1) - zeros * (1 - within)
             area = (ones * below).sum(axis=-1) / zeros.sum(axis=-1) / ones.sum(axis=-1)
             found = {
                 "accuracy": (zeros[..., :half].sum(axis=-1) + ones[..., half:].sum(axis=-1)) / rows,
