@@ -19,14 +19,57 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 from urllib.parse import quote
 
 import numpy as np
 
-__all__ = ["Kinds", "read_archive", "replacing", "write_archive", "write_file"]
+try:
+    import fcntl
+except ImportError:
+    fcntl = None
+
+__all__ = ["Kinds", "exclusive", "read_archive", "replacing", "write_archive", "write_file"]
+
+_HELD: set[str] = set()
+
+
+@contextmanager
+def exclusive(folder: Path | str | None) -> Iterator[None]:
+    """Refuse a folder that another process uses; None: there is no folder, and nothing to refuse. This process may nest it.
+
+    The operating system ends the lock with the process, however it dies. File systems without locks refuse nobody.
+
+    Raises:
+        ValueError: Another process uses the folder.
+        OSError: The folder cannot be made.
+    """
+    place = "" if folder is None else os.path.realpath(folder)
+    if folder is None or fcntl is None or place in _HELD:
+        yield
+        return
+    made = not os.path.exists(place)
+    os.makedirs(place, mode=0o700, exist_ok=True)
+    handle = os.open(place, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(
+                    f"{folder} is in use: another process runs a fit with this checkpoint. Wait until it ends, or choose "
+                    "another folder for another fit."
+                ) from None
+        _HELD.add(place)
+        yield
+    finally:
+        _HELD.discard(place)
+        os.close(handle)
+        if made:
+            with suppress(OSError):  # Something was kept in it
+                os.rmdir(place)
 
 
 @contextmanager

@@ -12,7 +12,10 @@ import sys
 import time
 
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
+from numpyro.infer.autoguide import AutoNormal
 from typer.testing import CliRunner
 
 import discreet as dp
@@ -20,6 +23,7 @@ from discreet.cli import _run
 from discreet.cli._app import app
 from discreet.cli._terminal import settings
 from discreet.inference._loop import FILE, Checkpoint
+from discreet.storage import exclusive
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 RUN = CliRunner()
@@ -175,6 +179,44 @@ def test_a_ledger_that_is_spent_meanwhile_refuses(folder, monkeypatch):
     assert refused.exit_code == 2
     assert said(refused) == "Refused: The cap is 1.3"
     assert not dp.Ledger("survey.ledger").debits
+
+
+HOLD = """
+import time
+from discreet.storage import exclusive
+with exclusive("saved"):
+    print(flush=True)
+    time.sleep(99)
+"""
+
+
+def test_of_two_terminals_with_one_checkpoint_one_fits(folder, monkeypatch):
+    """The other is refused before it spends or keeps its command, and a process that was killed leaves no lock."""
+    with subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline()
+        refused = run(FIT, monkeypatch)
+        with pytest.raises(ValueError, match="saved is in use: another process"):
+            dpsvi_run(checkpoint="saved")
+        process.kill()
+    assert refused.exit_code == 2
+    assert "saved is in use: another process runs a fit with this checkpoint. Wait until" in said(refused)
+    assert list((folder / "saved").iterdir()) == []
+    assert dp.Ledger("survey.ledger").debits == []
+    with exclusive("saved"), exclusive(folder / "saved"):  # the command line and the fit that it runs
+        assert run(f"{FIT} --dry-run", monkeypatch).exit_code == 0
+    with exclusive("saved"):
+        pass
+
+
+def dpsvi_run(checkpoint):
+    def model(x):
+        mean = numpyro.sample("mean", dist.Normal())
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("x", dist.Normal(mean), obs=x)
+
+    plan = dp.PrivacyPlan(sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=1.0, num_steps=1, num_records=2)
+    dpsvi = dp.DPSVI(model, AutoNormal(model), numpyro.optim.Adam(0.1), plan=plan)
+    return dpsvi.run(dp.random.key(), np.zeros(2, np.float32), checkpoint=checkpoint)
 
 
 def test_another_fits_statement_is_not_replaced(folder, monkeypatch):

@@ -6,9 +6,11 @@ import functools
 import hashlib
 import json
 import math
+import re
 import secrets
 import shlex
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -189,7 +191,11 @@ def fit(asked: Asked) -> None:
             if _by_marginals(asked, described):
                 _count(asked, described, made)
                 return
-        fitted = _fit_records(asked, members, chosen, described, made, planned)
+        with ExitStack() as stack:
+            with members.together():
+                if members.first and not asked.dry_run:
+                    stack.enter_context(dp.storage.exclusive(asked.checkpoint))
+            fitted = _fit_records(asked, members, chosen, described, made, planned)
     if fitted is not None:
         fitted.leave()
 
@@ -648,7 +654,7 @@ def say_dry_run(asked: Asked, table: Table, plan: "dp.PrivacyPlan | dp.moments.M
     _say_dry_run(asked, table.schema, plan, epsilon, delta, facts, whom=whom)
     if asked.as_json:
         return
-    say_lines(f"Plan: {words}.")
+    say_lines(f"Plan: {re.sub('record', 'person', words) if table.schema.person else words}.")
     say_lines(f"Columns: {', '.join(names)}." + ("" if count is None else f" {count:,} parameters."))
     try:
         check_use(table, plan, goes_on=False, may_ask=False)
@@ -757,11 +763,10 @@ def complete_statement(
         kept = "one was" if schema.max_rows == 1 else f"at most {schema.max_rows} were"
         notes.append(
             f"Each person is one record: of the rows with the same '{schema.person}' {kept} used, by a secret order that "
-            "depends on nobody else's rows. The number of records is the number of persons. An identifier that is written in two "
-            "ways is two persons."
+            "depends on nobody else's rows. An identifier that is written in two ways is two persons."
         )
     if not counted:
-        notes.append("The number of records is a public figure that the user gave, not the file's count.")
+        notes.append(f"The number of {statement.noun}s is a public figure that the user gave, not the file's count.")
     if own is not None and own.preprocesses:
         notes.append(
             f"preprocess of {own.own.path.name} was called with each row by itself. That it keeps nothing from one call to the "

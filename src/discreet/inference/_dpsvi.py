@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,7 @@ from discreet.mechanisms import Shards, levels_for
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement, make_statement
 from discreet.sampling import PoissonSampling
+from discreet.storage import exclusive
 from discreet.verify import Certificate
 
 
@@ -526,8 +527,10 @@ class DPSVI:
             SpentError: The plan exceeds the ledger's remaining budget.
             TypeError, ValueError: Wrong input, before any budget is spent.
         """
-        with Processes(mesh) as processes:
+        with Processes(mesh) as processes, ExitStack() as stack:
             with processes.together():
+                if processes.first:
+                    stack.enter_context(exclusive(checkpoint))
                 check_provable(require_proof)
                 key, records = random.check_key(rng_key), take_apart(args, without_svi_words(kwargs), mesh)
                 if mesh is not None:
