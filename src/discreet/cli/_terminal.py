@@ -73,8 +73,10 @@ def interrupt_between_imports() -> None:
     waits, again = threading.Event(), threading.Event()
 
     def ask_again() -> None:
-        again.set()
-        signal.raise_signal(signal.SIGINT)
+        if waits.is_set():  # No second one has come
+            again.set()
+            # To the main thread, whose wait for the system another thread's signal would not end.
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         place = frame
