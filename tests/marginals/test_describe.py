@@ -265,7 +265,7 @@ def test_one_call_describes_a_table_and_pays_once(tmp_path) -> None:
     assert 1_900 < found.num_records.value < 2_100
     shown = " ".join(str(found).split())
     for words in (
-        "Records: ",
+        "Persons: ",
         "born (date, 1950-01-01 to 2000-12-31)",
         "smoker × region",
         "missing",

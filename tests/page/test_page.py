@@ -356,6 +356,19 @@ def test_a_description_of_every_kind_of_column() -> None:
             description_of(wrong)
 
 
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_page_counts_persons_where_they_are_the_unit(broken) -> None:
+    statement = statement_of().for_person("patient", 5)
+    statement = statement.with_violations("a reason") if broken else statement
+    text = Page(statement_page(statement, description=description_of(description_facts()))).text
+    assert "Persons: 1,234" in text
+    assert "shares of all persons" in text
+    assert "persons (public)" in text
+    assert "number of persons, N = 4000" in text
+    for words in ("Records: ", "records (public)", "number of records", "all records"):
+        assert words not in text, words
+
+
 def test_twins_of_every_kind_of_column() -> None:
     born = (datetime.date(2000, 1, 1), datetime.date(2000, 1, 4))
     schema = Schema(

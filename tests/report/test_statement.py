@@ -185,6 +185,10 @@ def test_the_unit_is_a_person_where_each_is_one_record(plan) -> None:
     assert "Several records of one person" not in text
     assert person.epsilon == record.epsilon
     assert "each person" in person.mechanism.lower()
+    assert "persons (public): 10,000" in text
+    assert f"The number of persons, N = {plan.num_records}" in text
+    assert "records (public)" not in text
+    assert "number of records" not in text.partition("Versions")[0]
     for words in ("relation_in_words", "meaning"):
         assert "one person" in getattr(person, words)
         assert "one record" not in getattr(person, words)

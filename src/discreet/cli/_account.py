@@ -103,7 +103,7 @@ LARGE_DELTA = 1e-3
 @refusing
 def explain(
     statement: Annotated[
-        Path | None, typer.Argument(help="A statement.json that a fit wrote.", show_default=False)
+        Path | None, typer.Argument(help="A statement.json that a fit wrote, or its folder.", show_default=False)
     ] = None,
     epsilon: Annotated[float | None, typer.Option(help="An ε, instead of a statement.")] = None,
     delta: Annotated[float | None, typer.Option(help="The δ that belongs to it.")] = None,
@@ -144,7 +144,8 @@ def _explain_statement(content: dict[str, Any], as_json: bool) -> None:
 
 
 def read_statement(path: Path) -> dict[str, Any]:
-    """The content of a statement file."""
+    """The content of a statement file, or of the one in a fit's folder."""
+    path = path / "statement.json" if path.is_dir() else path
     content = read_json(path, "give the statement.json that a fit wrote")
     if not isinstance(content, dict) or not str(content.get("format", "")).startswith("discreet privacy statement"):
         raise ValueError(f"{path} is not a discreet privacy statement: give the statement.json that a fit wrote")

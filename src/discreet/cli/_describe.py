@@ -16,7 +16,7 @@ from discreet.cli import _options as options
 from discreet.cli._fit import check_folder, check_whole, complete_statement, suggest_delta, warn_of_no_privacy
 from discreet.cli._options import REGRESSIONS, TWIN, choose_model
 from discreet.cli._report import write_picture
-from discreet.cli._run import PLAN_IS_SPENT, count_and_write, write_first
+from discreet.cli._run import PLAN_IS_SPENT, budget_line, count_and_write, write_first
 from discreet.cli._tables import Table, how_converted
 from discreet.cli._terminal import (
     folder_for_results,
@@ -108,8 +108,7 @@ def describe(
         say_json("describe", {**found[0].to_dict(), "files": [str(file) for file in files]})
         return
     say_text(str(found[0]))
-    say_lines(f"Spent: ε = {dp.accounting.upper(statement.epsilon)} at δ = {dp.accounting.upper(statement.delta)}.")
-    say_files(files)
+    _say_spent(statement, ledger, files)
 
 
 def _pair(text: str, schema: "dp.tables.Schema") -> tuple[str, str]:
@@ -214,7 +213,12 @@ def score(
     if as_json:
         say_json("score", {**content, "files": [str(file) for file in files]})
         return
+    _say_spent(statement, ledger, files)
+
+
+def _say_spent(statement: "dp.Statement", ledger: Path | None, files: list[Path]) -> None:
     say_lines(f"Spent: ε = {dp.accounting.upper(statement.epsilon)} at δ = {dp.accounting.upper(statement.delta)}.")
+    say_lines(f"Budget: {budget_line(ledger)}")
     say_files(files)
 
 

@@ -102,8 +102,8 @@ def run_file(path: Path, what: str) -> ModuleType:
     if not path.is_file():
         raise ValueError(f"the {what} {path} does not exist: check the path")
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise ValueError(f"the {what} {path} is no Python program: give a file that ends in .py")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

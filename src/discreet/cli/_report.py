@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import math
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -174,7 +175,13 @@ def plot(out: Path, result: "dp.DPSVIResult") -> list[Path]:
 def write_picture(file: Path, figure: "Figure") -> Path:
     """Draw a figure to a file, whose ending tells the format."""
     image = io.BytesIO()
-    figure.savefig(image, format=file.suffix.lstrip(".") or "png", dpi=120)
+    with warnings.catch_warnings(record=True) as lacking:
+        warnings.filterwarnings("always", message="Glyph")
+        figure.savefig(image, format=file.suffix.lstrip(".") or "png", dpi=120)
+    if lacking:
+        say_error(
+            f"{file} shows boxes in place of letters that matplotlib's font does not have. The other files have them."
+        )
     return write_file(file, image.getvalue())
 
 

@@ -271,7 +271,7 @@ class Fitted:
                 del ends[1:]
             interval = "" if self.why_not else f" ({'; without noise '.join(ends)})"
             say_lines(f"  {name}: {_best(row):.3g}{interval}")
-        if self.why_not and self.converged is not False:
+        if self.why_not:
             say_lines(NO_INTERVALS.format(self.why_not))
 
     def leave(self) -> None:
@@ -306,7 +306,7 @@ def say_price(what: str, statement: "dp.Statement", budget: str) -> None:
 def budget_line(ledger: Path | None) -> str:
     """The spent and remaining budget, in a sentence."""
     if ledger is None:
-        return "no --ledger keeps count. The ε of all fits of the same data add up."
+        return "no --ledger keeps count. The ε of all releases from the same data add up."
     book = dp.Ledger(ledger)
     gone, cap = book.spent, book.cap.epsilon
     shown, whole = dp.accounting.upper(gone), dp.accounting.upper(cap)

@@ -72,6 +72,9 @@ def suggest_clipping(
     from the prior, then the observed sites from the model. The suggestion is a quantile of the L2 norms of such
     records' gradients at the guide's initial parameters, in what `DPSVI` clips (`perturb="latents"`).
 
+    An observation that the model changes first, such as by padding, is redrawn for the model alone: where the guide reads it,
+    pass `make_up=`.
+
     It is a guess. Gradients change while a model is fitted, mostly they shrink, and real covariates are not standard
     normal. It is of use as `initial=` of an `AdaptiveClipping`, or to see the order of magnitude.
 

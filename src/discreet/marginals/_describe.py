@@ -236,17 +236,21 @@ class Description:
             columns[name] = Levels(x.labels, edges, *x.shares, axis)
         spent = f"ε = {upper(self.statement.epsilon)} at δ = {self.released.plan.delta:.3g}"
         records = _words(self.num_records, "{:,.0f}".format)
-        title = f"Records: {records}. Bars: shares; lines: intervals that hold with probability {self.level:g}. {spent}"
+        title = f"{self._unit}s: {records}. Bars: shares; lines: intervals that hold with probability {self.level:g}. {spent}"
         return plot_levels(columns, title=title, path=path)
+
+    @property
+    def _unit(self) -> str:
+        return self.statement.noun.capitalize()
 
     def __str__(self) -> str:
         """All but the slices of numbers and large two-way tables, for people."""
         parts = [
-            f"Records: {_words(self.num_records, '{:,.0f}'.format)}. Intervals hold with probability {self.level:g}."
+            f"{self._unit}s: {_words(self.num_records, '{:,.0f}'.format)}. Intervals hold with probability {self.level:g}."
         ]
         parts += [_column_text(name, x) for name, x in self.columns.items()]
         for (one, other), x in self.pairs.items():
-            heading = f"{one} × {other}, shares of all records"
+            heading = f"{one} × {other}, shares of all {self._unit.lower()}s"
             if x.shares.value.size > _SHOWN:
                 parts.append(f"{heading}\n  {x.shares.value.size:,} cells: see the JSON file.")
                 continue

@@ -109,7 +109,7 @@ def _histogram(place: int, name: str, x: Mapping[str, Any], bars: tuple[Bar, ...
         f"{name}: histogram",
         f"Shares of {len(bars)} slices, divided by their widths. The largest share is that of {most.label}: {most.share:.1f} %.",
         label,
-        "% of records per unit",
+        "share per unit (%)",
         (edges[0], edges[-1]),
         (0.0, max(*high, 1e-9) * 1.05),
         legend=(("strong", "share, in the band of its interval"),),

@@ -366,7 +366,7 @@ def statement_page(
         ],
         "contents": [(anchor, heading) for anchor, heading, there in contents if there],
         "budget": budget,
-        "plan": [(fact_name(name), value_words(value)) for name, value in statement.plan.items()],
+        "plan": [(fact_name(name, statement.noun), value_words(value)) for name, value in statement.plan.items()],
         "steps": steps_words(statement),
         "charts": charts,
         "verdict": verdict(course),

@@ -92,19 +92,19 @@ _KINDS = {
 
 _NAMES = {
     "num_steps": "steps",
-    "num_records": "records (public)",
+    "num_records": "{}s (public)",
     "slack": "distance of the random bits from exact ones (in δ)",
     "also": "also paid for",
 }
 
 
-def fact_name(name: str) -> str:
-    """The name of a number of the plan in texts.
+def fact_name(name: str, noun: str = "record") -> str:
+    """The name of a number of the plan in texts, where the unit of privacy is a record or a person.
 
-    >>> fact_name("num_steps"), fact_name("noise_multiplier")
-    ('steps', 'noise multiplier')
+    >>> fact_name("num_steps"), fact_name("noise_multiplier"), fact_name("num_records", "person")
+    ('steps', 'noise multiplier', 'persons (public)')
     """
-    return _NAMES.get(name, str(name).replace("_", " "))
+    return _NAMES.get(name, str(name).replace("_", " ")).format(noun)
 
 
 def value_words(value: Any) -> str:
@@ -153,7 +153,10 @@ def statement_text(statement: "Statement") -> str:
         ("What it means" if kept else "What it would have meant", wrapped(statement.meaning)),
         ("What left the data", bullets(statement.released)),
         ("What was done", paragraph(f"{statement.mechanism} {steps_words(statement)}")),
-        ("Plan", "\n".join(f"  {fact_name(name)}: {value_words(x)}" for name, x in statement.plan.items())),
+        (
+            "Plan",
+            "\n".join(f"  {fact_name(name, statement.noun)}: {value_words(x)}" for name, x in statement.plan.items()),
+        ),
         (
             f"Other pairs of δ and ε that {'hold' if kept else 'would have held'}",
             "\n".join(f"  δ = {point.delta:<8g} ε = {upper(point.epsilon)}" for point in statement.profile),
@@ -303,6 +306,8 @@ class Statement:
             relation_in_words=relation_words(relation, "person"),
             meaning=re.sub(r"\brecord\b", "person", self.meaning),
             mechanism=re.sub(r"\brecord(s?)\b", r"person\1", self.mechanism),
+            delta_chosen=self.delta_chosen.replace("number of records", "number of persons"),
+            public=tuple(re.sub("^([Tt]he number of) records, N", r"\1 persons, N", fact) for fact in self.public),
             not_covered=tuple(limit for limit in self.not_covered if limit != SEVERAL_RECORDS),
         )
 

@@ -131,7 +131,7 @@ def _complain(column: Column, outside: bool, fraction: bool, report: Report) -> 
     if outside and report.rule is OutOfBounds.REFUSE:
         report.faults.add(
             f"column '{column.name}' has values outside its public bounds {column.rule()}: widen the bounds if they were wrong, "
-            "or ask for clipping (out_of_bounds='clip', --out-of-bounds clip)"
+            "or ask for clipping (--out-of-bounds clip; in Python out_of_bounds='clip')"
         )
     if fraction:
         report.faults.add(

@@ -25,16 +25,17 @@ class DataError(ValueError):
 
 
 def all_faults(faults: Iterable[str]) -> str:
-    """Everything that is wrong, as one message. Columns with the same fault are named together."""
+    """Everything that is wrong, as one message: a fault with its columns once, and so a remedy with its faults."""
     together: dict[str, list[str]] = {}
     for fault in faults:
         found = re.fullmatch(r"column ('[^']*')((?::| holds | has ).*)", fault, re.DOTALL)
         together.setdefault(found[2] if found else fault, []).extend([found[1]] if found else [])
-    told = []
+    told: dict[str, list[str]] = {}
     for fault, names in together.items():
         others = f" (and likewise {', '.join(names[1:])})" if names[1:] else ""
-        told.append(f"column {names[0]}{others}{fault}" if names else fault)
-    return ". Also, ".join(told)
+        what, _, remedy = (f"column {names[0]}{others}{fault}" if names else fault).rpartition(": ")
+        told.setdefault(remedy, []).append(what)
+    return ". Also, ".join(": ".join(filter(None, (", and ".join(what), remedy))) for remedy, what in told.items())
 
 
 DEFAULT_MISSING_VALUES = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
