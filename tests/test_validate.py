@@ -69,7 +69,15 @@ def test_what_a_notebook_shows_says_what_print_says(tmp_path) -> None:
         records=1,
         mask=2,
     )
-    texts = [(plan, plan.explain()), (schema, schema.describe()[0]), (ledger, str(ledger).partition("\n")[2])]
+    scores = dp.scores.PrivateMetrics(
+        dp.scores.ScorePlan(classes=2, noise_multiplier=1.0, delta=1e-5), np.ones(41), statement
+    )
+    texts = [
+        (scores, str(scores)),
+        (plan, plan.explain()),
+        (schema, schema.describe()[0]),
+        (ledger, str(ledger).partition("\n")[2]),
+    ]
     for shown, text in [*texts, (statement, str(statement)), (certificate, str(certificate).partition("\n")[2])]:
         found = shown._repr_html_()
         assert "<script" not in found

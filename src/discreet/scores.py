@@ -36,7 +36,7 @@ from numpy.typing import ArrayLike
 
 from discreet import random
 from discreet._jax import one_process
-from discreet._validate import finite_or_none, integer, positive, probability, real
+from discreet._validate import finite_or_none, integer, notebook_html, positive, probability, real
 from discreet.accounting import (
     FINE_ORDERS,
     Planned,
@@ -591,6 +591,10 @@ class PrivateMetrics:
             false, true = self.roc()
             found["roc"] = {"false_positive_rate": false.tolist(), "true_positive_rate": true.tolist()}
         return {**found, "statement": self.statement.to_dict()}
+
+    def _repr_html_(self) -> str:
+        spent = f"ε = {upper(self.statement.epsilon)} at δ = {self.statement.delta:g}"
+        return notebook_html(f"Private scores: {spent}", str(self))
 
     def __str__(self) -> str:
         lines = [f"{'':<26}{'estimate':>10}   {f'{100 * self.level:g} % interval, these rows':<32}population"]
