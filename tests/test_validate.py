@@ -45,6 +45,31 @@ def test_the_error_says_name_value_rule_and_hint() -> None:
         _validate.probability("delta", 1.5, hint="Try 1e-6.")
 
 
+def test_no_error_quotes_a_key_or_records() -> None:
+    """Arguments in a wrong order: a key in the place of a number stood in the error with all its words."""
+    import jax
+    import pandas
+
+    import discreet as dp
+    from discreet.estimators import LogisticRegression
+
+    key, cells = dp.random.key(), np.full((3, 2), 7654321.0)
+    words = np.asarray(jax.random.key_data(key)).tolist()
+    table, labels = pandas.DataFrame(cells), np.full(3, 7654321)
+    checks: list[Callable[[Any], Any]] = [
+        *(check for check, _, _ in CASES),
+        lambda x: _validate.choice("a", x, ("b", "c")),
+        dp.PoissonSampling,
+        dp.FixedSizeSampling,
+        lambda x: LogisticRegression(classes=x, bounds=(0, 1)).fit(np.zeros((3, 1)), [0, 1, 0]),
+    ]
+    for check in checks:
+        for value in (key, cells, table, labels):
+            with pytest.raises((ValueError, TypeError)) as error:
+                check(value)
+            assert not [x for x in (*words, 7654321) if str(x) in str(error.value)]
+
+
 def test_what_a_notebook_shows_says_what_print_says(tmp_path) -> None:
     """Folded text without a script; a name of a column or data set cannot become a tag."""
     import html

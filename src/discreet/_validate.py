@@ -110,9 +110,16 @@ def finite_or_none(value: Any) -> Any:
     return value
 
 
+def shown(value: Any) -> str:
+    """A value as an error may quote it: of an array or a data frame, which may be a key or hold records, only the type."""
+    shape = getattr(value, "shape", None)
+    scalar = shape is None or (type(value).__module__ == "numpy" and shape == ())
+    return repr(value) if scalar else f"of type {type(value).__name__} and shape {shape}"
+
+
 def refuse(name: str, value: Any, must: str, hint: str = "") -> NoReturn:
     """Raise the `ValueError` that all checks raise."""
-    raise ValueError(f"{name} is {value!r}; it must be {must}.{' ' + hint if hint else ''}")
+    raise ValueError(f"{name} is {shown(value)}; it must be {must}.{' ' + hint if hint else ''}")
 
 
 def require(package: str, *, extra: str, what: str) -> None:

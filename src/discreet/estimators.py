@@ -26,7 +26,7 @@ from jaxtyping import Float
 from scipy.special import expit, softmax
 
 from discreet import random
-from discreet._validate import integer, positive, require
+from discreet._validate import integer, positive, require, shown
 from discreet.clipping import AdaptiveClipping
 from discreet.inference import DPSVI, DPSVIResult
 from discreet.ledger import Ledger
@@ -698,7 +698,7 @@ def _sorted_labels(classes: Any) -> np.ndarray:
         or len(np.unique(labels)) < max(2, len(labels))
     ):
         raise ValueError(
-            f"classes is {classes!r}; give the public labels that y may hold: two or more different numbers or texts, such as "
-            'classes=("no", "yes").'
+            f"classes is {shown(classes)}; give the public labels that y may hold: two or more different numbers or texts, such "
+            'as classes=("no", "yes").'
         )
     return np.unique(labels)

@@ -33,7 +33,7 @@ from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Bool, Int32, UInt32
 
 from discreet._jax import can_make_one_kernel, one_kernel
-from discreet._validate import is_integer
+from discreet._validate import is_integer, shown
 
 MAX_RECORDS = 2**31 - 1
 
@@ -42,7 +42,7 @@ def check_count(value: Any, name: str) -> int:
     """Check that a value is an integer (else a TypeError) from 1 to 2^31 - 1 (else a ValueError), and return it as an int."""
     if not is_integer(value):
         raise TypeError(
-            f"{name} must be an integer, but is {value!r} of type {type(value).__name__}. "
+            f"{name} must be an integer, but is {shown(value)}. "
             f"It counts records: pass a plain int, such as len(table)."
         )
     count = int(value)

@@ -26,7 +26,7 @@ from jax import lax
 from jax import numpy as jnp
 from jaxtyping import Array, Bool, Int32, UInt32
 
-from discreet._validate import is_real
+from discreet._validate import is_real, shown
 from discreet.accounting import Relation, relation_name
 from discreet.sampling._draws import (
     SIZE_BITS,
@@ -326,7 +326,7 @@ class PoissonSampling(Sampling):
     def __post_init__(self) -> None:
         if not is_real(self.rate):
             raise TypeError(
-                f"The sampling rate must be a real number, but is {self.rate!r} of type {type(self.rate).__name__}. "
+                f"The sampling rate must be a real number, but is {shown(self.rate)}. "
                 f"Pass the probability that a record enters a batch, such as PoissonSampling(rate=0.01)."
             )
         rate = float(self.rate)
