@@ -8,6 +8,7 @@ run. A file is written beside its place and renamed, so that a process that dies
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import enum
 import io
 import json
@@ -138,8 +139,8 @@ def write_archive(
         path: The file; one that is there is replaced.
         what: Description of the content, in a few words, as for `read_archive`.
         version: Version of the content's format.
-        content: None, Booleans, numbers, texts, lists, tuples, mappings from texts, NumPy arrays of numbers, and objects of
-            `kinds`, nested at will.
+        content: None, Booleans, numbers, texts, dates, lists, tuples, mappings from texts, NumPy arrays of numbers, and
+            objects of `kinds`, nested at will.
         kinds: As in `read_archive`.
         private: Permit only the owner to read it.
 
@@ -225,6 +226,8 @@ def _to_json(value: Any, place: str, kinds: Kinds, arrays: dict[str, np.ndarray]
         return int(value)
     if isinstance(value, numbers.Real):
         return float(value) if math.isfinite(value) else {"number": str(float(value))}
+    if type(value) is datetime.date:
+        return {"date": value.isoformat()}
     if isinstance(value, np.ndarray):
         return {"array": _keep(value, place, arrays)}
     if type(value) is list:
@@ -260,6 +263,8 @@ def _from_json(value: Any, kinds: Kinds, members: dict[str, bytes]) -> Any:
     match tag:
         case "number":
             return _NUMBERS[inner]
+        case "date":
+            return datetime.date.fromisoformat(inner)
         case "tuple":
             return tuple(of(part) for part in inner)
         case "dict":

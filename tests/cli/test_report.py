@@ -172,7 +172,7 @@ def test_a_summary_of_another_statement_or_a_damaged_one(fit: Path) -> None:
 
 def test_a_page_without_a_guarantee_says_so_twice(twin_fit: Path) -> None:
     broken = make_statement(PLAN, steps_completed=4, reproducible=True)
-    for name in ("twin.json", "twin.result"):
+    for name in ("twin.model", "twin.result"):
         (twin_fit / name).unlink()
     (twin_fit / "statement.json").write_text(broken.to_json())
     outcome = report(twin_fit)

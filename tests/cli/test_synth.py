@@ -20,6 +20,7 @@ from discreet.cli._options import choose_model
 from discreet.inference import DPSVI, load_result
 from discreet.models import MixtureOfProducts
 from discreet.report import make_statement
+from discreet.storage import write_archive
 from discreet.synthetic import _draw, read_fitted, synthesize
 from discreet.tables import Column, Kind, Missing, Schema, encode, read_table, schema_from_toml, schema_to_toml
 
@@ -182,7 +183,7 @@ def test_what_cannot_be_drawn_is_refused(fit: Path, tmp_path: Path) -> None:
     refused(synth(fit, "--twins", 1_001, *out), "--twins is 1001")
     refused(synth(fit, "--format", "xlsx", *out), "'xlsx' is not one of 'csv', 'parquet'")
     refused(synth(tmp_path / "absent", *out), "absent is not a folder", "discreet fit --model twin")
-    refused(synth(tmp_path, *out), "has no twin.json", "--model twin")
+    refused(synth(tmp_path, *out), "has no twin.model", "--model twin")
     (tmp_path / "file").write_text("")
     refused(synth(fit, "--out", tmp_path / "file"), "is a file")
     no_word = Schema(columns=SCHEMA.columns, missing_values=(), person="patient")
@@ -193,27 +194,27 @@ def test_what_cannot_be_drawn_is_refused(fit: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def _edit(old: str, new: str):
-    def edit(path: Path) -> None:
-        text = path.read_text()
-        assert old in text
-        path.write_text(text.replace(old, new))
+def _written(**changes):
+    def write(path: Path) -> None:
+        model = dataclasses.replace(read_fitted(path.parent).model, **changes)
+        write_archive(path, _draw._WHAT, _draw._VERSION, model, _draw._KINDS)
 
-    return edit
+    return write
 
 
 @pytest.mark.parametrize(
     ("name", "edit", "words"),
     [
-        (_draw.SCHEMA, _edit("1000.0", "2000.0"), "is not the schema of the fit"),
-        (_draw.SCHEMA, _edit('"high"', '"top"'), "is not the schema of the fit"),
-        (_draw.SCHEMA, _edit('kind = "real"', 'kind = "reel"'), "choose one of"),
-        (_draw.SCHEMA, Path.unlink, "cannot be read"),
-        (_draw.MODEL, _edit('"components": 2', '"components": 3'), "does not fit twin.json and twin.schema.toml"),
-        (_draw.MODEL, _edit('"components": 2', '"components": true'), "twin.json is damaged"),
-        (_draw.MODEL, _edit('"slices": 4', '"slices": 100001'), "twin.json is damaged"),
-        (_draw.MODEL, _edit("version 1", "version 2"), "written by a newer version"),
-        (_draw.MODEL, _edit("{", "["), "twin.json is damaged"),
+        (
+            _draw.MODEL,
+            lambda path: path.write_bytes(path.read_bytes().replace(b'"high"', b'"hugh"')),
+            "twin.model is damaged",
+        ),
+        (_draw.MODEL, _written(components=3), "does not fit twin.model"),
+        (_draw.MODEL, _written(slices=100_001), "twin.model is damaged"),
+        (_draw.MODEL, lambda path: write_archive(path, "model of a table", 2, None, ()), "written by a newer discreet"),
+        (_draw.MODEL, lambda path: write_archive(path, "model of a table", 1, "another", ()), "twin.model is damaged"),
+        (_draw.MODEL, lambda path: path.write_text("{}"), "is no model of a table"),
         (_draw.RESULT, lambda path: path.write_bytes(path.read_bytes()[:-9]), "only a part of one"),
         (_draw.RESULT, Path.unlink, "cannot be read"),
     ],
@@ -259,7 +260,7 @@ def test_from_a_table_to_twins(table: Path, monkeypatch: pytest.MonkeyPatch, qui
     assert outcome.exit_code == 0, outcome.stderr
     out = table.parent / "fit"
     names = {path.name for path in out.iterdir()}
-    written = {"statement.json", "statement.txt", "report.html", "twin.result", "twin.schema.toml", "twin.json"}
+    written = {"statement.json", "statement.txt", "report.html", "twin.result", "twin.model"}
     assert names - {"fit.png"} == written
     assert names <= set(_report.FILES)
     assert f"discreetsynth{out}" in "".join(outcome.stdout.split())

@@ -106,8 +106,8 @@ def test_a_fit_is_saved_and_read(fit, tmp_path) -> None:
     assert read.num_records == result.num_records
     assert read.statement == result.statement
     assert "too narrow" in str(read.statement)
-    with pytest.raises(ValueError, match=r"twin\.json"):
-        load_marginals_result(tmp_path / "twin.json")
+    with pytest.raises(ValueError, match=r"twin\.model"):
+        load_marginals_result(tmp_path / "twin.model")
     write_fitted(tmp_path, result, dp.models.MixtureOfProducts(model.schema, components=3, slices=32))
     with pytest.raises(ValueError, match="names or shapes"):
         read_fitted(tmp_path)

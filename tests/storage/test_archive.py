@@ -1,6 +1,7 @@
 """Values come back from a file to the bit; whatever else is in one is refused, and nothing is run."""
 
 import dataclasses
+import datetime
 import enum
 import io
 import json
@@ -33,6 +34,7 @@ KINDS = (Colour, Point)
 CONTENT = {
     "numbers": (1, 0.1, float("inf"), -float("inf"), 2**70, True, None),
     "lists": [[], (), {}, ["a", ("b",)]],
+    "days": (datetime.date(1, 1, 1), datetime.date(1987, 6, 5)),
     "names": {"a/b": np.arange(3), "../ü\n": np.float32([[1.5, np.nan]]), "": np.zeros((0, 2), bool)},
     "single": np.array(7, np.int8),
     "turned": np.asfortranarray(np.arange(6.0).reshape(2, 3)),

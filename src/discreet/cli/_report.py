@@ -36,9 +36,8 @@ FILES = (
     "summary.json",
     "fit.png",
     COUNTS,
-    "twin.json",
+    "twin.model",
     "twin.result",
-    "twin.schema.toml",
     "model.json",
     "report.html",
 )
@@ -262,7 +261,7 @@ def write_page(
     shown: dict[str, Any] = {}
     if (fitted / "description.json").is_file():
         shown = _of_description(fitted, content)
-    elif (fitted / "twin.json").is_file():
+    elif (fitted / "twin.model").is_file():
         shown = _of_twins(fitted, content)
     elif (fitted / "summary.json").is_file():
         shown = _of_summary(fitted, statement)

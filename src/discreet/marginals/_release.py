@@ -25,7 +25,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,7 +52,7 @@ from discreet.mechanisms import (
 from discreet.models import Levels
 from discreet.report import ProfilePoint, Statement, make_release_statement
 from discreet.storage import read_archive, write_archive
-from discreet.tables import OutOfBounds, Report, Schema, schema_from_dict, schema_to_toml
+from discreet.tables import PARTS_OF_SCHEMA, OutOfBounds, Report, Schema
 from discreet.verify import Certificate, certify
 
 MOST_CELLS = 2**26
@@ -420,15 +419,16 @@ class Marginals:
 
     def save(self, path: Path | str) -> Path:
         """Write the counts, their plan and statement into one file, for `load_marginals`. Errors as `storage.write_archive`."""
-        plan = {field.name: getattr(self.plan, field.name) for field in dataclasses.fields(self.plan)}
-        plan |= {"schema": schema_to_toml(self.plan.schema), "relation": self.plan.relation.name}
-        content = {"plan": plan, "counts": self.counts, "statement": self.statement}
-        return write_archive(path, METHOD, _VERSION, content, (Statement, ProfilePoint))
+        content = {"plan": self.plan, "counts": self.counts, "statement": self.statement}
+        return write_archive(path, METHOD, _VERSION, content, _KINDS)
 
     def __repr__(self) -> str:
         """Short, without the counts."""
         spent = f"epsilon={self.statement.epsilon:.4g} at delta={self.plan.delta:.3g}"
         return f"Marginals({len(self.plan.tables)} tables, about {self.num_records:,.0f} records, {spent})"
+
+
+_KINDS = (MarginalsPlan, Relation, Statement, ProfilePoint, *PARTS_OF_SCHEMA)
 
 
 def load_marginals(path: Path | str) -> Marginals:
@@ -437,18 +437,15 @@ def load_marginals(path: Path | str) -> Marginals:
     Raises:
         ValueError: The file is absent, damaged or something else.
     """
-    found = read_archive(path, METHOD, _VERSION, (Statement, ProfilePoint))
+    found = read_archive(path, METHOD, _VERSION, _KINDS)
     try:
-        plan = found["plan"]
-        plan |= {"schema": schema_from_dict(tomllib.loads(plan["schema"])), "relation": Relation[plan["relation"]]}
-        released = Marginals(MarginalsPlan(**plan), found["counts"], found["statement"])
-        whole = isinstance(released.statement, Statement) and released.counts.shape == (sum(released.plan.cells),)
-        if not whole or not np.isfinite(released.counts).all():
-            raise ValueError
-    except (AttributeError, LookupError, TypeError, ValueError):
-        raise ValueError(
-            f"{path} is damaged, or was not written by discreet: it does not hold what {METHOD} are"
-        ) from None
+        released = Marginals(**found)
+        whole = isinstance(released.plan, MarginalsPlan) and isinstance(released.statement, Statement)
+        whole = whole and released.counts.shape == (sum(released.plan.cells),) and np.isfinite(released.counts).all()
+    except (AttributeError, TypeError):
+        whole = False
+    if not whole:
+        raise ValueError(f"{path} is damaged, or was not written by discreet: it does not hold what {METHOD} are")
     return released
 
 

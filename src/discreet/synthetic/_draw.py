@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import csv
 import enum
-import hashlib
 import io
 import itertools
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -29,8 +27,8 @@ from discreet.inference import DPSVIResult, load_result
 from discreet.marginals import MarginalsResult, load_marginals_result
 from discreet.models import MixtureOfProducts
 from discreet.report import Statement
-from discreet.storage import replacing, write_file
-from discreet.tables import DataError, Missing, Schema, schema_from_toml, schema_to_toml
+from discreet.storage import read_archive, replacing, write_archive
+from discreet.tables import PARTS_OF_SCHEMA, Missing, Schema
 
 if TYPE_CHECKING:
     import pyarrow
@@ -302,8 +300,9 @@ def _for_csv(table: pyarrow.Table, schema: Schema, missing: str | None) -> pyarr
 # --- a fitted model of a table in a folder: all that twins need, and nothing of the table -
 
 
-RESULT, SCHEMA, MODEL = "twin.result", "twin.schema.toml", "twin.json"
-FORMAT = "discreet model of a table, version 1"
+RESULT, MODEL = "twin.result", "twin.model"
+_WHAT, _VERSION = "model of a table", 1
+_KINDS = (MixtureOfProducts, *PARTS_OF_SCHEMA)
 _MOST = 100_000
 
 
@@ -354,7 +353,7 @@ class Fitted(NamedTuple):
 
 
 def write_fitted(folder: Path | str, result: DPSVIResult | MarginalsResult, model: MixtureOfProducts) -> list[Path]:
-    """Write a fit of a mixture into a folder, as `discreet fit --model twin` does: the result, the schema and the settings.
+    """Write a fit of a mixture into a folder, as `discreet fit --model twin` does: the result, and the model with its schema.
 
     All of it is public or released, and covered by `result.statement`.
 
@@ -364,20 +363,9 @@ def write_fitted(folder: Path | str, result: DPSVIResult | MarginalsResult, mode
     Raises:
         OSError: One cannot be written.
     """
-    folder, schema = Path(folder), schema_to_toml(model.schema)
-    settings = {
-        "format": FORMAT,
-        "model": type(model).__name__,
-        "components": model.components,
-        "slices": model.slices,
-        "schema_sha256": _digest(schema),
-    }
-    return [
-        result.save(folder / RESULT),
-        write_file(folder / SCHEMA, schema),
-        # Last: if it exists, the others do.
-        write_file(folder / MODEL, json.dumps(settings, indent=2) + "\n"),
-    ]
+    folder = Path(folder)
+    # The model comes last: if it exists, the result does.
+    return [result.save(folder / RESULT), write_archive(folder / MODEL, _WHAT, _VERSION, model, _KINDS)]
 
 
 def read_fitted(folder: Path | str) -> Fitted:
@@ -388,19 +376,18 @@ def read_fitted(folder: Path | str) -> Fitted:
         `load_result(folder / "twin.result", model.model, model.guide(), placeholder=model.placeholder)`.)
 
     Raises:
-        ValueError: The folder is absent or holds no such fit, a file is damaged, or the schema is not that of the fit.
+        ValueError: The folder is absent or holds no such fit, or a file is damaged.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder: give the one that discreet fit --model twin wrote")
-    components, slices, digest = _settings(folder)
-    schema = schema_from_toml(folder / SCHEMA)
-    if _digest(schema_to_toml(schema)) != digest:
-        raise DataError(
-            f"{folder / SCHEMA} is not the schema of the fit: its columns, bounds or categories were changed since, so "
-            "the parameters would be misread. Restore the file that the fit wrote"
+    if not (folder / MODEL).is_file():
+        raise ValueError(
+            f"{folder} has no {MODEL}, so there is no fit to draw twins from: run discreet fit --model twin"
         )
-    model = MixtureOfProducts(schema, components=components, slices=slices)
+    model = read_archive(folder / MODEL, _WHAT, _VERSION, _KINDS)
+    if not isinstance(model, MixtureOfProducts) or model.slices > _MOST:
+        raise ValueError(f"{folder / MODEL} is damaged: restore the file that the fit wrote")
     result, latents = read_result(folder), _latents(model)
     if isinstance(result, MarginalsResult):
         values = result.latents
@@ -410,8 +397,8 @@ def read_fitted(folder: Path | str) -> Fitted:
         expected = {f"{name}_auto_{part}": shape for name, shape in latents.items() for part in ("loc", "scale")}
     if {name: np.shape(value) for name, value in values.items()} != expected:
         raise ValueError(
-            f"{folder / RESULT} does not fit {MODEL} and {SCHEMA} beside it: its parameters have other names or shapes. Restore "
-            "the files of one fit"
+            f"{folder / RESULT} does not fit {MODEL} beside it: its parameters have other names or shapes. Restore the files of "
+            "one fit"
         )
     if not all(np.isfinite(value).all() for value in values.values()):
         raise ValueError(
@@ -436,30 +423,3 @@ def read_result(folder: Path) -> DPSVIResult | MarginalsResult:
 def _latents(model: MixtureOfProducts) -> dict[str, tuple[int, ...]]:
     levels = sum(model.sizes)
     return {"component": (model.components,), "base": (levels,), "deviations": (model.components, levels)}
-
-
-def _settings(folder: Path) -> tuple[int, int, str]:
-    path = folder / MODEL
-    if not path.is_file():
-        raise ValueError(
-            f"{folder} has no {MODEL}, so there is no fit to draw twins from: run discreet fit --model twin"
-        )
-    try:
-        found: Any = json.loads(path.read_text(encoding="utf-8"))
-        form, name = found["format"], found["model"]
-        components, slices, digest = found["components"], found["slices"], str(found["schema_sha256"])
-        whole = all(type(x) is int and 0 < x <= _MOST for x in (components, slices))
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        raise ValueError(f"{path} is damaged: restore the file that the fit wrote") from None
-    if form != FORMAT or name != MixtureOfProducts.__name__:
-        raise ValueError(
-            f"{path} has format {form!r} and model {name!r}, which this version of discreet does not support: it was written by "
-            "a newer version, or by hand"
-        )
-    if not whole:
-        raise ValueError(f"{path} is damaged: restore the file that the fit wrote")
-    return components, slices, digest
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()

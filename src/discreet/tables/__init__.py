@@ -18,6 +18,7 @@ from discreet.tables._cells import rows_of_persons as rows_of_persons
 from discreet.tables._cells import to_steps as to_steps
 from discreet.tables._schema import DEFAULT_MISSING_VALUES as DEFAULT_MISSING_VALUES
 from discreet.tables._schema import EPOCH as EPOCH
+from discreet.tables._schema import PARTS_OF_SCHEMA as PARTS_OF_SCHEMA
 from discreet.tables._schema import ZERO_OR_ONE as ZERO_OR_ONE
 from discreet.tables._schema import Column as Column
 from discreet.tables._schema import CsvFormat as CsvFormat

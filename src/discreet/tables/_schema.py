@@ -360,3 +360,7 @@ class Schema:
             f"{column.name} ({column.kind}{', the target' if column.name == self.target else ''}): {column.rule()}"
             for column in self.columns
         )
+
+
+PARTS_OF_SCHEMA = (Schema, Column, CsvFormat, Kind, Missing)
+"""The classes of a schema's objects, for files that hold one (`storage`)."""
