@@ -423,9 +423,15 @@ def test_rows_are_alike_with_wider_vectors():
     subprocess.run(command, env=environment, check=True, timeout=600)
 
 
-@pytest.mark.parametrize("engine", [BookKeepingEngine(32), ReferenceEngine(32)], ids=["booked", "reference"])
-def test_a_row_that_is_no_number_in_a_spare_place_counts_all_the_same(engine):
+@pytest.mark.parametrize(
+    "engine",
+    [BookKeepingEngine(32), BookKeepingEngine(32, shuffled=True), ReferenceEngine(32)],
+    ids=["booked", "booked in blocks", "reference"],
+)
+def test_a_row_that_is_no_number_in_a_spare_place_counts_all_the_same(monkeypatch, engine):
     """A product is beyond float32, its sum with another is not: where the product is rounded first, it is infinite."""
+    monkeypatch.setattr(_bookkeeping, "_FEW", 0)
+    monkeypatch.setattr(_bookkeeping, "_BLOCK", 24)
     rows = np.zeros((3, 7), np.float32)
     rows[:2, 1:3] = (1e19, 1e37), (1.9e19, 5e36)
 

@@ -270,10 +270,9 @@ def weighted_sum(
     activations = activations.astype(leaf.dtype) if floats else activations
     if floats and activations.size < cotangents.size:
         # Bilinear, so the smaller of the two is scaled and written again.
-        activations, cotangents = _scaled(activations, factor), _kept(cotangents, factor)
+        activations = _scaled(activations, factor)
     else:
         cotangents = _scaled(cotangents, factor)
-        activations = _kept(activations, factor) if floats else activations
     weight = jax.eval_shape(use.view, leaf)
     if isinstance(use.layer, Rearranged):
         in_weight = _product_of_factors(use, use.layer, activations, cotangents)
@@ -304,9 +303,10 @@ def _scaled(rows: Array, factor: Float[Array, "record"]) -> Array:
     return jnp.where(factor > 0, rows * factor, 0)
 
 
-def _kept(rows: Array, factor: Float[Array, "record"]) -> Array:
-    """Zeros in rows without weight: a spare row may be no number, and zero times that is none."""
-    return jnp.where(factor.reshape(-1, *[1] * (rows.ndim - 1)) > 0, rows, 0)
+def _without_spare(rows: Array) -> Array:
+    """Zeros in spare rows: one of them may be no number, and zero times that is none."""
+    spare = is_spare(len(rows)).reshape(-1, *[1] * (rows.ndim - 1))
+    return jnp.where(spare, 0, rows) if jnp.issubdtype(rows.dtype, jnp.floating) else rows
 
 
 def _transposed(use: Use, layer: Linear, activations: Array, cotangents: Array, weight: jax.ShapeDtypeStruct) -> Array:
@@ -377,20 +377,26 @@ class BookKeepingEngine:
         )
 
         def weighted(rows: Any, keep: Bool[Array, "row"]) -> tuple[Any, Bool[Array, "row"]]:
-            return book.weighted(parameters, rows, keep, norm, channels)
+            made, finite = book.weighted(parameters, rows, keep, norm, channels)
+            numbers = [jnp.isfinite(x[-SPARE:]).all() for x in jax.tree.leaves(made[0])]
+            # A spare row is seldom no number, and writing all rows again takes 3 % of a step.
+            return ((~jnp.all(jnp.array(numbers))).astype(jnp.int32), made), finite
 
-        def finish(made: Any) -> Any:
+        def as_they_are(made: Any) -> Any:
             return book.clipped_sum(*made, blocks=blocks)
 
+        def without_spare(made: Any) -> Any:
+            return as_they_are((jax.tree.map(_without_spare, made[0]), *made[1:]))
+
         def chunk_sum(rows: Any, keep: Bool[Array, "row"]) -> tuple[Any, Bool[Array, "row"]]:
-            made, finite = weighted(rows, keep)
-            return finish(made), finite
+            made, finite = book.weighted(parameters, rows, keep, norm, channels)
+            return without_spare(made), finite
 
         positions = max([group.positions for groups in book.groups.values() for group in groups], default=1)
         parts = _MOST_CANCELLATION if positions > 1 else 1.0
         planned = 2 * self.capacity
         thin = blocks > 0 and lost_between(planned, chunk) <= MOST_LOST_BETWEEN
-        ways = (weighted, finish) if blocks > 1 else (chunk_sum, None)
+        ways = (weighted, (as_they_are, without_spare)) if blocks > 1 else (chunk_sum, ())
         gradient, loss, count = sum_by_chunks(ways[0], records, mask, chunk, thin=thin, finish=ways[1])
         rounding = rounding_of_sums(
             mask.shape[0], planned, chunk, blocks=blocks, thin=thin, positions=positions, parts=parts

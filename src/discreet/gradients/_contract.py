@@ -47,7 +47,7 @@ import functools
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -495,16 +495,17 @@ def sum_by_chunks(
     chunk: int,
     *,
     thin: bool = False,
-    finish: Callable[[Any], Any] | None = None,
+    finish: Sequence[Callable[[Any], Any]] = (),
 ) -> Any:
     """The sum over all rows that the mask keeps, in float64. One copy of `chunk_sum` is compiled, and nothing is selected away.
 
     Where a row is not finite, and in place of padding, a row that is finite stands and counts as zero; the chunk is then summed
     again. True rows of the mask come first; `chunk` is a multiple of `LANES`. The running sum is kept as float32 if `thin`.
-    `finish` makes the sum of what `chunk_sum` returns instead, in a branch: what it takes is written before.
+    With `finish`, `chunk_sum` returns a number and what this one of the functions makes the sum of, in a branch: what it takes is
+    written before.
     """
     size, filled = mask.shape[0], chunk - SPARE
-    lanes, summed = jnp.arange(chunk, dtype=jnp.int32), finish or (lambda sums: sums)
+    lanes = jnp.arange(chunk, dtype=jnp.int32)
     # Rows that count come first, so the last of them says how many there are.
     rows = jnp.max(jnp.where(mask, jnp.arange(1, size + 1, dtype=jnp.int32), 0))
 
@@ -513,14 +514,14 @@ def sum_by_chunks(
         return mask[jnp.minimum(positions, size - 1)] & (positions < size) & (lanes < filled)
 
     def added(total: Any, more: Any) -> Any:
-        more = summed(more)
         with double():
             return jax.tree.map(lambda x, y: (x.astype(jnp.float64) + y).astype(x.dtype), total, more)
 
     # Under `vmap` in a loop, not as a selection: that would be no branch.
     @jax.custom_batching.sequential_vmap
     def branch(good: Array, total: Any, more: Any) -> Any:
-        return jax.lax.cond(good, added, lambda x, _: x, total, more)
+        ways = [lambda total, made, way=way: added(total, way(made)) for way in finish]
+        return jax.lax.cond(good, lambda x, y: jax.lax.switch(y[0], ways, x, y[1]), lambda x, _: x, total, more)
 
     def attempt(carry: tuple[Array, Bool[Array, "row"], Any]) -> tuple[Array, Bool[Array, "row"], Any]:
         index, standing, total = carry
@@ -531,16 +532,17 @@ def sum_by_chunks(
         # A row that fails as a substitute, through rounding elsewhere in the batch, leaves as well: this comes to an end.
         fails = jnp.any(~standing & ~finite) & (lanes == substitute)
         left = standing & finite & ~fails
-        if finish is None:
+        if finish:
+            total = branch(good, total, more)
+        else:
             with double():
                 total = jax.tree.map(lambda x, y: jnp.where(good, y, x), total, added(total, more))
-        else:
-            total = branch(good, total, more)
         done = good | ~jnp.any(left)
         return index + done.astype(jnp.int32), jnp.where(done, kept(index + 1), left), total
 
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((chunk, *x.shape[1:]), x.dtype), (records, mask))
-    shapes = jax.eval_shape(lambda *rows: summed(chunk_sum(*rows)[0]), *one)
+    shapes, _ = jax.eval_shape(chunk_sum, *one)
+    shapes = jax.eval_shape(finish[0], shapes[1]) if finish else shapes
     with double():
         zero = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32 if thin else jnp.float64), shapes)
     start = jnp.zeros((), jnp.int32), kept(jnp.int32(0)), zero
