@@ -575,12 +575,18 @@ def compiled(lowered: Any, *, repeats: bool = False) -> Any:
 
 
 def rounds_like() -> str:
-    """The kind of device and XLA's flags, which determine rounding; for a CPU its model and vector instructions, too.
+    """All that lets one program give other numbers: kind of device, XLA's flags, JAX's options; of a CPU its instructions, too.
 
-    Flags that only say how many devices a CPU is, or where to write programs, are left out.
+    With another `jax_threefry_partitionable` the same keys draw other numbers, and no jaxpr shows it. Flags that only say how
+    many devices a CPU is, or where to write programs, are left out.
     """
     flags = re.findall(r"--(?!xla_force_host_platform_device_count|xla_dump)\S+", os.environ.get("XLA_FLAGS", ""))
-    kind = " ".join([jax.devices()[0].device_kind, *sorted(flags)])
+    named = re.compile("threefry|precision|optimiz|effort|fitting|remat_pass")
+    # Options that hold within a `with` are attributes, the others stand among the values alone.
+    options = [
+        f"{x}={getattr(jax.config, x, value)}" for x, value in sorted(jax.config.values.items()) if named.search(x)
+    ]
+    kind = " ".join([jax.devices()[0].device_kind, *sorted(flags), *options])
     cpu = Path("/proc/cpuinfo")
     if jax.default_backend() != "cpu" or not cpu.is_file():
         return f"{kind} {platform.machine()}"

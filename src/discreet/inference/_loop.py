@@ -135,7 +135,8 @@ class Checkpoint:
         names = {
             "plan": "another plan",
             "options": "other options or devices",
-            "program": "another model, guide or optimizer, another library version, other XLA_FLAGS or another kind of processor",
+            "program": "another model, guide or optimizer, another library version, other options of JAX or XLA, or another "
+            "kind of processor",
             "records": "other data",
         }
         for name, what in names.items():
