@@ -256,6 +256,12 @@ def test_from_a_table_to_twins(table: Path, monkeypatch: pytest.MonkeyPatch, qui
         person = f'person = {{column = "id", max_rows = {max_rows}}}'
         schema.write_text(schema.read_text().replace('person = "id"', person))
     monkeypatch.setattr(DPSVI.run, "__kwdefaults__", {**(DPSVI.run.__kwdefaults__ or {}), "require_proof": False})
+    words = [
+        word for word in fit_words(table, "--components", "1", "--steps", "5", "--epsilon", "9") if word != "--yes"
+    ]
+    outcome = RUN.invoke(app, words)
+    assert outcome.exit_code == 2
+    assert "one component are independent" in " ".join(outcome.stderr.split())
     outcome = RUN.invoke(app, fit_words(table, "--components", "2", "--steps", "5"))
     assert outcome.exit_code == 0, outcome.stderr
     out = table.parent / "fit"

@@ -605,12 +605,13 @@ def check_use(table: Table, plan: "dp.PrivacyPlan | dp.moments.MomentsPlan", *, 
 
     All gradients together are at most N C long, which leaves N C / P for each of P parameters. Less than the noise that is left
     in the mean of all steps, and no parameter can be told from noise. C cancels out. The sums of products of P - 1 features and a
-    constant likewise have eigenvalues of N / P on average at most.
+    constant likewise have eigenvalues of N / P on average at most. A mixture of one component passes, and has no relations.
     """
     by_moments = isinstance(plan, dp.moments.MomentsPlan)
     count = plan.num_features + 1 if by_moments else table.num_parameters
     noise = plan.stddevs[-1] if by_moments else plan.noise_multiplier / (plan.rate * math.sqrt(plan.num_steps))
-    if goes_on or not count or plan.num_records / count >= noise:
+    unrelated = table.whole is not None and table.whole.components == 1
+    if goes_on or not count or (plan.num_records / count >= noise and not unrelated):
         return
     unit = "persons" if table.schema.person else "records"
     signal = f"{plan.num_records / count:.2g}"
@@ -621,6 +622,11 @@ def check_use(table: Table, plan: "dp.PrivacyPlan | dp.moments.MomentsPlan", *, 
         f"and the noise that is left in the mean of all steps is {noise:.2g} C."
     )
     ways = "Use fewer columns or categories, a smaller model, a larger --epsilon, or more records; discreet plan tries settings."
+    if unrelated:
+        found = (
+            "Likely of no use: the columns of a twin with one component are independent, so no column predicts another."
+        )
+        ways = "Use --components 2 or more."
     if table.whole is not None and table.schema.max_rows > 1:
         # 1,675 persons with up to 5 rows at ε = 1: three components pass, but predict nothing (AUC 0.50); counts do (0.76).
         ways += " With max_rows = 1, a twin is fitted to noisy counts, which need fewer persons and keep relations of columns."
