@@ -136,11 +136,11 @@ def test_the_price_is_that_of_one_gaussian_in_closed_form() -> None:
     assert plan_for().stddev(("smoker",)) == plan_for().stddev(("age",)) / 2
 
 
-def test_pieces_files_and_arrays_give_the_same_counts(tmp_path, monkeypatch) -> None:
+def test_pieces_files_and_tables_give_the_same_counts(tmp_path, monkeypatch) -> None:
     plan, table = plan_for(tables=[("age",), ("smoker", "visits"), ("age", "visits", "smoker")]), people(4000)
     pyarrow.csv.write_csv(pyarrow.table(table), tmp_path / "people.csv")
     monkeypatch.setattr("discreet.tables._read.PIECE_BYTES", 10_000)
-    sources = [table, pyarrow.table(table), tmp_path / "people.csv", plan.levels.encode(table), people(30)]
+    sources = [table, pyarrow.table(table), tmp_path / "people.csv", people(30)]
     for source in sources:
         others, last = release_file._counted(source, plan, "refuse", None, 100)
         total = others + np.asarray(
@@ -211,15 +211,6 @@ def test_one_row_of_each_person_counts(tmp_path) -> None:
     assert found.statement.noun == "person"
 
 
-def test_arrays_of_levels_are_refused_where_records_are_persons() -> None:
-    """Fifty pieces of one row of ann, encoded one by one, would be fifty persons."""
-    plan = plan_for(dp.tables.Schema(columns=SCHEMA.columns, target="smoker", person="who"))
-    one = plan.levels.encode(people(1) | {"who": ["ann"]})
-    for levels in (np.concatenate([one] * 50), np.zeros((5000, 3), int)):
-        with pytest.raises(ValueError, match=r"does not say to whom each row belongs.*Pass the table itself"):
-            release_file._counted(levels, plan, "refuse", None, 9)
-
-
 def test_nothing_public_shows_the_number_of_records() -> None:
     plan = plan_for()
     first, second = (private_marginals(dp.random.key(), people(rows), plan) for rows in (2000, 2001))
@@ -269,8 +260,9 @@ def test_wrong_calls_are_refused() -> None:
     plan = plan_for()
     with pytest.raises(ValueError, match="made from a seed"):
         private_marginals(dp.random.key(1), people(10), plan)
-    with pytest.raises(ValueError, match="levels of the plan"):
-        private_marginals(dp.random.key(), np.full((3, 3), 9), plan)
+    # An array of levels does not say to whom each row belongs.
+    with pytest.raises(ValueError, match="a ndarray is no table"):
+        private_marginals(dp.random.key(), plan.levels.encode(people(9)), plan)
     key = dp.random.key()
     private_marginals(key, people(10), plan)
     with pytest.raises(ValueError, match="noise before"):

@@ -469,8 +469,7 @@ def private_marginals(
 
     Args:
         rng_key: `discreet.random.key()`, for this release alone.
-        table: A file, a pyarrow or pandas table, a dict of arrays; or, where the schema names no person column, levels as
-            `plan.levels.encode` makes them.
+        table: A file, a pyarrow or pandas table, or a dict of arrays.
         plan: The plan of the release.
         ledger: The table's budget, debited before the release.
         out_of_bounds: "refuse", or "clip": a number outside its bounds moves to the nearer one.
@@ -658,22 +657,6 @@ def _pieces(
     table: Any, plan: MarginalsPlan, out_of_bounds: str, person_key: bytes | None
 ) -> Iterator[Int[np.ndarray, "column row"]]:
     """The levels of some rows at a time; of each person one row."""
-    if isinstance(table, np.ndarray):
-        if plan.schema.person is not None:
-            raise ValueError(
-                f"the table is an array of levels, which does not say to whom each row belongs, and the schema's person "
-                f"column is {plan.schema.person!r}: several rows of a person would count. Pass the table itself, with "
-                "that column."
-            )
-        shape, sizes = table.shape, plan.levels.sizes
-        if table.dtype.kind not in "iu" or shape[1:] != (len(sizes),) or np.any((table < 0) | (table >= sizes)):
-            raise ValueError(
-                "the array does not have the levels of the plan's columns: make them by plan.levels.encode(table)"
-            )
-        kind = np.min_scalar_type(max(sizes) - 1)
-        for row in range(0, max(1, len(table)), _ROWS_AT_ONCE):
-            yield table[row : row + _ROWS_AT_ONCE].T.astype(kind)
-        return
     from discreet.tables import as_table, files_of, keep_one_row_a_person, over_pieces, persons_of
 
     table = files_of(table) or as_table(table)  # which can be read twice
