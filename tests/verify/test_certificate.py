@@ -143,6 +143,17 @@ def test_the_fingerprint_is_the_same_in_a_terminal(certificate, monkeypatch):
     assert fingerprint(certificate._program) == certificate.fingerprint
 
 
+def test_the_fingerprint_follows_the_keys_in_a_program():
+    """A checkpoint went on with a guide that captured another key: the same noise hid sums at other draws."""
+
+    def of(key):
+        moved = lambda xs, w: w + jax.random.normal(key)  # noqa: E731
+        return dp.certify(moved, X, jnp.ones(3), records=0).fingerprint
+
+    assert of(jax.random.key(0)) == of(jax.random.key(0))
+    assert len({of(jax.random.key(0)), of(jax.random.key(1)), of(dp.random.key()), of(dp.random.key())}) == 4
+
+
 def test_shapes_are_enough():
     shapes = jax.eval_shape(lambda: (W, X, Y, M, KEY))
     assert dp.certify(step, *shapes, records=(1, 2), mask=3).event == GaussianDpEvent(Z)

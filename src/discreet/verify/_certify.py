@@ -604,7 +604,7 @@ def _named(symbols: Sequence[str]) -> str:
 
 
 def fingerprint(program: ClosedJaxpr, given: Sequence[Any] = ()) -> str:
-    """SHA-256 of a program: its jaxpr as text, its constants, and the given values. The same in every process."""
+    """SHA-256 of a program: its jaxpr as text, its constants, keys included, and the given values. The same in every process."""
     digest = _digest(program).copy()
     for value in map(np.asarray, given):
         digest.update(constant_bytes(value))
@@ -617,7 +617,8 @@ def _digest(program: ClosedJaxpr) -> Any:
     text = re.sub(r"\b0x[0-9a-f]+", "0x", program.jaxpr.pretty_print(use_color=False))
     digest = hashlib.sha256(text.encode())
     for value in all_constants(program):
-        digest.update(constant_bytes(value))
+        # A hash tells nothing of a secret key, and a program with another key is another one.
+        digest.update(np.asarray(jax.random.key_data(value)).tobytes() if is_key(value) else constant_bytes(value))
     return digest
 
 
