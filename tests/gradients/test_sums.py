@@ -448,6 +448,39 @@ def test_a_row_that_is_no_number_in_a_spare_place_counts_all_the_same(monkeypatc
     np.testing.assert_allclose(sorted(lengths), [1.0, 2.0], rtol=1e-4)  # one is a number where a batch's rows are
 
 
+def test_a_spare_row_that_is_no_number_changes_no_bit_of_the_sum(monkeypatch):
+    """One record decides which of two branches sums a chunk: if they rounded otherwise, it would move every block."""
+    monkeypatch.setattr(_bookkeeping, "_FEW", 0)
+    monkeypatch.setattr(_bookkeeping, "_BLOCK", 48)
+    rng, switch, seen = np.random.default_rng(4), jax.lax.switch, []
+    weights = {
+        "in": rng.normal(size=(6, 50)),
+        "bias": np.zeros(50),
+        "out": rng.normal(size=(50, 1)),
+        "table": np.ones((3, 6)),
+    }
+    weights = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), weights)
+    rows = jnp.asarray(rng.normal(size=(160, 6)) * 10.0 ** rng.uniform(-3, 3, (160, 1)), jnp.float32)
+
+    def loss(p, r):
+        hidden = jnp.tanh((r + p["table"][(r[0] > 0).astype(int)]) @ p["in"] + p["bias"])
+        return jnp.sum((hidden @ p["out"] - r[0]) ** 2)
+
+    def total(turned):
+        def chosen(index, ways, *operands):
+            seen.append(len(ways))
+            return switch(jnp.where(index == turned, 0, 1), ways, *operands)
+
+        monkeypatch.setattr(jax.lax, "switch", chosen)
+        engine = BookKeepingEngine(160, shuffled=True)
+        return jax.jit(lambda *of: engine(loss, *of, 1.0, PLAIN).gradient)(weights, rows, jnp.arange(160) < 150)
+
+    usual, other = total(0), total(1)
+    assert seen
+    assert set(seen) == {2}
+    jax.tree.map(np.testing.assert_array_equal, usual, other)
+
+
 def nearly_orthogonal(rng, w, count):
     """Rows whose product with w is rounding and little else: another order of its sum has another sign."""
     rows = rng.normal(size=(count, len(w)))
