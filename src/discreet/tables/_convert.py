@@ -72,8 +72,8 @@ def convert(
     table, so shards of several conversions cannot be combined.
 
     These are the private records, so only their owner may read them, and you should delete them when they are no longer needed.
-    There is no person column. An earlier folder is replaced; if the table is refused, nothing is written. Converting takes twice
-    the folder's space for a while.
+    There is no person column. An earlier folder is replaced; if the table is refused, nothing is written. Several shards take
+    twice their space while they are written.
 
     Args:
         source: As in `read_table`.
