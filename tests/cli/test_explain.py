@@ -88,7 +88,7 @@ def test_a_statement_in_words_and_json(tmp_path) -> None:
     assert "NOT PRIVATE" not in outcome.stdout
     assert " ".join(str(PLAN.risk(1e-5)).split()) in " ".join(outcome.stdout.split())
     assert max(map(len, outcome.stdout.splitlines())) <= 88
-    facts = json.loads(RUN.invoke(app, ["explain", str(path), "--json"]).stdout)
+    facts = json.loads(RUN.invoke(app, ["explain", str(tmp_path), "--json"]).stdout)
     assert facts["epsilon"] == PLAN.epsilon(1e-5)
 
 

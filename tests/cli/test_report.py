@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import discreet as dp
 from discreet.cli import _run
 from discreet.cli._app import app
+from discreet.cli._report import write_picture
 from discreet.inference import Trace
 from discreet.report import make_statement
 from discreet.tables import schema_from_bounds
@@ -193,3 +194,11 @@ def test_wrong_input_is_refused(fit: Path, tmp_path: Path) -> None:
     refused(report(tmp_path / "empty"), "not JSON")
     (tmp_path / "empty" / "statement.json").write_text("{}")
     refused(report(tmp_path / "empty"), "not a discreet privacy statement")
+
+
+def test_a_picture_without_some_letters_says_so(tmp_path, capsys) -> None:
+    figure = dp.plots.new_figure(2, 2)
+    for text, lacks in (("Þórshöfn", False), ("\ue000", True)):
+        figure.suptitle(text)
+        write_picture(tmp_path / "a.png", figure)
+        assert ("a.png shows boxes" in capsys.readouterr().err) == lacks

@@ -36,9 +36,16 @@ def test_a_leak_is_shown_with_its_lines(step: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("absent.py", "does not exist"), ("step.py:other", "no function"), ("step.py:loss", "")]
+    ("name", "says"),
+    [
+        ("absent.py", "does not exist"),
+        ("notes.txt", "notes.txt is no Python program"),
+        ("step.py:other", "no function"),
+        ("step.py:loss", ""),
+    ],
 )
 def test_refusals(step: Path, name: str, says: str) -> None:
+    (step.parent / "notes.txt").write_text("")
     outcome = RUN.invoke(app, ["verify", str(step.parent / name)])
     assert outcome.exit_code == 2
     assert says in " ".join(outcome.stderr.split())

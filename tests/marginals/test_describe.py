@@ -337,6 +337,8 @@ def test_in_the_shell(tmp_path, monkeypatch) -> None:
     assert '<h2 id="table">The table</h2>' in page
     for share in facts["columns"]["smoker"]["shares"]["value"]:
         assert f">{100 * share:.1f} %<" in page
+    text = (tmp_path / "out/description.txt").read_text()
+    assert text.startswith("Records: ")
     again = run.invoke(app, words)
     assert again.exit_code == 2
     assert "--overwrite" in again.stderr

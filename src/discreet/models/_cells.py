@@ -68,8 +68,8 @@ def refuse_several_rows(schema: Schema) -> None:
     """Refuse a schema whose records have several rows: these models and counts need one row per record."""
     if schema.max_rows > 1:
         raise DataError(
-            f"the schema's person may have {schema.max_rows} rows, and this model or count uses one row per person: write "
-            f'person = "{schema.person}", or take MixtureOfProducts (--model twin --by svi)'
+            f"the schema's person may have {schema.max_rows} rows, and this model or count uses one row per person: give a copy "
+            f'of the schema with person = "{schema.person}"; twins with several rows are those of MixtureOfProducts (--by svi)'
         )
 
 
