@@ -228,3 +228,11 @@ def test_norms_that_32_bits_take_for_nothing_or_infinity_are_refused(norm):
         PrivacyPlan(
             sampling=PoissonSampling(0.1), clipping_norm=norm, noise_multiplier=1.0, num_steps=1, num_records=100
         )
+
+
+def test_a_plan_shows_its_relation_in_words() -> None:
+    plan = PrivacyPlan(
+        sampling=PoissonSampling(0.1), clipping_norm=1.0, noise_multiplier=4.0, num_steps=4, num_records=50
+    )
+    assert "relation='one record added or removed'" in repr(plan)
+    assert "relation='one record replaced'" in repr(dataclasses.replace(plan, relation=Relation.REPLACE_ONE))

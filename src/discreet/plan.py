@@ -256,6 +256,12 @@ class PrivacyPlan:
         """The plan's risk for one person, as numbers; `delta` as in `explain`."""
         return risk(self.profile(), self._stated_delta(delta), num_records=self.num_records)
 
+    def __repr__(self) -> str:
+        """The fields, with the relation in words."""
+        words = {Relation.ADD_OR_REMOVE_ONE: "one record added or removed", Relation.REPLACE_ONE: "one record replaced"}
+        values = {x.name: getattr(self, x.name) for x in dataclasses.fields(self)} | {"relation": words[self.relation]}
+        return f"PrivacyPlan({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
     def _repr_html_(self) -> str:
         delta = self._stated_delta(None)
         return notebook_html(f"Plan: ε = {upper(self.epsilon(delta))} at δ = {delta:g}", self.explain(delta))

@@ -88,7 +88,7 @@ def dry_run(model: Any, about: Any, *, num_records: int, epsilon: float, delta: 
     """In the place of a dry run: the plan that it proposes for the page's command."""
     del model, about, options
     scores = TableScores(0.5, {"log density": -0.42}, {"log density": -0.41}, {"log density": -0.6})
-    row = Row(Setting(1_000, 0.0614, 3.7, 0.02), 8.3, 0.01, (scores,))
+    row = Row(Setting(1_000, 0.0154, 1.8, 0.02), 8.3, 0.01, (scores,))
     plan = dp.PrivacyPlan.calibrate(
         epsilon=epsilon,
         delta=delta,

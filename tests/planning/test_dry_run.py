@@ -53,61 +53,66 @@ def test_the_proposal_is_a_calibrated_plan_of_the_grid(small) -> None:
     assert small.complete
 
 
-def test_of_settings_that_are_about_as_good_the_one_with_the_longest_way_is_first() -> None:
-    def row(steps: int, lost: float) -> Row:
-        tables = TableScores(0.5, *({"log density": x} for x in (-0.4 - lost, -0.4, -0.6)))
-        return Row(Setting(steps, 0.1, 1.0, 0.1), 1.0, 1.0, (tables,))
+def row_of(lost: float, distance: float = 1.0, *, rested: tuple[bool | None, ...] = (None,), **setting: float) -> Row:
+    """A setting that loses so much of the 0.2 nats that there are to learn."""
+    scores = [{"log density": x} for x in (-0.4 - lost, -0.4, -0.6)]
+    tables = [TableScores(0.5, *scores, distance=distance, rested=x) for x in rested]
+    chosen: dict[str, Any] = {"num_steps": 100, "rate": 0.1, "clipping_norm": 1.0, "learning_rate": 0.1} | setting
+    return Row(Setting(**chosen), 1.0, 1.0, tuple(tables))
 
-    # 2 % of the 0.2 nats that there are to learn is 0.004.
-    short, long, longest = row(10, 0.0), row(20, 0.003), row(30, 0.005)
-    assert _ranked([longest, short, long]) == [long, short, longest]
-    broken = row(40, math.inf)
-    assert _ranked([broken, short]) == [short, broken]
+
+def test_of_settings_that_are_about_as_good_the_one_nearest_to_the_fits_without_noise_is_first() -> None:
+    # A tenth of the 0.2 nats that there are to learn is 0.02.
+    best, nearer, worse = row_of(0.0, 3.0), row_of(0.019, 2.0), row_of(0.021, 1.0)
+    assert _ranked([worse, best, nearer]) == [nearer, best, worse]
+    broken = row_of(math.inf, math.nan)
+    assert _ranked([broken, best]) == [best, broken]
     assert _ranked([broken]) == [broken]
 
 
-def test_of_two_settings_that_carry_as_far_the_cheaper_one_is_proposed_and_the_trade_is_named(small) -> None:
-    def row(rate: float, lost: float, learning_rate: float = 0.1) -> Row:
-        tables = TableScores(1.0, {"log density": -lost}, {"log density": 0.0}, {"log density": -1.0})
-        return Row(Setting(1000, rate, 1.0, learning_rate), 1.0, 1.0, (tables,))
-
-    dear, cheap, best = row(1.0, 0.0192), row(0.294, 0.0192), row(1.0, 0.019, learning_rate=0.05)
+def test_of_two_settings_that_are_as_near_the_cheaper_one_is_proposed_and_the_trade_is_named(small) -> None:
+    dear, cheap = row_of(0.0192, 1.0, rate=1.0), row_of(0.0192, 1.05, rate=0.294)
+    best = row_of(0.019, 2.0, rate=1.0, learning_rate=0.05)
     assert _ranked([dear, cheap, best])[0] == cheap
     traded = str(dataclasses.replace(small, rows=(cheap, best, dear)))
     assert "0.0002 nats a record less" in traded
     assert "computes 0.29 times as many gradients and can move parameters 2 times as far" in traded
     assert "trades" not in str(dataclasses.replace(small, rows=(best, cheap)))
+    # What lost less on fewer tables may have had luck.
+    lucky = row_of(0.0, rate=1.0)
+    twice = dataclasses.replace(cheap, tables=2 * cheap.tables)
+    assert "trades" not in str(dataclasses.replace(small, rows=(twice, lucky)))
 
 
-def test_a_setting_that_comes_to_rest_is_proposed_unless_it_learns_far_less() -> None:
-    def row(steps: int, lost: float, *rested: bool | None) -> Row:
-        tables = [TableScores(0.5, *({"log density": x} for x in (-0.4 - lost, -0.4, -0.6)), rested=x) for x in rested]
-        return Row(Setting(steps, 0.1, 1.0, 0.1), 1.0, 1.0, tuple(tables))
-
-    best, rests, poor = (
-        row(30, 0.0, False, False, True),
-        row(10, 0.015, True, True, False),
-        row(20, 0.1, True, True, True),
-    )
-    assert (best.rests, rests.rests, row(5, 0.0, None).rests) == (False, True, True)
+def test_a_setting_that_converges_is_proposed_unless_it_learns_far_less() -> None:
+    best = row_of(0.0, 1.0, rested=(True, True, True, False, False))
+    rests = row_of(0.015, 2.0, rested=(True, True, True, True, False))
+    poor = row_of(0.1, 0.5, rested=(True, True, True))
+    assert (best.rests, rests.rests, row_of(0.0).rests) == (False, True, True)
     assert _ranked([best, poor, rests]) == [rests, best, poor]
-    # A tenth of the 0.2 nats is the most that rest may cost.
+    # A tenth of the 0.2 nats is the most that convergence may cost.
     assert _ranked([best, poor])[0] is best
+    assert _ranked([best, poor, rests], to_converge=False)[0] is best
 
 
-def test_what_rest_would_cost_is_said() -> None:
+def test_before_it_is_spent_a_plan_says_that_it_will_not_converge_and_what_would() -> None:
     from discreet.planning import _dry_run
 
-    def row(steps: int, lost: float, rested: bool) -> Row:
-        scores = TableScores(0.5, *({"log density": x} for x in (-0.4 - lost, -0.4, -0.6)), rested=rested)
-        return Row(Setting(steps, 0.1, 1.0, 0.1), 1.0, 1.0, (scores,))
+    moving, still = row_of(0.0, rested=(False, True, False)), row_of(0.125, rested=(True, True, True))
+    point = _dry_run.CurvePoint
 
-    rows = [row(30, 0.0, False), row(300, 0.125, True), row(1_000, 0.25, True)]
-    said = _dry_run.in_words(_dry_run.Verdict.GOOD, rows[0], [], 1.0, 3, rows)
-    assert "had not come to rest" in said
-    assert "the best setting at rest lost 0.12 nats a record more" in said
-    assert "best setting" not in _dry_run.in_words(_dry_run.Verdict.GOOD, rows[0], [], 1.0, 3, rows[:1])
-    assert "rest" not in _dry_run.in_words(_dry_run.Verdict.GOOD, rows[1], [], 1.0, 3, rows)
+    def said(row: Row, *rows: Row, curve=()) -> str:
+        return _dry_run.in_words(_dry_run.Verdict.GOOD, row, curve, 1.0, 3, rows)
+
+    words = said(
+        moving, moving, still, curve=[point(0.1, still.tables), point(3.0, moving.tables), point(10.0, still.tables)]
+    )
+    assert "Do not expect this fit to converge: 1 of 3 fits of invented tables did" in words
+    assert "Settings that converged lost 0.12 nats a record more" in words
+    assert "ε = 10 let all fits converge" in words
+    assert "no larger ε that was tried" in said(moving, moving, curve=[point(10.0, moving.tables)])
+    assert "nats a record more" not in said(moving, moving)
+    assert "converge" not in said(still, moving, still)
 
 
 def test_larger_batches_are_tried_where_they_leave_less_noise() -> None:
@@ -149,12 +154,12 @@ def test_ctrl_c_leaves_what_is_done() -> None:
         return Row(setting, 1.0, 1.0, (scores,))
 
     stage: Any = SimpleNamespace(tried=tried)
-    rows, complete = _Stage.search(stage, (), settings)
+    rows, complete = _Stage.search(stage, (), (), settings)
     assert not complete
     # The quickest settings come first.
     assert {row.setting.num_steps * row.setting.rate for row in rows} == {10 * 0.005, 20 * 0.005}
     with pytest.raises(KeyboardInterrupt):
-        _Stage.search(stage, (), settings)
+        _Stage.search(stage, (), (), settings)
 
 
 def test_noise_costs_accuracy_and_epsilon_buys_it_back(small) -> None:
@@ -164,7 +169,6 @@ def test_noise_costs_accuracy_and_epsilon_buys_it_back(small) -> None:
     assert free.non_private_gain > 0.02
     assert free.private_gain > 0.5 * free.non_private_gain
     assert drowned.private_gain < 0
-    assert free.private["AUC"] > drowned.private["AUC"]
     assert free.non_private["AUC"] > 0.6
 
 
@@ -327,6 +331,15 @@ def test_invented_targets_keep_to_their_bounds_without_piling_up_there(
     # Of the prior's truths many would have most targets at a bound; 2 % are tolerated, and cut.
     assert np.mean(y == high) < 0.05
     assert table.truth["weights"].shape == (2,)
+
+
+def test_invented_columns_are_correlated_and_some_are_narrow() -> None:
+    """As measurements of one body are, within public bounds that allow for outliers: such tables are hard to fit."""
+    template = template_of(schema_from_bounds("a=0:1,b=0:1"))
+    tables = [template.draw(np.random.default_rng(seed), 500)[0] for seed in range(100)]
+    # Independent columns have correlations of 0.04 on average; of columns without narrow ones a twenty-fifth is below 0.18.
+    assert np.mean([abs(np.corrcoef(x.T)[0, 1]) for x in tables]) > 0.15
+    assert np.mean([x.std(axis=0) < 0.18 for x in tables]) > 0.1
 
 
 def test_what_cannot_be_invented_is_refused() -> None:

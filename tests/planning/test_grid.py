@@ -9,7 +9,7 @@ def test_all_combinations_are_tried_and_batches_suit_the_table() -> None:
     settings = Grid(steps=(10, 20), learning_rates=(0.1,)).settings(100_000, 2.0)
     assert len(settings) == 2 * 2 * 3
     assert {s.rate for s in settings} == {0.005, 0.02}
-    assert {s.clipping_norm for s in settings} == {4.0, 2.0, 0.6}
+    assert {s.clipping_norm for s in settings} == {4.0, 2.0, 1.0}
     assert Grid().rates_for(1_500) == (0.333, 1.0)
 
 

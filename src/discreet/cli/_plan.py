@@ -286,7 +286,7 @@ def _say(rehearsal: "dp.planning.DryRun", files: list[Path]) -> None:
 
     measure = rehearsal.measures[0]
     table = Table(
-        title="Settings, the proposed one first, then by loss: means over the tables of the search",
+        title="Settings, the proposed one first, then others about as good, then by loss: means over the tables of the search",
         title_justify="left",
     )
     headings = ("steps", "rate", "clip", "learning rate", "noise", f"{measure}", "without noise", "nats lost")

@@ -1,8 +1,8 @@
 """`dry_run`: invent tables, fit them with and without noise under many settings, and propose one.
 
-Each setting is fitted to one table per strength of the signal; the proposal is then fitted again to fresh tables, with other
-noise, so that what is said of it was not also what chose it. Scores are compared with two fits of the same table: one without
-noise, which shows what there is to learn, and a blind one, which can learn nothing of the relation.
+Each setting is fitted to one table per strength of the signal, and the best few to another; the proposal is then fitted again
+to fresh tables, with other noise, so that what is said of it was not also what chose it. Scores are compared with two fits of
+the same table: one without noise, which shows what there is to learn, and a blind one, which can learn nothing of the relation.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class TableScores:
         non_private: Score of the fit without noise and clipping.
         blind: Score of a fit that cannot learn the relation: to a permuted target, or no fit at all.
         width: Distance of the private fit's latents from the other's, in its posterior's standard deviations: root mean
-            square. NaN where that was not measured.
+            square.
+        distance: Their squared distance, of the contrasts of a logistic regression.
         rested: True if the private fit converged; None if there are too few steps to tell.
     """
 
@@ -73,6 +74,7 @@ class TableScores:
     non_private: Scores
     blind: Scores
     width: float = math.nan
+    distance: float = math.nan
     rested: bool | None = None
 
     @property
@@ -110,10 +112,16 @@ class Row:
         return float(lost) if np.isfinite(lost) else math.inf
 
     @property
+    def distance(self) -> float:
+        """Squared distance from the latents of the fits without noise: geometric mean over the tables; NaN if unknown."""
+        with np.errstate(all="ignore"):
+            return float(np.exp(np.mean(np.log([table.distance for table in self.tables]))))
+
+    @property
     def rests(self) -> bool:
-        """True if the private fits converged on most tables, or if there are too few steps to tell."""
+        """True if four fifths of the private fits converged, or if there are too few steps to tell."""
         told = [table.rested for table in self.tables if table.rested is not None]
-        return 2 * sum(told) > len(told) or not told
+        return sum(told) >= 0.8 * len(told)
 
     def mean(self, measure: str, kind: str = "private") -> float:
         """Mean of a measure over the tables that have it, `kind` being "private", "non_private" or "blind"."""
@@ -153,8 +161,7 @@ class DryRun:
         learning_rate: Its learning rate for Adam.
         epsilon: As asked for.
         proposed: The proposal's scores on tables that it was not chosen on.
-        rows: All settings that were tried, the proposed one first, then by what they lose, with their scores on the tables of the
-            search.
+        rows: All settings that were tried, the proposed one first, with their scores on the tables of the search.
         curve: The proposed setting at several epsilons, smallest first.
         verdict: "good", "costly", "strong effects only", "little" or "hopeless".
         why: The verdict in words, with the numbers behind it and what would help.
@@ -203,7 +210,8 @@ class DryRun:
 
     def _traded(self) -> str:
         """Describe the proposal's loss against the best setting; empty if it is the best."""
-        here, best = self.rows[0], min(self.rows, key=lambda row: row.lost)
+        here = self.rows[0]
+        best = min((row for row in self.rows if len(row.tables) == len(here.tables)), key=lambda row: row.lost)
         own, other = here.setting, best.setting
         if own == other:
             return ""
@@ -211,7 +219,7 @@ class DryRun:
         further = own.num_steps * own.learning_rate / (other.num_steps * other.learning_rate)
         times = {"1": ""}  # "as far", and not "1 times as far"
         more, farther = (times.get(x, f"{x} times ") for x in (f"{work:.2g}", f"{further:.2g}"))
-        told = "too little to tell" if best.rests or not here.rests else "and had not come to rest at its end"
+        told = "too little to tell" if best.rests or not here.rests else "and had not converged at its end"
         return (
             f"What this trades: {other.num_steps:,} steps at rate {other.rate:g}, clipping norm {other.clipping_norm:g} and "
             f"learning rate {other.learning_rate:g} lost the least, {here.lost - best.lost:.2g} nats a record less, "
@@ -349,23 +357,25 @@ def in_words(
         f"The noise moves the estimates by {_short(width)} times the width of the posterior. At the start, the records' "
         f"common gradient is {_short(row.signal_to_noise)} times as long as the noise that is left in the mean of all steps."
     )
-    restless = "" if row.rests else _RESTLESS.format(_price_of_rest(rows))
-    return " ".join(filter(None, (said, behind, restless, _what_helps(verdict, row, curve, epsilon, num_parameters))))
+    helps = _what_helps(verdict, row, curve, epsilon, num_parameters)
+    return " ".join(filter(None, (said, behind, helps, "" if row.rests else _convergence(row, rows, curve, epsilon))))
 
 
-_RESTLESS = (
-    "On most invented tables the parameters had not come to rest at the end, so expect the fit to say that it did not converge, "
-    "and to print no intervals.{} More records, fewer parameters or a larger ε help."
-)
-
-
-def _price_of_rest(rows: Sequence[Row]) -> str:
-    """What the best setting at rest loses more than the first one, as a sentence.
-
-    Along directions whose slope the noise hides, parameters rest only where the noise has moved them: short ways keep it out.
-    """
-    price = min((row.lost for row in rows if row.rests), default=math.nan) - (rows[0].lost if rows else math.nan)
-    return f" Longer ways are worse: the best setting at rest lost {price:.2g} nats a record more." if price > 0 else ""
+def _convergence(row: Row, rows: Sequence[Row], curve: Sequence[CurvePoint], epsilon: float) -> str:
+    """What to expect of a proposal that did not converge, what its result is good for, and what would let it converge."""
+    count = f"{sum(bool(table.rested) for table in row.tables)} of {len(row.tables)}"
+    price = min((other.lost for other in rows if other.rests), default=math.inf) - (rows[0].lost if rows else 0.0)
+    dearer = f" Settings that converged lost {price:.2g} nats a record more, or worse." if 0 < price < math.inf else ""
+    larger = [p.epsilon for p in curve if p.epsilon > epsilon and all(table.rested for table in p.tables)]
+    enough = (
+        f"ε = {min(larger):g} let all fits converge" if larger else "no larger ε that was tried let all fits converge"
+    )
+    return (
+        f"Do not expect this fit to converge: {count} fits of invented tables did, since the noise hides in which direction "
+        f"some parameters should go.{dearer} The estimates can be used, with errors as above. Intervals will be missing: "
+        f"`discreet fit` prints none, and `noise_aware` refuses. With these settings {enough}. More records, fewer parameters "
+        "and closer public bounds help; and linear models fitted to moments need not converge."
+    )
 
 
 def _short(value: float) -> str:
@@ -395,7 +405,7 @@ def _what_helps(verdict: Verdict, row: Row, curve: Sequence[CurvePoint], epsilon
 # --- the search ---------------------------------------------------------------------------
 
 
-STRENGTHS = (0.5, 0.25, 0.1)
+STRENGTHS = (1.0, 0.5, 0.25)
 STRENGTHS_OF_TWINS = (1.0, 0.5)
 CURVE = (0.1, 0.3, 1.0, 3.0, 10.0)
 _MOST_CELLS = 2**24
@@ -403,9 +413,12 @@ _MOST_HELD_OUT = 4_000
 _ROWS_FOR_NORMS = 128
 _UNLIMITED_STEPS = 1_000
 _UNLIMITED_RATES = (0.02, 0.1)
+_AGAIN = 4
 _QUANTILE = 0.9
-_ALIKE = 0.02
-"""Settings whose losses differ by less than this share of what there is to learn are taken for equally good."""
+_ABOUT_AS_GOOD, _ALIKE = 0.1, 0.02
+"""Settings whose losses differ by less than the first share of what there is to learn are taken for about equally good; of twins,
+less than the second."""
+_AS_NEAR = 1.1
 
 
 def dry_run(
@@ -431,13 +444,13 @@ def dry_run(
     for shapes); the truth, a draw of the model's prior; the observations, drawn from the model given both. A wide prior
     gives tables that nobody has, such as targets that are all alike or far outside their bounds. So a truth is taken
     whose target keeps to its public bounds and takes several values, and it is drawn towards the prior's middle by a
-    factor, the strength: from strong signals to weak ones. Proposed is the setting that loses least log density against
-    fits without noise, on average over tables of all strengths; of several that lose about as little (within 2 % of what there
-    is to learn), the one with the longest way, steps times learning rate, since a real truth may lie further out than
-    invented ones; for a mixture, the one with the best marginals of pairs. Settings whose parameters had not come to rest at
-    the end are proposed only if those that had lose a tenth more of what there is to learn, or do not come to rest on other
-    tables. Larger batches are tried only where they leave less noise in the mean of all steps. What the proposal is said to
-    reach was measured on other tables, with other noise.
+    factor, the strength: from strong signals to weak ones. Settings are compared by the log density that they lose against
+    fits without noise, on average over tables of all strengths. Of those within a tenth of what there is to learn, those that
+    converged come first, and of these the one whose latents are nearest to the ones of the fits without noise is proposed; for
+    a mixture, the one with the best marginals of pairs. If the proposal does not converge on other tables, the nearest of all
+    takes its place. The best few settings are fitted to twice as many tables as the others. Larger batches are tried only where
+    they leave less noise in the mean of all steps. What the proposal is said to reach was measured on other tables, with other
+    noise.
 
     Args:
         model: A NumPyro model of (x, y) or (x) as for `DPSVI`; or a `MixtureOfProducts`, which brings its own schema.
@@ -447,8 +460,8 @@ def dry_run(
         delta: To keep to. None: `suggest`'s.
         guide: None: `AutoNormal` started at zero, as `discreet fit` does; the mixture's own for a mixture.
         grid: The settings to try. None: `default_grid(model)`.
-        strengths: Strengths of the truths; each gets a table to search on and one to confirm by. None: 0.5, 0.25 and 0.1, for
-            mixtures 1 and 0.5.
+        strengths: Strengths of the truths; each gets two tables to search on and one to confirm by. None: 1, 0.5 and 0.25,
+            for mixtures 1 and 0.5.
         epsilons: Points of `DryRun.curve`. None: 0.1, 0.3, 1, 3 and 10 times epsilon.
         seed: Seed of all random numbers; nothing here is secret.
         progress_bar: Show progress. Ctrl-C ends with the best so far.
@@ -474,20 +487,22 @@ def dry_run(
     stage = _Stage.set(model, about, guide, num_records, epsilon, delta, seed)
     grid = default_grid(model) if grid is None else grid
     others = sorted({*(epsilons or (epsilon * factor for factor in CURVE))} - {epsilon})
-    # Of each strength two tables, three fits of each without noise; the search; and the proposal at each epsilon.
-    fits = len(strengths) * (6 + len(stage.settings(grid, 1.0)) + 1 + len(others))
+    # Of each strength three tables, three fits of each without noise; the search; and the proposal at each epsilon.
+    count = len(stage.settings(grid, 1.0))
+    fits = len(strengths) * (9 + count + min(_AGAIN, count) + 1 + len(others))
     with tqdm(total=fits, disable=None if progress_bar else True, unit="fit", desc="dry run") as bar:
         stage = dataclasses.replace(stage, bar=bar)
-        tables = [stage.prepared(s, seed + 1 + i, grid) for i, s in enumerate(strengths)]
+        tables, again = ([stage.prepared(s, seed + x + i, grid) for i, s in enumerate(strengths)] for x in (1, 51))
         typical = stage.typical_norm(tables) if grid.clipping_norms is None else 1.0
-        rows, complete = stage.search(tables, stage.settings(grid, typical))
+        rows, complete = stage.search(tables, again, stage.settings(grid, typical))
         best = rows[0]
         proposed, curve = best, ()
         if complete:
             try:
                 fresh = [stage.prepared(s, seed + 101 + i, grid) for i, s in enumerate(strengths)]
                 proposed = stage.tried(fresh, best.setting, fresh=True)
-                if not proposed.rests and (least := _ranked(rows, for_rest=False)[0]) is not best:
+                tried_most = [row for row in rows if len(row.tables) == len(best.tables)]
+                if not proposed.rests and (least := _ranked(tried_most, to_converge=False)[0]) is not best:
                     # What was given up for it was given up for nothing.
                     bar.total += len(fresh)
                     best, rows = least, [least, *(row for row in rows if row is not least)]
@@ -619,7 +634,7 @@ class _Stage:
     def prepared(self, strength: float, seed: int, grid: Grid) -> _Prepared:
         """Invent a table, and fit it without noise."""
         table, key = self.inventor.table(strength, self.num_rows, self.num_held_out, seed), jax.random.key(seed)
-        rate, steps = max(grid.rates_for(self.num_records)), max(_UNLIMITED_STEPS, 2 * max(grid.steps))
+        rate, steps = min(grid.rates_for(self.num_records)), max(_UNLIMITED_STEPS, 2 * max(grid.steps))
         best: tuple[Scores, Any] | None = None
         for learning_rate in _UNLIMITED_RATES:
             psi = self.fitter.fit_without_noise(table.rows, steps, rate, learning_rate, key)
@@ -672,16 +687,18 @@ class _Stage:
         for prepared in tables:
             key = jax.random.fold_in(jax.random.key(prepared.seed), 1)
             psi, rested = self.fitter.fit_and_rest(prepared.table.rows, setting, noise_multiplier, key)
-            width = self.judge.width(psi, prepared.parameters) if fresh else math.nan
+            apart = self.judge.apart(psi, prepared.parameters, self.fitter.contrasts)
             private = self.judge(psi, prepared.table)
             known = prepared.table.strength, private, prepared.non_private, prepared.blind
-            scores.append(TableScores(*known, width=width, rested=rested))
+            scores.append(TableScores(*known, *apart, rested))
             self.bar.update()
         ratios = [self.fitter.signal_to_noise(x.table.rows, setting, noise_multiplier) for x in tables if fresh]
         return Row(setting, noise_multiplier, float(np.median(ratios)) if ratios else math.nan, tuple(scores))
 
-    def search(self, tables: Sequence[_Prepared], settings: Sequence[Setting]) -> tuple[list[Row], bool]:
-        """All settings, best first, and whether all were tried."""
+    def search(
+        self, tables: Sequence[_Prepared], others: Sequence[_Prepared], settings: Sequence[Setting]
+    ) -> tuple[list[Row], bool]:
+        """All settings on some tables, and the best of them on others, too: best first, and whether all were tried."""
         rows: list[Row] = []
         # Those with the most steps last: they take longest.
         for setting in sorted(settings, key=lambda s: s.num_steps * s.rate):
@@ -692,6 +709,11 @@ class _Stage:
                     raise
                 return _ranked(rows), False
         rows = _ranked(rows)
+        again = []
+        for row in rows[:_AGAIN]:
+            more = self.tried(others, row.setting).tables
+            again.append(dataclasses.replace(row, tables=row.tables + more))
+        rows = [*_ranked(again), *rows[_AGAIN:]]
         if not math.isfinite(rows[0].lost):
             raise ValueError(
                 "No setting gave a finite fit of the invented tables: try smaller learning rates, or narrower priors."
@@ -721,31 +743,26 @@ def _contrasts(model: Any, about: Any) -> np.ndarray | None:
     return contrasts(sum(widths), groups)
 
 
-_MOST_FOR_REST = 0.1
-"""Share of what there is to learn that may be given up for a setting that comes to rest."""
+def _ranked(rows: Sequence[Row], *, to_converge: bool = True) -> list[Row]:
+    """Rank the settings that lose about as little as the best by what the log density says little about; then others by loss.
 
-
-def _ranked(rows: Sequence[Row], *, for_rest: bool = True) -> list[Row]:
-    """Rank by loss; but first, of those about as good as the best, the one that is better where the log density says little.
-
-    Settings that did not come to rest are first only if those that did lost far more, or unless `for_rest`.
-
-    For a twin that is the one with the best marginals: rare levels, which the clipping of the others' gradients hides, count
-    for little in the log density. Else it is the one that can carry parameters furthest: a real truth may lie further from
-    the middle of the prior than invented ones, and steps that are too few or too small never get there.
+    Of settings that are about as good, those that converged come first, if `to_converge`. Then, for a twin, those with the best
+    marginals: rare levels, which the clipping of the others' gradients hides, count for little in the log density. Else those
+    whose latents are nearest to those of the fits without noise, and of several as near the one with the fewest gradients.
     """
     ranked = sorted(rows, key=lambda row: row.lost)
-    learnable = float(np.mean([table.non_private_gain for table in ranked[0].tables]))
-    least = ranked[0].lost + _MOST_FOR_REST * max(0.0, learnable)
-    rested = [row for row in ranked if for_rest and row.rests and row.lost <= least] or ranked
-    alike = [row for row in rested if row.lost <= rested[0].lost + _ALIKE * max(0.0, learnable)] or rested
+    learnable = max(0.0, float(np.mean([table.non_private_gain for table in ranked[0].tables])))
+    good = [row for row in ranked if row.lost <= ranked[0].lost + _ABOUT_AS_GOOD * learnable] or ranked
+    best = [row for row in good if to_converge and row.rests] or good
     marginals = next((name for name in (TWO_WAY, ONE_WAY) if name in ranked[0].tables[0].private), None)
-    if marginals is None:
-        # Of two that carry as far, the one that computes fewer gradients.
-        first = max(alike, key=lambda row: (row.setting.num_steps * row.setting.learning_rate, -row.setting.rate))
+    if marginals:
+        alike = [row for row in best if row.lost <= best[0].lost + _ALIKE * learnable] or best
+        best = sorted(alike, key=lambda row: row.mean(marginals))
     else:
-        first = min(alike, key=lambda row: row.mean(marginals))
-    return [first, *(row for row in ranked if row is not first)]
+        best = sorted(best, key=lambda row: row.distance)
+        near = [row for row in best if row.distance <= _AS_NEAR * best[0].distance]
+        best = [*sorted(near, key=lambda row: row.setting.num_steps * row.setting.rate), *best[len(near) :]]
+    return [*best, *(row for row in ranked if all(row is not other for other in best))]
 
 
 # --- a line, which has no settings to choose ----------------------------------------------

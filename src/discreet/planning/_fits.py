@@ -95,7 +95,7 @@ class Fitter:
     start: dict[str, Any]  # Its initial parameters, unconstrained
     num_records: int  # Public number of records; the invented table may have fewer
     twin: MixtureOfProducts | None = None  # The mixture, where that is the model
-    contrasts: np.ndarray | None = None  # Of a logistic regression, whose rest is that of what predictions depend on
+    contrasts: np.ndarray | None = None  # Of a logistic regression: what predictions depend on
 
     def fit(
         self, rows: Sequence[np.ndarray], setting: Setting, noise_multiplier: float, key: PRNGKeyArray
@@ -106,7 +106,7 @@ class Fitter:
     def fit_and_rest(
         self, rows: Sequence[np.ndarray], setting: Setting, noise_multiplier: float, key: PRNGKeyArray
     ) -> tuple[dict[str, Any], bool | None]:
-        """The same, and whether the parameters came to rest, as `discreet fit` judges it; None where too few steps tell."""
+        """The same, and whether the fit converged, as `discreet fit` judges it; None where there are too few steps to tell."""
         room, numbers = self._numbers(len(rows[0]), setting, noise_multiplier)
         # The stretch may begin near the end, and goes on at the beginning.
         table = [np.concatenate([x, x[:room]]) for x in rows]
