@@ -135,8 +135,8 @@ def test_the_statement_of_a_fit_says_what_a_record_is(survey, monkeypatch: pytes
         ),
         (
             "fit --data survey.csv --model linear --target age --bounds age=0:9,region=a|b --epsilon 1",
-            "0 to 9: widen the bounds if they were wrong, or ask for clipping (out_of_bounds='clip', --out-of-bounds clip). "
-            "Also, column 'region' has values outside its public categories a, b",
+            "0 to 9: widen the bounds if they were wrong, or ask for clipping (--out-of-bounds clip; in Python "
+            "out_of_bounds='clip'). Also, column 'region' has values outside its public categories a, b",
         ),
     ],
 )
