@@ -20,6 +20,7 @@ import hashlib
 import itertools
 import math
 import numbers
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -44,6 +45,7 @@ _ALL = "all steps"
 INIT = -1
 # The steps whose noise a secret key has drawn in this process, by the key's digest.
 _used: dict[bytes, Any] = {}
+_claiming = threading.Lock()
 
 
 class StepKeys(NamedTuple):
@@ -94,10 +96,12 @@ def claim(key: PRNGKeyArray, step: int | None = None, *, again: bool = False) ->
 
     With `again` the fit continues after a crash: it draws the same noise for the same states.
     """
-    if not again:
-        check_unused(key, step)
-    if digest := _digest(key):
-        _used[digest] = _ALL if step is None else {*_used.get(digest, ()), step}
+    # Of several threads with one key, one gets it.
+    with _claiming:
+        if not again:
+            check_unused(key, step)
+        if digest := _digest(key):
+            _used[digest] = _ALL if step is None else {*_used.get(digest, ()), step}
 
 
 def _digest(key: PRNGKeyArray) -> bytes:
