@@ -207,12 +207,14 @@ def test_a_spread_that_the_noise_hides_is_finite_and_positive() -> None:
     assert exact.scale[0] == pytest.approx(0.5 * 1e-3, rel=0.2)
 
 
-def test_a_key_is_good_for_one_release_and_a_fit() -> None:
+def test_a_key_is_good_for_one_release_and_a_fit(tmp_path) -> None:
     x = people(100)
     key, plan = dp.random.key(), plan_for(x)
     dp.standardise.private_standardisation(key, x, low=LOW, high=HIGH, plan=plan)
+    ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="people", epsilon=9.0, delta=1e-3)
     with pytest.raises(ValueError, match="this noise before"):
-        dp.standardise.private_standardisation(key, x, low=LOW, high=HIGH, plan=plan)
+        dp.standardise.private_standardisation(key, x, low=LOW, high=HIGH, plan=plan, ledger=ledger)
+    assert not ledger.debits
 
 
 @pytest.mark.parametrize(

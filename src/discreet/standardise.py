@@ -17,7 +17,7 @@ from discreet import random
 from discreet._jax import one_process
 from discreet._validate import integer, positive
 from discreet.accounting import Relation, calibrate_noise_multiplier, suggest
-from discreet.inference import claim
+from discreet.inference import check_unused, claim
 from discreet.ledger import ONE_RECORD, RELEASED_BEFORE, Ledger
 from discreet.mechanisms import GAUSSIAN, clip_records, gaussian_mechanism, sum_records
 from discreet.plan import PrivacyPlan
@@ -230,6 +230,7 @@ def private_standardisation(
     arguments = noise, rows, jnp.asarray(lows), jnp.asarray(highs), jnp.ones(len(cells), bool)
     with jax.enable_x64(True):
         certificate = certify(release, *arguments, records=1, mask=4, relation=plan.relation, expect=paid.event())
+    check_unused(noise)
     if ledger is not None:
         delta = suggest(num_records=plan.num_records).delta if plan.target_delta is None else plan.target_delta
         unit = "one person" if person else ONE_RECORD
