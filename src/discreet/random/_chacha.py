@@ -258,8 +258,11 @@ def _some_blocks(states: jax.Array) -> jax.Array:
 
     def double_round(_, state):
         a, b, c, d = quarter_round(state[0], state[1], state[2], state[3])
-        b, c, d = jnp.roll(b, -1, 0), jnp.roll(c, -2, 0), jnp.roll(d, -3, 0)
-        a, b, c, d = quarter_round(a, b, c, d)
+        state = jnp.stack([a, jnp.roll(b, -1, 0), jnp.roll(c, -2, 0), jnp.roll(d, -3, 0)])
+        if jax.default_backend() == "cpu":
+            # Written once: XLA would compute the columns again for each of the diagonals' outputs.
+            state = lax.optimization_barrier(state)
+        a, b, c, d = quarter_round(state[0], state[1], state[2], state[3])
         return jnp.stack([a, jnp.roll(b, 1, 0), jnp.roll(c, 2, 0), jnp.roll(d, 3, 0)])
 
     n = states.shape[1]

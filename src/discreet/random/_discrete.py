@@ -181,12 +181,8 @@ def _first(design: Design, word: jax.Array) -> tuple[jax.Array, jax.Array]:
 def _whole_look_up(table: Alias, word: jax.Array, more: jax.Array) -> jax.Array:
     """Column or alias by all bits: those of one word and of `more`."""
     column, alias, fraction, threshold = _look_up(table.entries, word)
-    ours = jnp.concatenate([fraction[None], more])
-    theirs = jnp.concatenate([threshold[None], jnp.asarray(table.rest)[:, column]])
-    # The first word that differs decides: what it adds is more than all behind it.
-    digits = (ours < theirs).astype(jnp.int32) - (ours > theirs).astype(jnp.int32)
-    places = 1 << np.arange(len(table.rest), -1, -1, dtype=np.int32)
-    return jnp.where(jnp.tensordot(places, digits, 1) > 0, column, alias)
+    rest = jnp.asarray(table.rest)[:, column]
+    return jnp.where(_below([fraction, *more], [threshold, *rest]), column, alias)
 
 
 def _decided(design: Design, word: jax.Array, more: jax.Array) -> jax.Array:
@@ -407,7 +403,7 @@ def thresholds() -> np.ndarray:
     return table
 
 
-def _below(words: Sequence[jax.Array], limits: jax.Array) -> jax.Array:
+def _below(words: Sequence[jax.Array], limits: Sequence[jax.Array] | jax.Array) -> jax.Array:
     """Compare numbers of several words, highest first, with their thresholds: True if below."""
     below = jnp.zeros(words[0].shape, bool)
     for word, limit in reversed([*zip(words, limits, strict=True)]):
