@@ -25,7 +25,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.kl import kl_divergence
 from numpyro.distributions.util import scale_and_mask
-from numpyro.infer.autoguide import AutoGuide
 from numpyro.infer.util import helpful_support_errors
 
 from discreet import random
@@ -56,6 +55,7 @@ from discreet.inference._structure import (
     bijection_of,
     explain_model,
     find_structure,
+    is_numpyros,
     start_of_search,
 )
 
@@ -387,10 +387,9 @@ class Objective:
         _refuse_callbacks(program)
         known = [*self.placeholder, *self.local_start.values(), *self.structure.combinations().values()]
         known += jax.tree.leaves(self.programs.state)
-        guide = self.programs.guide
-        if isinstance(guide, AutoGuide) and type(guide).__module__.startswith("numpyro."):
+        if is_numpyros(self.programs.guide):
             # NumPyro's own guide reads nobody's arrays: those that it makes, such as the masks of a flow, hold no data.
-            known += all_constants(jax.make_jaxpr(self.draw_globals)(self.constrain(psi), key))
+            known += all_constants(jax.make_jaxpr(self.draw_globals)(jax.eval_shape(self.constrain, psi), key))
         public = [np.asarray(x) for x in known if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
         arrays = [x for x in all_constants(program) if jnp.ndim(x) and not _is_known(x, public)]
         held = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays)
@@ -481,7 +480,7 @@ def _is_known(array: Any, public: Sequence[np.ndarray]) -> bool:
 
 def _identity(program: Any) -> Any:
     """The identity of a model or guide: itself; for a new AutoGuide its class and model."""
-    if isinstance(program, AutoGuide) and type(program).__module__.startswith("numpyro."):
+    if is_numpyros(program):
         return type(program), program.model
     # Unhashable programs are analysed each time.
     return program if isinstance(program, Hashable) else object()
@@ -522,9 +521,9 @@ def _unconstrained(site: Mapping[str, Any]) -> Any:
 
 
 @run_once
-def init_keys(key: PRNGKeyArray) -> PRNGKeyArray:
+def init_keys(key: PRNGKeyArray) -> tuple[PRNGKeyArray, ...]:
     """Keys for the initial values, which see no data and may be known: threefry, for which JAX compiles less."""
-    return jax.random.split(random.as_threefry(random.subkey(key, random.Purpose.INIT)), 3)
+    return tuple(jax.random.split(random.as_threefry(random.subkey(key, random.Purpose.INIT)), 3))
 
 
 def choose_placeholder(programs: Programs, given: Sequence[Any] | None, key: PRNGKeyArray) -> list[Array]:
@@ -575,28 +574,35 @@ def initial_parameters(
     init_params: Mapping[str, Any] | None,
 ) -> tuple[dict[str, Any], dict[str, Array], dict[str, Any], dict[str, Any]]:
     """Unconstrained initial parameters, those that each record has of its own, transforms to constrained values, and state."""
-    guide_key, model_key = jax.random.split(key)
     given, plates = dict(init_params or {}), structure.record_plates
-    guide_trace, _ = programs.trace(programs.guide, placeholder, guide_key, plates, given)
-    latents = {n: s["value"] for n, s in guide_trace.items() if s["type"] in ("sample", "param", "mutable")}
-    model_trace: dict[str, Any] = {}
-    if structure.has_model_params:
-        model_trace, _ = programs.trace(programs.model, placeholder, model_key, plates, {**latents, **given})
-    psi: dict[str, Any] = {}
     transforms: dict[str, Any] = {}
-    # A site in both belongs to the guide, as in NumPyro.
-    for site in [*model_trace.values(), *guide_trace.values()]:
-        if site["type"] != "param":
-            continue
-        if not all(jnp.issubdtype(jnp.result_type(x), jnp.floating) for x in jax.tree.leaves(site["value"])):
-            raise ValueError(
-                f"The param site {site['name']!r} holds numbers that are no floats, so it has no gradient. Start it from "
-                "floats, or pass it to DPSVI as a public keyword argument."
-            )
-        with helpful_support_errors({**site, "fn": None}):
-            transform = biject_to(site["kwargs"].get("constraint", constraints.real))
-        transforms[site["name"]] = transform
-        psi[site["name"]] = transform.inv(site["value"])
+
+    def start(key: PRNGKeyArray) -> tuple[dict[str, Any], dict[str, Any]]:
+        guide_key, model_key = jax.random.split(key)
+        guide_trace, _ = programs.trace(programs.guide, placeholder, guide_key, plates, given)
+        latents = {n: s["value"] for n, s in guide_trace.items() if s["type"] in ("sample", "param", "mutable")}
+        model_trace: dict[str, Any] = {}
+        if structure.has_model_params:
+            model_trace, _ = programs.trace(programs.model, placeholder, model_key, plates, {**latents, **given})
+        # A site in both belongs to the guide, as in NumPyro.
+        for site in [*model_trace.values(), *guide_trace.values()]:
+            if site["type"] != "param":
+                continue
+            if not all(jnp.issubdtype(jnp.result_type(x), jnp.floating) for x in jax.tree.leaves(site["value"])):
+                raise ValueError(
+                    f"The param site {site['name']!r} holds numbers that are no floats, so it has no gradient. Start it from "
+                    "floats, or pass it to DPSVI as a public keyword argument."
+                )
+            with helpful_support_errors({**site, "fn": None}):
+                transforms[site["name"]] = biject_to(site["kwargs"].get("constraint", constraints.real))
+        sites = {**model_trace, **guide_trace}
+        params, state = ({n: s["value"] for n, s in sites.items() if s["type"] == x} for x in ("param", "mutable"))
+        return params, state
+
+    # NumPyro's guides have their initial values already: nothing is compiled for what else they compute.
+    ready = is_numpyros(programs.guide) and not structure.has_model_params and not given
+    params, state = (run_kept(start) if ready else start)(key)
+    psi = {name: transform.inv(params[name]) for name, transform in transforms.items()}
     if unknown := set(given) - set(psi):
         raise ValueError(
             f"init_params names {sorted(unknown)[0]!r}, which is not a param site of model or guide. Remove it."
@@ -619,8 +625,7 @@ def initial_parameters(
             "so the fit would publish nothing. Let them share something, such as the mean and the scale of their prior "
             "(partial pooling)."
         )
-    sites = {**model_trace, **guide_trace}
-    return psi, own, transforms, {n: s["value"] for n, s in sites.items() if s["type"] == "mutable"}
+    return psi, own, transforms, state
 
 
 def _of_one(name: str, rows: Array, axis: int, transform: Any) -> Array:

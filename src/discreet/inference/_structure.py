@@ -115,7 +115,9 @@ def set_up_auto_guides(
             part.prototype_trace = None
             part.model = WholePlates(Fixed(part.model, hidden), record_plates, len(rows[0]))
         with _searching_at_once(), handlers.block(), handlers.seed(rng_seed=key):
-            guide(*args, **kwargs, **programs.static)
+            # Its first call also draws from it, operation by operation, each of which would be compiled.
+            alone = is_numpyros(guide) and not isinstance(guide, autoguide.AutoGuideList)
+            (guide._setup_prototype if alone else guide)(*args, **kwargs, **programs.static)
         for part in guides:
             # A list knows the whole model; what it covers are its parts.
             if not isinstance(part, autoguide.AutoGuideList):
@@ -156,6 +158,11 @@ def _searching_at_once() -> Iterator[None]:
             yield
         finally:
             numpyro_util.find_valid_initial_params = search
+
+
+def is_numpyros(guide: Any) -> bool:
+    """True for an AutoGuide of NumPyro's own, False for a class derived from one."""
+    return isinstance(guide, autoguide.AutoGuide) and type(guide).__module__.startswith("numpyro.")
 
 
 def auto_guides(program: Any, seen: set[int] | None = None) -> Iterator[Any]:
