@@ -237,7 +237,6 @@ def test_a_table_of_sixty_columns_in_the_shell(columns, tmp_path, monkeypatch) -
 # --- the whole loop is audited -------------------------------------------------------------
 
 BITS = tuple(Column(name=f"bit{place}", kind=Kind.BINARY, categories=("no", "yes")) for place in range(9))
-RECORD, OTHER = [0] * 9, [1] * 9
 LOOP_DELTA = 1e-3
 
 
@@ -273,7 +272,7 @@ def audited(plan: MarginalsPlan, runs: int, monkeypatch) -> list[Verdict]:
     candidates, own = list(plan.candidates.tables), len(plan.tables)
 
     def released(table, seed) -> list[float]:
-        found = private_marginals(dp.random.key(seed), np.array(table), plan, non_private_seed=True)
+        found = private_marginals(dp.random.key(seed), table, plan, non_private_seed=True)
         counts = [found.table(*names).ravel()[0] for names in found.plan.tables]
         thirds = sum((candidates.index(names) - own) % 3 == 0 for names in found.plan.tables[own:])
         return [sum(counts[:own]), sum(counts[own:]), thirds]
@@ -285,7 +284,8 @@ def audited(plan: MarginalsPlan, runs: int, monkeypatch) -> list[Verdict]:
             known = {"certificate": plan.certificate(key, 8), "choosing": plan.choosing(key, 8)}
         for name, value in {**known, "state": plan.state(reproducible=True)}.items():
             quick.setattr(MarginalsPlan, name, lambda *_, value=value, **__: value)
-        sides = ([RECORD, OTHER], 0), ([OTHER], runs)
+        sides = ({column.name: cells for column in BITS} for cells in (["no", "yes"], ["yes"]))
+        sides = zip(sides, (0, runs), strict=True)
         both = [np.array([released(table, 10**6 + first + run) for run in range(runs)]) for table, first in sides]
     together, choices = plan.event().events
     once = release_file.ComposedDpEvent([together, choices.event])

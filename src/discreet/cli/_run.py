@@ -190,9 +190,8 @@ SPREAD = (
     "can be several times as large at small ε."
 )
 NOT_CONVERGED = (
-    "The fit had not converged: a longer one would give other results. Where the noise hides a combination of the coefficients, "
-    "they would be worse: use fewer columns, more records or a larger --epsilon. Else use more --steps or a larger "
-    "--learning-rate, in another fit, which spends again."
+    "The fit had not converged: a longer one would give other results. If the noise hides the coefficients, use fewer columns, "
+    "more records or a larger --epsilon; else more --steps or a larger --learning-rate. Another fit spends again."
 )
 TWIN_SPREAD = (
     "Twins are drawn from the fitted guide, which does not include the noise of the private fit: analyses of several twins "
