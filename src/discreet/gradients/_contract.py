@@ -541,8 +541,7 @@ def sum_by_chunks(
         return index + done.astype(jnp.int32), jnp.where(done, kept(index + 1), left), total
 
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((chunk, *x.shape[1:]), x.dtype), (records, mask))
-    shapes, _ = jax.eval_shape(chunk_sum, *one)
-    shapes = jax.eval_shape(finish[0], shapes[1]) if finish else shapes
+    shapes = jax.eval_shape(lambda *rows: finish[0](chunk_sum(*rows)[0][1]) if finish else chunk_sum(*rows)[0], *one)
     with double():
         zero = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32 if thin else jnp.float64), shapes)
     start = jnp.zeros((), jnp.int32), kept(jnp.int32(0)), zero
