@@ -1,4 +1,4 @@
-"""All benchmarks, in about a quarter of an hour: writes results.json, results.md and the plot of the batch sweep.
+"""All benchmarks, in about 20 minutes: writes results.json, results.md and the plot of the batch sweep.
 
 python -m benchmarks [--quick] [--only NAME,NAME | --fill] [--out DIR]
 
