@@ -94,7 +94,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "estimators": {"clipping", "ledger", "inference", "models", "moments", "plan", "random", "tables"},
     # Reads held-out records, in one place, and runs fits that others define.
-    "scores": {"random", "accounting", "ledger", "mechanisms", "report", "verify", "inference", "estimators"},
+    "scores": {
+        "random",
+        "accounting",
+        "ledger",
+        "marginals",
+        "mechanisms",
+        "report",
+        "verify",
+        "inference",
+        "estimators",
+    },
     "optimizers": set(),
     # Attacks what is released; it uses the methods as anybody may.
     "audit": {"random", "accounting", "sampling", "plan", "plots", "inference"},

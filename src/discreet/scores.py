@@ -50,6 +50,7 @@ from discreet.accounting import (
 )
 from discreet.inference import check_unused, claim
 from discreet.ledger import Ledger, Receipt, Spending, SpentError, check_terms, unpaid
+from discreet.marginals import fieller
 from discreet.mechanisms import GAUSSIAN, clip_records, gaussian_mechanism, sum_records
 from discreet.report import Statement, make_release_statement
 from discreet.verify import Certificate, certify
@@ -554,7 +555,9 @@ class PrivateMetrics:
         z, noise, edges = NormalDist().inv_cdf((1 + self.level) / 2), _EXCESS * self.plan.noise, self.plan.edges
         table = []
         for place, (zeros, ones) in enumerate(self._cells()):
-            low, high = _fieller(float(ones), float(zeros + ones), noise, z)
+            # The rows of a bin are the sum of two counts with independent noise of one variance.
+            ends = fieller(ones, zeros + ones, noise**2, noise**2, 2 * noise**2, z)
+            low, high = np.clip(ends, 0.0, 1.0).tolist()
             share = ones / (zeros + ones) if zeros + ones > 0 else math.nan
             table.append(
                 {
@@ -610,18 +613,6 @@ class PrivateMetrics:
         if self.plan.classes > 2:
             lines.append(textwrap.fill(NO_AUC, 88))
         return "\n".join(lines)
-
-
-def _fieller(part: float, whole: float, noise: float, z: float) -> tuple[float, float]:
-    """Interval of part / whole, where part and whole - part have independent noise: all t with |part - t whole| small enough."""
-    rest = whole - part
-    # (1 - t) part - t rest is Gaussian around 0 with variance noise^2 ((1 - t)^2 + t^2).
-    a, b, c = whole**2 - 2 * (z * noise) ** 2, -2 * part * whole + 2 * (z * noise) ** 2, part**2 - (z * noise) ** 2
-    root = b**2 - 4 * a * c
-    if a <= 0 or root < 0 or part + rest <= 0:
-        return 0.0, 1.0
-    low, high = (-b - math.sqrt(root)) / (2 * a), (-b + math.sqrt(root)) / (2 * a)
-    return min(max(low, 0.0), 1.0), max(min(high, 1.0), 0.0)
 
 
 def private_metrics(

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Defaults:
+class DefaultOptions:
     """Default options of a fit; a `clip` of None is `default_clip`."""
 
     steps: int = 1_000
@@ -37,7 +37,7 @@ class ChosenModel:
     build: "Callable[[dp.tables.Schema], Any]"
     target_kind: "dp.tables.Kind | None" = None  # The required kind of its target; None for the schema's
     own: OwnModel | None = None
-    defaults: Defaults = Defaults()  # Defaults of the fit's options
+    defaults: DefaultOptions = DefaultOptions()  # Defaults of the fit's options
 
     @property
     def needs_target(self) -> bool:
@@ -86,7 +86,7 @@ def choose_model(
         return ChosenModel(name, lambda schema: dp.models.MixtureOfProducts(schema, components=count), defaults=TWINS)
     if name in REGRESSIONS:
         _, kind, build = REGRESSIONS[name]
-        defaults = CLASSES if name in ("logistic", MULTINOMIAL) else Defaults()
+        defaults = CLASSES if name in ("logistic", MULTINOMIAL) else DefaultOptions()
         return ChosenModel(name, functools.partial(build, dp.models), dp.tables.Kind[kind], defaults=defaults)
     if not text and not name.rpartition(":")[0].endswith(".py") and not name.endswith(".py"):
         near = difflib.get_close_matches(name, MODELS, 1)
@@ -95,16 +95,16 @@ def choose_model(
             "FILE.py:FUNCTION of your own, or FILE.txt with lines such as Age: Poisson"
         )
     own = choose_own(name, components=count, words=tuple(shlex.split(words or "")), arguments=arguments)
-    return ChosenModel(name, lambda schema: None, own=own, defaults=TEXTS if text else Defaults())
+    return ChosenModel(name, lambda schema: None, own=own, defaults=TEXTS if text else DefaultOptions())
 
 
 MOST_COMPONENTS = 1_000
 # Steps enough to tell the curvature from the noise, which intervals take (`discreet.cli._intervals`).
-CLASSES = Defaults(steps=10_000)
+CLASSES = DefaultOptions(steps=10_000)
 # Fewer and larger steps than a regression's: the noise is on thousands of parameters (docs/twins.md).
-TWINS = Defaults(steps=300, batch=1_000, learning_rate=0.05)
+TWINS = DefaultOptions(steps=300, batch=1_000, learning_rate=0.05)
 # Records whose cells are present have larger gradients than those with missing cells: a small norm would count the latter more.
-TEXTS = Defaults(steps=500, batch=1_000, learning_rate=0.05, clip="5.0")
+TEXTS = DefaultOptions(steps=500, batch=1_000, learning_rate=0.05, clip="5.0")
 
 
 def returned_by(

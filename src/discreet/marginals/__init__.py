@@ -11,6 +11,7 @@ from discreet.marginals._describe import Figure as Figure
 from discreet.marginals._describe import PairFigures as PairFigures
 from discreet.marginals._describe import describe as describe
 from discreet.marginals._describe import description_plan as description_plan
+from discreet.marginals._describe import fieller as fieller
 from discreet.marginals._release import Marginals as Marginals
 from discreet.marginals._release import MarginalsPlan as MarginalsPlan
 from discreet.marginals._release import load_marginals as load_marginals
