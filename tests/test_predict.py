@@ -68,7 +68,7 @@ def test_categorical_and_constants() -> None:
 def masked(x: Any, y: Any = None, mask: Any = None) -> None:
     w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
     with numpyro.plate("persons", x.shape[0], dim=-2), numpyro.plate("rows", x.shape[1], dim=-1):
-        numpyro.sample("y", dist.Bernoulli(logits=x @ w).mask(mask), obs=y)
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w).mask(mask.astype(bool)), obs=y)
 
 
 def test_persons_with_several_rows() -> None:
@@ -126,6 +126,7 @@ def with_local(x: Any) -> None:
         (logistic, {}, (X,), {}, "leading axis"),
         (logistic, {"w": W}, (X, X[:3]), {}, "lengths"),
         (logistic, {"w": W}, (X[:0],), {}, "at least one"),
+        (masked, {"w": W}, (X[:21].reshape(7, 3, 2),), {}, "Nothing was passed for y, mask: pass what the model needs"),
     ],
 )
 def test_refusals(model: Any, draws: Any, args: Any, options: Any, message: str) -> None:

@@ -10,9 +10,10 @@ first, so that where it is absent the error names the extra instead of a package
 """
 
 import html
+import inspect
 import math
 import numbers
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, NoReturn, TypeGuard
 
@@ -120,6 +121,21 @@ def shown(value: Any) -> str:
 def refuse(name: str, value: Any, must: str, hint: str = "") -> NoReturn:
     """Raise the `ValueError` that all checks raise."""
     raise ValueError(f"{name} is {shown(value)}; it must be {must}.{' ' + hint if hint else ''}")
+
+
+def left_out(function: Callable[..., object], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Name the parameters that a call leaves at None, for the error of a function that fails; empty if there are none.
+
+    >>> left_out(lambda x, y=None, mask=None: x, [1, 2], {})
+    'Nothing was passed for mask: pass what the model needs. '
+    """
+    try:
+        signature = inspect.signature(function)
+        given = signature.bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        return ""
+    names = [name for name, x in signature.parameters.items() if x.default is None and name not in given]
+    return f"Nothing was passed for {', '.join(names)}: pass what the model needs. " if names else ""
 
 
 def require(package: str, *, extra: str, what: str) -> None:

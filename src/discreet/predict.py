@@ -24,7 +24,7 @@ from numpyro.distributions import MaskedDistribution
 from numpyro.infer.util import constrain_fn, unconstrain_fn
 from scipy.special import expit
 
-from discreet._validate import require
+from discreet._validate import left_out, require
 
 __all__ = [
     "ClassificationMetrics",
@@ -160,7 +160,12 @@ def _rows(args: tuple[Any, ...]) -> tuple[list[Array], Callable[[list[Array]], t
 
 def _trace(model: Model, draw: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     program = handlers.seed(handlers.substitute(model, data=dict(draw)), jax.random.key(0))
-    return handlers.trace(program).get_trace(*args, **kwargs)
+    try:
+        return handlers.trace(program).get_trace(*args, **kwargs)
+    except (AttributeError, TypeError, ValueError) as error:
+        if without := left_out(model, args, kwargs):
+            raise ValueError(f"The model fails: {error}. {without.rstrip()}") from error
+        raise
 
 
 def _find_site(

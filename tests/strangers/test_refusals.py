@@ -136,9 +136,16 @@ def a_series(x, y):
         numpyro.sample("y", dist.Normal(w * last, 1), obs=y)
 
 
+def without_its_mask(x, y=None, mask=None):
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(w * x, 1).mask(mask.astype(bool)), obs=y)
+
+
 @pytest.mark.parametrize(
     ("program", "words"),
     [
+        (without_its_mask, ("mask.astype(bool)", "Nothing was passed for mask: pass what the model needs.")),
         (a_batch_beside_its_plate, ("jnp.zeros(20)", "(2,), (20,)", "x.shape[0]")),
         (a_series, ("last = y[2:][0]", "any number of rows", "time series")),
     ],

@@ -50,6 +50,7 @@ from discreet.inference._records import (
     value_of_improper,
 )
 from discreet.inference._structure import (
+    FAILURES,
     Structure,
     auto_guides,
     bijection_of,
@@ -541,7 +542,7 @@ def choose_placeholder(programs: Programs, given: Sequence[Any] | None, key: PRN
         try:
             if _has_finite_density(programs, candidate):
                 return candidate
-        except (AssertionError, LookupError, TypeError, ValueError) as error:
+        except FAILURES as error:
             explain_model(programs, key)
             # A column of weights (handlers.scale) must not be zero, nor one of standard errors where NumPyro validates.
             if "distribution got invalid" not in str(error) and "should be positive" not in str(error):

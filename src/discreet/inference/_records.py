@@ -725,7 +725,12 @@ class Programs:
         """
         whole = WholePlates(program, plates, rows[0].shape[0], num_records=hint)
         run = handlers.substitute(handlers.seed(whole, key), substitute_fn=rule)
-        args, kwargs = self.records.rebuild(rows)
+        args, kwargs = self.arguments(rows)
         values = {**self.state, **(values or {})}
         run = handlers.substitute(run, data=values) if values else run
-        return handlers.trace(run).get_trace(*args, **kwargs, **self.static), whole
+        return handlers.trace(run).get_trace(*args, **kwargs), whole
+
+    def arguments(self, rows: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What the programs are called with."""
+        args, kwargs = self.records.rebuild(rows)
+        return args, dict(**kwargs, **self.static)

@@ -36,6 +36,7 @@ from numpyro.infer.util import helpful_support_errors
 from numpyro.primitives import Messenger
 
 from discreet._jax import captured_arrays, run_kept, used_inputs, users_file
+from discreet._validate import left_out
 from discreet.inference._records import Fixed, Program, Programs, WholePlates, value_of_improper, with_records
 
 # --- AutoGuides ---
@@ -291,6 +292,8 @@ def bijection_of(site: Mapping[str, Any]) -> Any:
 _MOST_COMBINATIONS = 4096
 # The least length at which an array is recognised as a table.
 _FEWEST_TELLING_ROWS = 16
+# What a user's program raises where it does not run
+FAILURES = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
 _NEEDS_A_NUMBER = (
     jax.errors.ConcretizationTypeError,
     jax.errors.NonConcreteBooleanIndexError,
@@ -633,7 +636,7 @@ def _explained(what: str, programs: Programs) -> Iterator[None]:
             "discreet.inference.with_levels(model, group=6) for np.unique(group) and np.max(group). In place of if and of "
             "np.nonzero(...) use jnp.where, in place of numpy's functions jax.numpy's."
         ) from None
-    except (AssertionError, LookupError, TypeError, ValueError) as error:
+    except FAILURES as error:
         place = _place(error)
         if not place or str(error).startswith("The observed site"):
             raise
@@ -645,8 +648,8 @@ def _explained(what: str, programs: Programs) -> Iterator[None]:
             f"it uses an array of length {tables[0]}, as long as the table, that was not passed as records. Records must come "
             "as arguments of run, not through the closure, a keyword argument of DPSVI or handlers.condition"
             if tables
-            else str(error).rstrip(".")
-            + ". Each record is evaluated alone, so it must run with any number of rows; a time "
+            else f"{str(error).rstrip('.')}. {left_out(getattr(programs, what), *programs.arguments(programs.records.leaves))}"
+            "Each record is evaluated alone, so it must run with any number of rows; a time "
             "series whose steps are the rows does not"
         )
         raise ValueError(
@@ -674,12 +677,12 @@ def _trace_model(programs: Programs, key: PRNGKeyArray) -> tuple[Traced, Traced,
             return found
     except _NEEDS_A_NUMBER:
         raise
-    except (AssertionError, LookupError, TypeError, ValueError):
+    except FAILURES:
         # A plate of N, with two rows inside, does not broadcast.
         found = None
     try:
         return both(programs.num_records)
-    except (AssertionError, LookupError, TypeError, ValueError):
+    except FAILURES:
         return both(None) if found is None else found
 
 
