@@ -99,13 +99,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Messages of one width, and compiled programs shared by workers and child processes, in a folder deleted after the run.
+    """Share compiled programs between workers and child processes, in a folder that is deleted after the run.
 
     A folder of its own for each run, which nobody else may open: what lies there is run as it is. JAX names a program after all
     that it consists of and all options it was compiled with, so what a test compiles is what it would have compiled. It does not
     lock the folder; a file that is being written while another worker reads it is compiled again (pyproject.toml).
     """
-    os.environ["COLUMNS"] = "88"  # tests count lines, and a test run may have a terminal of another width
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # of the process that started this one, or the caller's own
         return
     folder = tempfile.mkdtemp(prefix="discreet-tests-")

@@ -180,6 +180,7 @@ def test_categories_are_compared_with_each_other() -> None:
 @pytest.fixture
 def survey(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "88")  # lines are counted, and the tests' own terminal may be narrower
     rng = np.random.default_rng(0)
     lines = [f"{age:.0f},{'yes' if age > 50 else 'no'}" for age in rng.uniform(0, 100, 300)]
     (tmp_path / "survey.csv").write_text("\n".join(["age,smoker", *lines]) + "\n")

@@ -78,7 +78,7 @@ def test_a_page_does_not_take_the_place_of_a_program(step: Path) -> None:
     before = step.read_text()
     outcome = RUN.invoke(app, ["verify", str(step), "--html", str(step)])
     assert outcome.exit_code == 2
-    assert "must end in .html" in outcome.stderr
+    assert "must end in .html" in " ".join(outcome.stderr.split())
     assert step.read_text() == before
 
 
