@@ -522,7 +522,9 @@ class PrivateStep:
             (gradient,) = pull((gradient, jnp.ones_like(free)))
         # Post-processing: where a transform saturates, its Jacobian is not finite; stay there. But not where the release
         # itself is no number: noise that could not be made spoils all of it, and that must show.
-        spoiled = ~jnp.isfinite(sum(jnp.ravel(x)[0] for x in jax.tree.leaves(released.gradient) if x.size))
+        # One array, which is written: XLA would read single numbers again in each of the optimizer's loops.
+        first = jnp.array([jnp.ravel(x)[0] for x in jax.tree.leaves(released.gradient) if x.size])
+        spoiled = ~jnp.isfinite(first).all()
         gradient = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x) | spoiled, x, 0), gradient)
         gradient = jax.tree.map(lambda x: jnp.where(right, x, jnp.nan), gradient)
         loss = self._private_loss(released.loss, norm, channels, numbers) + free
