@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 
 import discreet as dp
-from discreet import random
+from discreet import mechanisms, random
 from discreet.inference._step import _MOST_BYTES, Draws
 
 KEY = random.key(20261120)
@@ -158,6 +158,19 @@ def test_draws_that_were_not_made_show(monkeypatch):
     """Draws may belong to places because they are secret: nothing of a step with others may be used."""
     honest = random.fast_bits
     monkeypatch.setattr(random, "fast_bits", lambda key, n: (honest(key, n)[0], jnp.array(False)))
+    result = _dpsvi().run(random.key(0), np.linspace(-1, 1, 40, dtype=np.float32), progress_bar=False)
+    assert all(np.isnan(x).all() for x in jax.tree.leaves(result.last_params))
+
+
+def test_noise_that_was_not_made_shows(monkeypatch):
+    """A gradient that is no number is usually left out of a step, but not where the release is none."""
+    honest = mechanisms.release
+
+    def without_noise(*args):
+        released = honest(*args)
+        return released._replace(gradient=jax.tree.map(lambda x: x * jnp.nan, released.gradient))
+
+    monkeypatch.setattr(mechanisms, "release", without_noise)
     result = _dpsvi().run(random.key(0), np.linspace(-1, 1, 40, dtype=np.float32), progress_bar=False)
     assert all(np.isnan(x).all() for x in jax.tree.leaves(result.last_params))
 
