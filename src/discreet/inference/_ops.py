@@ -167,8 +167,10 @@ class TemperedPosterior:
             center, there = (self.log_likelihood(x, zero)[0] for x in (u, jax.tree.map(jnp.zeros_like, u)))
             shared = center - jnp.where(jnp.isfinite(there), there, 0.0)
         filled = TURN - SPARE
+        # XLA compiles a loop of one turn otherwise: where a record more may begin the next, there are two at least.
+        count = max(-(-size // filled), 1 if self.tempering.relation is Relation.REPLACE_ONE else 2)
         # In places that are nobody's stands the last record, and its number is left out.
-        places = np.minimum(np.arange(-(-size // filled))[:, None] * filled + np.arange(TURN), size - 1)
+        places = np.minimum(np.arange(count)[:, None] * filled + np.arange(TURN), size - 1)
         turns = [x[places] for x in leaves]
         found = jax.lax.map(lambda rows: self.contributions(u, rows, center), turns)
         total: Any = exact_sum(found[:, :filled].reshape(-1)[:size], self.tempering.grid)
