@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 _REST = 0.01  # seconds between programs, for the threads of the one before to fall asleep
@@ -91,6 +91,7 @@ class Figure:
         low: lower quartile over the rounds.
         high: upper quartile over the rounds.
         of_fastest: for a ratio of times, the ratio of the fastest rounds.
+        reason: why the bound is missed, if it is: what was measured of it.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Figure:
     low: float | None = None
     high: float | None = None
     of_fastest: float | None = None
+    reason: str = ""
 
     @property
     def met(self) -> bool | None:
@@ -141,11 +143,19 @@ class Outcome:
                 return timing
         raise KeyError(f"{self.name} measured {[timing.name for timing in self.timings]}, not {name!r}.")
 
-    def compare(self, name: str, over: str, under: str, bound: tuple[str, float] | None = None) -> None:
+    def compare(
+        self, name: str, over: str, under: str, bound: tuple[str, float] | None = None, reason: str = ""
+    ) -> None:
         """Add the figure `over` / `under`, where both were measured."""
         measured = {timing.name for timing in self.timings}
         if {over, under} <= measured:
-            self.figures.append(ratio(name, self.timing(over), self.timing(under), bound))
+            figure = ratio(name, self.timing(over), self.timing(under), bound)
+            self.figures.append(replace(figure, reason=reason))
+
+    def together(self, names: Sequence[str], under: str) -> float:
+        """The time of programs one after the other, over that of another."""
+        rounds = zip(*(self.timing(name).seconds for name in names), strict=True)
+        return ratio("", Timing("", [sum(x) for x in rounds], 1), self.timing(under)).value
 
 
 def alternate(programs: Sequence[Program], rounds: int) -> list[Timing]:

@@ -12,6 +12,8 @@ import numpyro
 import discreet as dp
 from benchmarks._harness import Program
 
+NOISE, BATCH = "part: integer noise", "part: draw and gather a Poisson batch"
+
 
 def looped(
     name: str, body: Callable[[jax.Array, Any, Any], Any], start: Any, fixed: Any, steps: int, note: str = ""
@@ -39,12 +41,17 @@ def keyed(name: str, draw: Callable[[jax.Array], jax.Array], key: jax.Array, ste
     return looped(name, body, jnp.zeros(shape.shape, shape.dtype), key, steps, note)
 
 
-def gaussian(name: str, dim: int, steps: int) -> Program:
-    """The noise of a release: ChaCha20, exact tails."""
-    return keyed(name, lambda key: dp.random.normal(key, (dim,)), dp.random.key(), steps)
+def released_noise(dim: int, levels: int, steps: int) -> Program:
+    """The noise of a release, before it is added."""
+
+    def draw(key: jax.Array) -> jax.Array:
+        values, right = dp.random.discrete_gaussian(key, (dim,), levels=levels)
+        return sum(values, start=right.astype(jnp.int32))
+
+    return keyed(NOISE, draw, dp.random.key(), steps)
 
 
-def drawn_batch(name: str, sampling: Any, data: jax.Array, steps: int) -> Program:
+def drawn_batch(sampling: Any, data: jax.Array, steps: int) -> Program:
     """A batch drawn and gathered from the table."""
     tables = jax.tree.map(jnp.asarray, sampling.prepare(data.shape[0]))
 
@@ -56,7 +63,7 @@ def drawn_batch(name: str, sampling: Any, data: jax.Array, steps: int) -> Progra
         kept = jnp.where(batch.mask.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
         return total + jnp.sum(kept, axis=0)
 
-    return looped(name, body, jnp.zeros(data.shape[1:]), (dp.random.key(), tables, data), steps)
+    return looped(BATCH, body, jnp.zeros(data.shape[1:]), (dp.random.key(), tables, data), steps)
 
 
 def adam(name: str, parameters: Any, learning_rate: float, steps: int) -> Program:

@@ -126,7 +126,9 @@ def bounds_table(results: dict[str, Any]) -> str:
             if figure["bound"]:
                 sign, limit = figure["bound"]
                 bound = f"{'≤' if sign == '<=' else '≥'} {number(limit)}{_unit(figure)}"
-                verdict = "met" if figure["met"] else "**missed**"
+                verdict = (
+                    "met" if figure["met"] else "**missed**" + (f": {why}" if (why := figure.get("reason")) else "")
+                )
                 rows.append(f"| {name} | {figure['name']} | {bound} | {_cells(figure)} | {verdict} |")
     return "\n".join(rows)
 

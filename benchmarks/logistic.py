@@ -12,10 +12,11 @@ import numpyro.distributions as dist
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
+from benchmarks import _loops
 from benchmarks._command import main
 from benchmarks._fits import NonPrivateFit, PrivateFit, Problem
 from benchmarks._harness import Outcome, Scale, alternate
-from benchmarks._loops import drawn_batch, gaussian
+from benchmarks._results import number
 
 RECORDS, COLUMNS, BATCH = 50_000, 100, 500
 
@@ -48,12 +49,14 @@ def measure(scale: Scale) -> list[Outcome]:
         plain.program(),
         private.program("discreet, Poisson", "as DPSVI.run runs it; ChaCha20"),
         PrivateFit(problem, dp.FixedSizeSampling(batch_size), steps).program("discreet, fixed size"),
-        gaussian("part: Gaussian noise", COLUMNS + 2, steps),
-        drawn_batch("part: draw and gather a Poisson batch", sampling, problem.data[0], steps),
+        _loops.released_noise(private.step.released, private.step.levels, steps),
+        _loops.drawn_batch(sampling, problem.data[0], steps),
     ]
     outcome.timings = alternate(programs, scale.rounds)
     ours, theirs = "discreet, Poisson", "NumPyro, not private"
-    outcome.compare("private / NumPyro, not private", ours, theirs, ("<=", 1.5))
+    parts = outcome.together([_loops.NOISE, _loops.BATCH], theirs)
+    reason = f"noise and batch alone take {number(parts)} of NumPyro's step"
+    outcome.compare("private / NumPyro, not private", ours, theirs, ("<=", 1.5), reason)
     outcome.compare("the same with batches of one size", "discreet, fixed size", theirs)
     outcome.facts |= {
         "num_parameters": private.num_parameters,

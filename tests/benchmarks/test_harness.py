@@ -24,6 +24,12 @@ def test_a_figure_is_the_median_of_paired_ratios() -> None:
         ratio("r", Timing("a", [1.0], 1), Timing("b", [1.0, 2.0], 1))
 
 
+def test_the_parts_of_a_step_are_added_within_each_round() -> None:
+    """The round that was slow for all counts as any other."""
+    timings = [Timing("a", [1.0, 9.0, 1.0], 1), Timing("b", [1.0, 9.0, 1.0], 1), Timing("c", [1.0, 9.0, 4.0], 1)]
+    assert Outcome("toy", "a toy", timings).together(["a", "b"], "c") == 2.0
+
+
 def test_bounds_go_both_ways() -> None:
     assert Figure("f", 1.69, bound=("<=", 1.7)).met
     assert not Figure("f", 1.71, bound=("<=", 1.7)).met
@@ -45,7 +51,7 @@ def test_only_tests_shrink_a_problem() -> None:
 
 def example() -> dict:
     outcome = Outcome("toy", "a toy", [Timing("a", [2e-3, 2e-3], 5), Timing("b", [1e-6, 1e-6], 5, "fast")])
-    outcome.compare("a / b", "a", "b", ("<=", 1.7))
+    outcome.compare("a / b", "a", "b", ("<=", 1.7), "a and b alone")
     outcome.compare("a / absent", "a", "absent")
     outcome.skipped["Opacus"] = "not installed"
     results = _results.new()
@@ -56,7 +62,7 @@ def example() -> dict:
 def test_results_say_what_was_measured_where_and_what_was_missed() -> None:
     results = example()
     text = _results.as_markdown(results)
-    assert "| toy | a / b | ≤ 1.70 | 2,000 | 2,000 to 2,000 | 2,000 | **missed** |" in text
+    assert "| toy | a / b | ≤ 1.70 | 2,000 | 2,000 to 2,000 | 2,000 | **missed**: a and b alone |" in text
     assert "| b | 1.00 µs | 1.00 µs | fast |" in text
     assert "Skipped, Opacus: not installed." in text
     assert [figure["name"] for figure in results["workloads"]["toy"]["figures"]] == ["a / b"]
