@@ -299,8 +299,8 @@ def _sum_of_blocks(
 
 
 def _scaled(rows: Array, factor: Float[Array, "record"]) -> Array:
-    factor = factor.reshape(-1, *[1] * (rows.ndim - 1)).astype(rows.dtype)
-    return jnp.where(factor > 0, rows * factor, 0)
+    """Rows times their factors, all finite: else `sum_by_chunks` drops the sum, and `_without_spare` clears spare rows."""
+    return rows * factor.reshape(-1, *[1] * (rows.ndim - 1)).astype(rows.dtype)
 
 
 def _without_spare(rows: Array) -> Array:
