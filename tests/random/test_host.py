@@ -3,8 +3,11 @@
 import os
 import subprocess
 import sys
+import threading
+import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -91,6 +94,74 @@ def test_a_missing_or_refusing_library_is_no_error(monkeypatch):
             assert _chacha._available.__wrapped__() is False
     monkeypatch.setattr(_chacha._Producer, "write", lambda self, state, out: None)  # a wrong stream
     assert _chacha._available.__wrapped__() is False
+
+
+def written(producer, how, num_blocks=2**14 + 3):
+    """The words that one of the ways of a producer writes."""
+    out, state = bytearray(64 * num_blocks), np.asarray(_chacha._state(WORDS, NONCE, 5)).tobytes()
+    getattr(producer, how)(state, memoryview(out))
+    return np.frombuffer(out, np.uint32)
+
+
+@pytest.mark.parametrize("late", ["none", "helper", "caller"])
+def test_two_threads_write_what_one_does(monkeypatch, late):
+    """Also where one comes so late that the other has made its own half."""
+    producer, honest, calls = _chacha._Producer(), _chacha._Producer.write, []
+    expected, caller = written(producer, "write"), threading.get_ident()
+
+    def slow(self, state, out):
+        time.sleep(0.2 * (late == ("caller" if threading.get_ident() == caller else "helper")))
+        calls.append(threading.get_ident() == caller)
+        honest(self, state, out)
+
+    monkeypatch.setattr(_chacha._Producer, "write", slow)
+    np.testing.assert_array_equal(written(producer, "write_by_two"), expected)
+    assert len(calls) == 2
+    if late != "none":
+        assert sorted(calls) == [False, True]
+
+
+def test_without_another_thread_one_writes_both_halves(monkeypatch):
+    producer = _chacha._Producer()
+
+    def none_left(*_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(_chacha._thread, "start_new_thread", none_left)
+    np.testing.assert_array_equal(written(producer, "write_by_two"), written(producer, "write"))
+
+
+@pytest.mark.parametrize("whose", ["helper", "caller"])
+def test_a_half_that_fails_fails_the_stream_and_spoils_its_last_block(monkeypatch, whose):
+    producer, honest, caller = _chacha._Producer(), _chacha._Producer.write, threading.get_ident()
+    out, state = bytearray(2**20), np.asarray(_chacha._state(WORDS, NONCE, 0)).tobytes()
+
+    def fails(self, state, out):
+        if whose == ("caller" if threading.get_ident() == caller else "helper"):
+            raise MemoryError
+        time.sleep(0.1)
+        honest(self, state, out)
+
+    monkeypatch.setattr(_chacha._Producer, "write", fails)
+    with pytest.raises(MemoryError):
+        producer.write_by_two(state, memoryview(out))
+    assert not any(out[-64:])
+
+
+def test_long_streams_take_two_threads_but_the_main_thread_never_does(monkeypatch):
+    """Ctrl-C comes to the main thread alone, which must not leave a thread behind that writes into memory of others."""
+    assert _chacha.available()  # this asks `write` once
+    lengths, honest = [], _chacha._Producer.write
+    monkeypatch.setattr(_chacha._Producer, "write", lambda *x: (lengths.append(len(x[2])), honest(*x))[1])
+    draw = fresh(lambda key: _chacha.fast_keystream(key, NONCE, 2**14)[0])
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: draw(WORDS).block_until_ready()).result()
+    assert lengths == [2**19, 2**19]
+    producer = _chacha._Producer()
+    state, out = (SimpleNamespace(rank=1, dims=[n], data=producer.ffi.new("uint32_t[]", n)) for n in (12, 2**18))
+    args, rets = (SimpleNamespace(size=1, items=[x]) for x in (state, out))
+    producer.call(SimpleNamespace(extension_start=None, args=args, rets=rets))
+    assert lengths[2:] == [2**20]
 
 
 # Keys are arguments: nothing is computed too early, merged or reused

@@ -28,6 +28,8 @@ declarations below are those of version 0.3, which XLA checks when the target is
 words are written where XLA wants them. Nothing here calls JAX, so no core has to be free for it, and what is compiled
 holds a name and no address, so that compilation caches keep it.
 
+Long streams are made by two threads. Neither leaves before both are done, and if one fails, the last block is wrong.
+
 Python may fail at any moment, even before the first line of a function: the main thread handles Ctrl-C there. cffi
 then calls `failed`, which makes the words after all if it was Ctrl-C (and sends that once more, later), and reports
 an error to XLA if not: the step fails. What still could go wrong, `normal` notices: it computes the last block by
@@ -61,6 +63,7 @@ TARGET = "discreet_chacha20_keystream"
 _STATE_WORDS = 12
 _BLOCK_BYTES = 64
 _ZEROS = 2**18
+_FOR_TWO = 2**20  # bytes from which two threads write them: to start one takes as long as 2**18
 _INTERNAL = 13  # XLA_FFI_Error_Code_INTERNAL
 _METADATA = 1  # XLA_FFI_Extension_Metadata
 _LATER = 0.005  # seconds
@@ -150,6 +153,43 @@ class _Producer:
             part = out[start : start + _ZEROS]
             stream.update_into(self.zeros[: len(part)], part)
 
+    def write_by_two(self, state: bytes, out: memoryview) -> None:
+        """`write` by two threads: a new one makes the first half, unless this one has made the second before it comes."""
+        middle, at = len(out) // 2 // _BLOCK_BYTES, 4 * _COUNTER
+        number = int.from_bytes(state[at : at + 4], "little") + middle
+        later = state[:at] + number.to_bytes(4, "little") + state[at + 4 :]
+        taken, ended = _thread.allocate_lock(), _thread.allocate_lock()
+        made: list[Any] = []
+
+        def make_first() -> None:
+            if taken.acquire(False):
+                self.write(state, out[: middle * _BLOCK_BYTES])
+                made.append(taken)
+
+        def helper() -> None:
+            try:
+                make_first()
+            except BaseException as error:
+                made.append(error)
+            finally:
+                ended.release()
+
+        ended.acquire()
+        try:
+            _thread.start_new_thread(helper, ())
+        except RuntimeError:  # the system has no more threads
+            ended.release()
+        try:
+            self.write(later, out[middle * _BLOCK_BYTES :])
+            make_first()
+        finally:
+            ended.acquire()
+            if made != [taken]:
+                # So that the last block is wrong, should the error be lost.
+                out[-_BLOCK_BYTES:] = bytes(_BLOCK_BYTES)
+        if made != [taken]:
+            raise made[0]
+
     def call(self, frame: Any) -> Any:
         """The entry point for XLA: called once for the version, then for every draw."""
         if frame.extension_start:
@@ -160,7 +200,10 @@ class _Producer:
         if state.dims[0] != _STATE_WORDS or out.dims[0] % (_BLOCK_BYTES // 4):
             return self.error(frame, "takes twelve words and gives blocks of sixteen")
         view = self.ffi.buffer
-        self.write(bytes(view(state.data, 4 * _STATE_WORDS)), memoryview(view(out.data, 4 * out.dims[0])))
+        words, room = bytes(view(state.data, 4 * _STATE_WORDS)), memoryview(view(out.data, 4 * out.dims[0]))
+        # Ctrl-C ends what the main thread does at any moment: it must not leave behind a thread that writes.
+        alone = len(room) < _FOR_TWO or threading.get_ident() == threading.main_thread().ident
+        (self.write if alone else self.write_by_two)(words, room)
         return self.ffi.NULL
 
     def tell_version(self, extension: Any) -> Any:
