@@ -375,6 +375,21 @@ except KeyboardInterrupt:
     assert out[:2] == ["received", "True"]
 
 
+def test_python_ends_although_a_result_that_nobody_holds_is_still_computed():
+    """As after Ctrl-C while one waits for it. It was a deadlock: a draw waited for Python's lock, and Python for the program."""
+    program = """
+import time
+loop(3).block_until_ready()
+producer = _chacha._alive[0]
+before = producer.last
+loop(10**6)
+while producer.last == before:
+    time.sleep(0.01)
+print("drawing")
+"""
+    assert run(program).split() == ["drawing"]
+
+
 def test_a_real_ctrl_c_in_a_long_loop_is_received_and_spoils_nothing():
     program = """
 import signal, threading, time

@@ -43,9 +43,10 @@ import atexit
 import itertools
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from functools import cache
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import jax
@@ -66,7 +67,7 @@ _ZEROS = 2**18
 _FOR_TWO = 2**20  # bytes from which two threads write them: to start one takes as long as 2**18
 _INTERNAL = 13  # XLA_FFI_Error_Code_INTERNAL
 _METADATA = 1  # XLA_FFI_Extension_Metadata
-_LATER = 0.005  # seconds
+_LATER, _PAUSE, _LONGEST_STEP = 0.005, 0.3, 30.0  # seconds
 _first_call = threading.Lock()
 # What XLA may call as long as the process lives: the closure, and the producer that it belongs to.
 _alive: list[Any] = []
@@ -110,12 +111,6 @@ def _available() -> bool:
         return False
 
 
-def _finish_what_is_in_flight() -> None:
-    for array in jax.live_arrays():
-        if not array.is_deleted():
-            array.block_until_ready()
-
-
 class _Producer:
     """The producer of the words, and its interface to XLA."""
 
@@ -129,6 +124,7 @@ class _Producer:
         self.zeros = memoryview(bytes(_ZEROS))
         self.cipher = lambda state: Cipher(ChaCha20(state[:32], state[32:]), mode=None).encryptor()
         self.rearmed = threading.Lock()
+        self.last, self.gap, self.ending = -inf, 0.0, False
 
     def works(self) -> bool:
         words = bytearray(2 * _BLOCK_BYTES)
@@ -141,8 +137,7 @@ class _Producer:
         closure = self.ffi.callback("Handler", self.call, error=self.ffi.NULL, onerror=self.failed)
         _alive.extend([self, closure])
         address = int(self.ffi.cast("uintptr_t", closure))
-        # A draw in flight while the interpreter goes down would wait for its lock for ever.
-        atexit.register(_finish_what_is_in_flight)
+        atexit.register(self.finish)
         jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(address), platform="cpu", api_version=1)
         return True
 
@@ -194,6 +189,10 @@ class _Producer:
         """The entry point for XLA: called once for the version, then for every draw."""
         if frame.extension_start:
             return self.tell_version(frame.extension_start)
+        now = time.monotonic()
+        self.last, self.gap = now, now - self.last
+        if self.ending:
+            return self.error(frame, "Python ends")
         state, out = frame.args.items[0], frame.rets.items[0]
         if frame.args.size != 1 or frame.rets.size != 1 or state.rank != 1 or out.rank != 1:
             return self.error(frame, "takes one vector and gives one")
@@ -205,6 +204,18 @@ class _Producer:
         alone = len(room) < _FOR_TWO or threading.get_ident() == threading.main_thread().ident
         (self.write if alone else self.write_by_two)(words, room)
         return self.ffi.NULL
+
+    def finish(self) -> None:
+        """Wait for what is in flight: a draw while the interpreter goes down would wait for its lock for ever."""
+        for array in jax.live_arrays():
+            if not array.is_deleted():
+                array.block_until_ready()
+        # Programs whose results nobody holds, as after Ctrl-C, fail at their next draw: it has come, or comes about when the
+        # one before did.
+        self.ending = True
+        patience = max(_PAUSE, 2 * self.gap if self.gap < _LONGEST_STEP else 0.0)
+        while time.monotonic() < self.last + patience:
+            time.sleep(_LATER)
 
     def tell_version(self, extension: Any) -> Any:
         if extension.type == _METADATA:
