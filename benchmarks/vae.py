@@ -21,6 +21,7 @@ from benchmarks._networks import Architecture, dense
 from benchmarks._opacus import TorchFit
 from benchmarks._peers import gather, load
 from benchmarks._results import number
+from discreet.gradients import SPARE
 
 RECORDS, HIDDEN, LATENT = 60_000, 400, 50
 
@@ -57,7 +58,7 @@ def _measure(
         contenders |= _slow_peers(architecture, problem, batch_size, scale, outcome)
     chunk = private.step.explain(private.dpsvi.optim.get_params(private.state.optim_state), batch_size).microbatch_size
     # Not more than records: the tests have few.
-    rows = min(problem.num_records, chunk * math.ceil(sampling.typical_size(problem.num_records) / chunk))
+    rows = min(problem.num_records, chunk * math.ceil(sampling.typical_size(problem.num_records) / (chunk - SPARE)))
     padded = f"part: NumPyro on {rows:,} rows, as a private step usually has"
     programs = [
         *gather(outcome, contenders),

@@ -106,10 +106,11 @@ def curved(x):
 
 
 @pytest.mark.essential
-def test_a_record_that_begins_another_turn_moves_no_other_term_of_a_posterior_sample():
+@pytest.mark.parametrize("turns", [1, 2])
+def test_a_record_that_begins_another_turn_moves_no_other_term_of_a_posterior_sample(turns):
     """In the program of four chains. XLA compiles a loop of one turn otherwise: that was an epsilon of 11 at least, for 1."""
     rng = np.random.default_rng(0)
-    x = np.insert(rng.normal(size=(TURN - SPARE, 5)), 0, np.nan, axis=0).astype(np.float32)
+    x = np.insert(rng.normal(size=(turns * (TURN - SPARE), 5)), 0, np.nan, axis=0).astype(np.float32)
     points = jnp.asarray(rng.normal(size=(4, 5)), jnp.float32)
     relation = dp.Relation.ADD_OR_REMOVE_ONE
     ops = dp.OnePosteriorSample(curved, log_likelihood_bound=1.0, epsilon=1.0, relation=relation)

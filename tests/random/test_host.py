@@ -96,67 +96,99 @@ def test_a_missing_or_refusing_library_is_no_error(monkeypatch):
     assert _chacha._available.__wrapped__() is False
 
 
+STATE = np.asarray(_chacha._state(WORDS, NONCE, 5)).tobytes()
+
+
 def written(producer, how, num_blocks=2**14 + 3):
-    """The words that one of the ways of a producer writes."""
-    out, state = bytearray(64 * num_blocks), np.asarray(_chacha._state(WORDS, NONCE, 5)).tobytes()
-    getattr(producer, how)(state, memoryview(out))
-    return np.frombuffer(out, np.uint32)
+    """The bytes that one of the ways of a producer writes over others."""
+    out = bytearray(b"\xff" * (64 * num_blocks))
+    getattr(producer, how)(STATE, memoryview(out))
+    return bytes(out)
 
 
-@pytest.mark.parametrize("late", ["none", "helper", "caller"])
+class Pair:
+    """A producer's `write` of which one thread waits for the other: for its end, or until it has begun."""
+
+    def __init__(self, monkeypatch, late, error=None):
+        self.calls, self.caller, self.honest = [], threading.get_ident(), _chacha._Producer.write
+        self.late, self.error, self.begun, self.done = late, error, threading.Event(), threading.Event()
+        monkeypatch.setattr(_chacha._Producer, "write", lambda *args: self.write(*args))
+
+    def write(self, producer, state, out):
+        who = "caller" if threading.get_ident() == self.caller else "helper"
+        self.calls.append(who)
+        if who == "helper":
+            self.begun.set()
+            time.sleep(0.1 * (self.late == "helper"))
+        else:
+            assert (self.done if self.late == "caller" else self.begun).wait(20)
+        if self.error == who:
+            raise MemoryError
+        self.honest(producer, state, out)
+        if who == "helper":
+            self.done.set()
+
+
+@pytest.mark.parametrize("late", ["helper", "caller"])
 def test_two_threads_write_what_one_does(monkeypatch, late):
-    """Also where one comes so late that the other has made its own half."""
-    producer, honest, calls = _chacha._Producer(), _chacha._Producer.write, []
-    expected, caller = written(producer, "write"), threading.get_ident()
-
-    def slow(self, state, out):
-        time.sleep(0.2 * (late == ("caller" if threading.get_ident() == caller else "helper")))
-        calls.append(threading.get_ident() == caller)
-        honest(self, state, out)
-
-    monkeypatch.setattr(_chacha._Producer, "write", slow)
-    np.testing.assert_array_equal(written(producer, "write_by_two"), expected)
-    assert len(calls) == 2
-    if late != "none":
-        assert sorted(calls) == [False, True]
-
-
-def test_without_another_thread_one_writes_both_halves(monkeypatch):
     producer = _chacha._Producer()
+    expected = written(producer, "write")
+    pair = Pair(monkeypatch, late)
+    assert written(producer, "write_by_two") == expected
+    assert sorted(pair.calls) == ["caller", "helper"]
 
-    def none_left(*_):
-        raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(_chacha._thread, "start_new_thread", none_left)
-    np.testing.assert_array_equal(written(producer, "write_by_two"), written(producer, "write"))
+@pytest.mark.parametrize("seconds", [None, 0.1])
+def test_one_thread_writes_both_halves_where_the_other_does_not_come_or_too_late(monkeypatch, seconds):
+    """What comes too late writes nothing: the memory is another's."""
+    producer, expected, timers = _chacha._Producer(), written(_chacha._Producer(), "write"), []
+
+    def start(function, _):
+        if seconds is None:
+            raise RuntimeError("can't start new thread")
+        timers.append(threading.Timer(seconds, function))
+        timers[0].start()
+
+    monkeypatch.setattr(_chacha._thread, "start_new_thread", start)
+    out = bytearray(len(expected))
+    producer.write_by_two(STATE, memoryview(out))
+    assert out == expected
+    out[:] = bytes(len(out))
+    for timer in timers:
+        timer.join()
+    assert not any(out)
 
 
 @pytest.mark.parametrize("whose", ["helper", "caller"])
 def test_a_half_that_fails_fails_the_stream_and_spoils_its_last_block(monkeypatch, whose):
-    producer, honest, caller = _chacha._Producer(), _chacha._Producer.write, threading.get_ident()
-    out, state = bytearray(2**20), np.asarray(_chacha._state(WORDS, NONCE, 0)).tobytes()
-
-    def fails(self, state, out):
-        if whose == ("caller" if threading.get_ident() == caller else "helper"):
-            raise MemoryError
-        time.sleep(0.1)
-        honest(self, state, out)
-
-    monkeypatch.setattr(_chacha._Producer, "write", fails)
+    """The other half is written before the error comes, not after."""
+    producer, out = _chacha._Producer(), bytearray(b"\xff" * 2**20)
+    expected = written(producer, "write", 2**14)
+    Pair(monkeypatch, "helper", error=whose)
     with pytest.raises(MemoryError):
-        producer.write_by_two(state, memoryview(out))
+        producer.write_by_two(STATE, memoryview(out))
+    other = slice(2**19) if whose == "caller" else slice(2**19, -64)
+    assert out[other] == expected[other]
     assert not any(out[-64:])
 
 
 def test_long_streams_take_two_threads_but_the_main_thread_never_does(monkeypatch):
     """Ctrl-C comes to the main thread alone, which must not leave a thread behind that writes into memory of others."""
     assert _chacha.available()  # this asks `write` once
-    lengths, honest = [], _chacha._Producer.write
-    monkeypatch.setattr(_chacha._Producer, "write", lambda *x: (lengths.append(len(x[2])), honest(*x))[1])
+    lengths, threads, honest = [], set(), _chacha._Producer.write
+
+    def watched(self, state, out):
+        lengths.append(len(out))
+        threads.add(threading.get_ident())
+        time.sleep(0.1)  # so that the other thread comes
+        honest(self, state, out)
+
+    monkeypatch.setattr(_chacha._Producer, "write", watched)
     draw = fresh(lambda key: _chacha.fast_keystream(key, NONCE, 2**14)[0])
     with ThreadPoolExecutor(1) as pool:
         pool.submit(lambda: draw(WORDS).block_until_ready()).result()
     assert lengths == [2**19, 2**19]
+    assert len(threads) == 2
     producer = _chacha._Producer()
     state, out = (SimpleNamespace(rank=1, dims=[n], data=producer.ffi.new("uint32_t[]", n)) for n in (12, 2**18))
     args, rets = (SimpleNamespace(size=1, items=[x]) for x in (state, out))

@@ -402,7 +402,7 @@ class RowWeights(NamedTuple):
 
     keep: Bool[Array, "record"]  # rows that count: kept by the mask, with a finite loss and a finite squared norm
     # what to multiply each record's gradient with; exactly 0 where not `keep`. A gradient that is not finite must still
-    # be selected away (`where`): 0 * NaN is NaN.
+    # be selected away (`where`), or its sum be dropped: 0 * NaN is NaN.
     factor: Float[Array, "record"]
     loss: Float[Array, "record"]  # the weighted, clipped losses of the rows that count; 0 for the others
     # half the weight of the count for rows that count and lie within C, less that for others that count

@@ -28,7 +28,7 @@ declarations below are those of version 0.3, which XLA checks when the target is
 words are written where XLA wants them. Nothing here calls JAX, so no core has to be free for it, and what is compiled
 holds a name and no address, so that compilation caches keep it.
 
-Long streams are made by two threads. Neither leaves before both are done, and if one fails, the last block is wrong.
+Long streams are made by two threads. None writes once the call has returned, and if one fails, the last block is wrong.
 
 Python may fail at any moment, even before the first line of a function: the main thread handles Ctrl-C there. cffi
 then calls `failed`, which makes the words after all if it was Ctrl-C (and sends that once more, later), and reports
@@ -44,7 +44,9 @@ import itertools
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from math import inf, prod
 from typing import Any
@@ -67,7 +69,7 @@ _ZEROS = 2**18
 _FOR_TWO = 2**20  # bytes from which two threads write them: to start one takes as long as 2**18
 _INTERNAL = 13  # XLA_FFI_Error_Code_INTERNAL
 _METADATA = 1  # XLA_FFI_Extension_Metadata
-_LATER, _PAUSE, _LONGEST_STEP = 0.005, 0.3, 30.0  # seconds
+_LATER, _PAUSE, _LONGEST_GAP = 0.005, 0.15, 2.0  # seconds
 _first_call = threading.Lock()
 # What XLA may call as long as the process lives: the closure, and the producer that it belongs to.
 _alive: list[Any] = []
@@ -124,7 +126,8 @@ class _Producer:
         self.zeros = memoryview(bytes(_ZEROS))
         self.cipher = lambda state: Cipher(ChaCha20(state[:32], state[32:]), mode=None).encryptor()
         self.rearmed = threading.Lock()
-        self.last, self.gap, self.ending = -inf, 0.0, False
+        self.last, self.ending = -inf, False
+        self.gaps: deque[float] = deque(maxlen=8)  # seconds between draws
 
     def works(self) -> bool:
         words = bytearray(2 * _BLOCK_BYTES)
@@ -149,48 +152,49 @@ class _Producer:
             stream.update_into(self.zeros[: len(part)], part)
 
     def write_by_two(self, state: bytes, out: memoryview) -> None:
-        """`write` by two threads: a new one makes the first half, unless this one has made the second before it comes."""
+        """`write` by two threads: this one makes the second half, and the first as well if the other has not begun it."""
         middle, at = len(out) // 2 // _BLOCK_BYTES, 4 * _COUNTER
         number = int.from_bytes(state[at : at + 4], "little") + middle
         later = state[:at] + number.to_bytes(4, "little") + state[at + 4 :]
-        taken, ended = _thread.allocate_lock(), _thread.allocate_lock()
-        made: list[Any] = []
+        first, second = out[: middle * _BLOCK_BYTES], out[middle * _BLOCK_BYTES :]
+        # Whoever takes `begun` writes the first half, and the other never does.
+        begun, ended = _thread.allocate_lock(), _thread.allocate_lock()
+        errors: list[BaseException] = []
 
-        def make_first() -> None:
-            if taken.acquire(False):
-                self.write(state, out[: middle * _BLOCK_BYTES])
-                made.append(taken)
-
-        def helper() -> None:
-            try:
-                make_first()
-            except BaseException as error:
-                made.append(error)
-            finally:
-                ended.release()
+        def help_once() -> None:
+            if begun.acquire(False):
+                try:
+                    self.write(state, first)
+                except BaseException as error:
+                    errors.append(error)
+                finally:
+                    ended.release()
 
         ended.acquire()
+        out[-_BLOCK_BYTES:] = bytes(_BLOCK_BYTES)
         try:
-            _thread.start_new_thread(helper, ())
-        except RuntimeError:  # the system has no more threads
-            ended.release()
-        try:
-            self.write(later, out[middle * _BLOCK_BYTES :])
-            make_first()
+            with suppress(RuntimeError):  # the system has no more threads
+                _thread.start_new_thread(help_once, ())
+            self.write(later, second)
         finally:
-            ended.acquire()
-            if made != [taken]:
-                # So that the last block is wrong, should the error be lost.
-                out[-_BLOCK_BYTES:] = bytes(_BLOCK_BYTES)
-        if made != [taken]:
-            raise made[0]
+            alone = begun.acquire(False)
+            if not alone:
+                ended.acquire()
+        try:
+            if alone:
+                self.write(state, first)
+            elif errors:
+                raise errors[0]
+        except BaseException:
+            out[-_BLOCK_BYTES:] = bytes(_BLOCK_BYTES)
+            raise
 
     def call(self, frame: Any) -> Any:
         """The entry point for XLA: called once for the version, then for every draw."""
         if frame.extension_start:
             return self.tell_version(frame.extension_start)
-        now = time.monotonic()
-        self.last, self.gap = now, now - self.last
+        self.gaps.append(time.monotonic() - self.last)
+        self.last = time.monotonic()
         if self.ending:
             return self.error(frame, "Python ends")
         state, out = frame.args.items[0], frame.rets.items[0]
@@ -203,17 +207,21 @@ class _Producer:
         # Ctrl-C ends what the main thread does at any moment: it must not leave behind a thread that writes.
         alone = len(room) < _FOR_TWO or threading.get_ident() == threading.main_thread().ident
         (self.write if alone else self.write_by_two)(words, room)
+        self.last = time.monotonic()
         return self.ffi.NULL
 
     def finish(self) -> None:
         """Wait for what is in flight: a draw while the interpreter goes down would wait for its lock for ever."""
-        for array in jax.live_arrays():
-            if not array.is_deleted():
-                array.block_until_ready()
-        # Programs whose results nobody holds, as after Ctrl-C, fail at their next draw: it has come, or comes about when the
-        # one before did.
-        self.ending = True
-        patience = max(_PAUSE, 2 * self.gap if self.gap < _LONGEST_STEP else 0.0)
+        try:
+            for array in jax.live_arrays():
+                if not array.is_deleted():
+                    with suppress(Exception):  # that of a program that failed
+                        array.block_until_ready()
+        finally:
+            # Programs whose results nobody holds, as after Ctrl-C, fail at their next draw.
+            self.ending = True
+        # Nobody knows of them, so this waits for as long as draws may take to follow one another.
+        patience = 2 * max(_PAUSE, *(gap for gap in self.gaps if gap < _LONGEST_GAP), 0.0)
         while time.monotonic() < self.last + patience:
             time.sleep(_LATER)
 
