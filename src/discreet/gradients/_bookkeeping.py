@@ -299,7 +299,7 @@ def _sum_of_blocks(
 
 
 def _scaled(rows: Array, factor: Float[Array, "record"]) -> Array:
-    """Rows times their factors, all finite: else `sum_by_chunks` drops the sum, and `_without_spare` clears spare rows."""
+    """Rows times their factors. Where a row is not finite, `sum_by_chunks` drops the sum; `_without_spare` clears spare rows."""
     return rows * factor.reshape(-1, *[1] * (rows.ndim - 1)).astype(rows.dtype)
 
 

@@ -167,7 +167,7 @@ class TemperedPosterior:
             center, there = (self.log_likelihood(x, zero)[0] for x in (u, jax.tree.map(jnp.zeros_like, u)))
             shared = center - jnp.where(jnp.isfinite(there), there, 0.0)
         filled = TURN - SPARE
-        # XLA compiles a loop of one turn otherwise: where a record more may begin the next, there are two at least.
+        # At least two turns where one record more could begin a second: XLA compiles a loop of one differently.
         count = max(-(-size // filled), 1 if self.tempering.relation is Relation.REPLACE_ONE else 2)
         # In places that are nobody's stands the last record, and its number is left out.
         places = np.minimum(np.arange(count)[:, None] * filled + np.arange(TURN), size - 1)

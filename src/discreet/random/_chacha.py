@@ -220,8 +220,8 @@ class _Producer:
         finally:
             # Programs whose results nobody holds, as after Ctrl-C, fail at their next draw.
             self.ending = True
-        # Nobody knows of them, so this waits for as long as draws may take to follow one another.
-        patience = 2 * max(_PAUSE, *(gap for gap in self.gaps if gap < _LONGEST_GAP), 0.0)
+        # Nothing says when they have: this waits twice the longest time between the last few draws.
+        patience = 2 * max([_PAUSE, *(gap for gap in tuple(self.gaps) if gap < _LONGEST_GAP)])
         while time.monotonic() < self.last + patience:
             time.sleep(_LATER)
 
