@@ -36,7 +36,8 @@ def test_plans_with_a_rule_are_values():
     rule = dp.AdaptiveClipping(initial=0.3)
     plan = plan_of(rule)
     assert plan.clipping_norm is rule
-    assert plan.clipping is rule
+    # What is open follows from the plan's numbers.
+    assert plan.clipping == dataclasses.replace(rule, quantile=0.995, learning_rate=0.2)
     again = dataclasses.replace(plan, num_steps=200)
     assert again == plan
     assert hash(again) == hash(plan)
@@ -76,39 +77,56 @@ def test_calibrate_takes_a_rule():
 
 @pytest.mark.parametrize(("count_share", "loss_share"), [(0.01, 0.0), (0.01, 0.02), (0.3, 0.5)])
 def test_the_release_keeps_the_papers_rule_for_splitting_noise(count_share, loss_share):
-    """z_delta^-2 + (2 sigma_b)^-2 (and the loss's part) is the inverse square of what the plan pays for, as released."""
+    """z_delta^-2 + sigma_c^-2 (and the loss's part) is the inverse square of what the plan pays for, as released."""
     sigma, norm, loss_bound = 1.5, 0.37, 4.0
     channels = Channels(loss_share, count_share, bound=loss_bound)
-    zero = ClippedSum(jnp.zeros(3000), jnp.zeros(()), jnp.zeros(()), channels.joint_bound(jnp.float32(norm)))
+    zero = ClippedSum(jnp.zeros(3000), jnp.zeros(()), jnp.zeros(2), channels.joint_bound(jnp.float32(norm)))
     draw = jax.jit(jax.vmap(lambda key: mechanisms.release(key, zero, sigma)))
     released = draw(jax.random.split(dp.random.key(3), 3000))
     z_delta = np.std(released.gradient) / norm
-    sigma_b = np.std(released.count) / float(channels.count_weight(norm))
-    z_delta, sigma_b = float(z_delta), float(sigma_b)
-    inverse_squares = z_delta**-2 + (2 * sigma_b) ** -2
+    sigma_c = np.std(released.count) / float(channels.count_weight(norm))
+    z_delta, sigma_c = float(z_delta), float(sigma_c)
+    inverse_squares = z_delta**-2 + sigma_c**-2
     if loss_share:
         inverse_squares += float(np.std(released.loss) / channels.loss_weight(norm) / loss_bound) ** -2
     # A standard deviation from 3,000 draws is right to 1.3 %.
     assert inverse_squares**-0.5 == pytest.approx(sigma, rel=0.01 if count_share < 0.1 else 0.06)
     assert z_delta == pytest.approx(sigma / math.sqrt(1 - count_share - loss_share), rel=0.002)
-    assert sigma_b == pytest.approx(sigma / (2 * math.sqrt(count_share)), rel=0.06)
+    assert sigma_c == pytest.approx(sigma / math.sqrt(count_share), rel=0.06)
     rule = dp.AdaptiveClipping(count_share=count_share)
-    assert rule.stddev_of_fraction(sigma, 50.0) == pytest.approx(sigma_b / 50, rel=0.06)
+    assert rule.stddev_of_fraction(sigma, 50.0) == pytest.approx(sigma_c / 50, rel=0.06)
 
 
-def test_c_falls_where_too_many_are_within_and_stays_within_its_bounds():
+def test_c_rises_where_too_many_are_clipped_and_stays_within_its_bounds():
     rule = dp.AdaptiveClipping(quantile=0.5, initial=2.0, learning_rate=0.2, minimum=0.1, maximum=3.0)
-    assert float(rule.next_norm(jnp.float32(2.0), jnp.float32(1.0))) == pytest.approx(2 * math.exp(-0.1))
-    assert float(rule.next_norm(jnp.float32(2.0), jnp.float32(0.0))) == pytest.approx(2 * math.exp(0.1))
+    assert float(rule.next_norm(jnp.float32(2.0), jnp.float32(0.0))) == pytest.approx(2 * math.exp(-0.1))
+    assert float(rule.next_norm(jnp.float32(2.0), jnp.float32(1.0))) == pytest.approx(2 * math.exp(0.1))
     assert float(rule.next_norm(jnp.float32(2.0), jnp.float32(0.5))) == 2.0
-    for within, limit in ((1e30, 0.1), (-1e30, 3.0)):
-        assert float(rule.next_norm(jnp.float32(2.0), jnp.float32(within))) == pytest.approx(limit)
+    for clipped, limit in ((-1e30, 0.1), (1e30, 3.0)):
+        assert float(rule.next_norm(jnp.float32(2.0), jnp.float32(clipped))) == pytest.approx(limit)
     assert dp.AdaptiveClipping(initial=2.0).limits == pytest.approx((2e-4, 2e4))
 
 
+def test_what_is_clipped_follows_from_the_noise_of_the_whole_fit():
+    """The share is twice the noise in the mean of all gradients; C arrives, and wanders little where there is less noise."""
+
+    def chosen(**numbers):
+        return plan_of(dp.AdaptiveClipping(), **numbers).clipping
+
+    # 2 sigma / (q sqrt(T) N) = 2 * 3 / (0.02 * 20 * 500)
+    few = chosen(num_records=500, noise_multiplier=3.0, num_steps=400)
+    assert few.quantile == pytest.approx(1 - 0.03)
+    assert few.learning_rate == pytest.approx(20 / 400)
+    assert chosen(num_records=20, num_steps=1).quantile == 0.9
+    many = chosen(num_records=1_000_000)
+    assert (many.quantile, many.learning_rate) == (0.995, 0.2)
+    given = plan_of(dp.AdaptiveClipping(quantile=0.5, learning_rate=0.01)).clipping
+    assert (given.quantile, given.learning_rate) == (0.5, 0.01)
+
+
 def test_the_bound_of_a_contribution_is_joint():
-    assert contribution_bound(FixedClipping(2.0)) == 2.0
-    assert contribution_bound(FixedClipping(2.0), 0.02) == pytest.approx(2 / math.sqrt(0.98))
+    assert contribution_bound(FixedClipping(2.0)) == pytest.approx(2 / math.sqrt(0.981))
+    assert contribution_bound(FixedClipping(2.0), 0.02) == pytest.approx(2 / math.sqrt(0.961))
     rule = dp.AdaptiveClipping(initial=2.0, count_share=0.01)
     assert contribution_bound(rule, 0.02) == pytest.approx(2 / math.sqrt(0.97))
 
@@ -129,7 +147,7 @@ def test_the_bound_of_a_contribution_is_joint():
         (dp.AdaptiveClipping, {"count_share": 1.0}, "count_share"),
         (dp.AdaptiveClipping, {"minimum": 0.0}, "minimum"),
         (dp.AdaptiveClipping, {"minimum": 2.0}, "Start inside"),
-        (dp.AdaptiveClipping, {"maximum": 0.5}, "Start inside"),
+        (dp.AdaptiveClipping, {"maximum": 0.05}, "Start inside"),
         (dp.AdaptiveClipping, {"maximum": math.inf}, "maximum"),
     ],
 )
@@ -142,9 +160,9 @@ def test_explain_says_what_an_adaptive_c_does():
     text = plan_of(dp.AdaptiveClipping(quantile=0.9, initial=0.5, count_share=0.01)).explain()
     for words in (
         "starts at 0.5 and follows the 0.9 quantile",
-        # sigma / (2 sqrt(share) q N) = 1.5 / (0.2 * 200)
-        "in the same event and with noise of standard deviation 0.037",
-        "C exp(-0.2 (b - 0.9)), between 5e-05 and 5000",
+        # sigma / (sqrt(share) q N) = 1.5 / (0.1 * 200)
+        "in the same event and with noise of standard deviation 0.075",
+        "C exp(0.2 (c - 0.1)), between 5e-05 and 5000",
         "Counting costs 0.5 % more noise on the gradient",
         "noise of standard deviation 1.508 C, which moves with C (one person moves the sum by up to C)",
         "the rule for C, the noise",
@@ -158,9 +176,9 @@ def test_explain_warns_where_noise_moves_c_more_than_gradients_do():
     assert "C wanders" not in dataclasses.replace(few, num_records=100_000).explain()
 
 
-def test_explain_of_a_number_is_as_it_was():
+def test_explain_of_a_number_has_the_noise_of_the_counts():
     text = plan_of(2.0).explain()
     assert (
-        "Each record's contribution is clipped to L2 norm C = 2; the sum over the batch gets Gaussian noise of standard "
-        "deviation 3 (1.5 C; one person moves the sum by up to C)."
+        "Each record's gradient is clipped to L2 norm C = 2, and counted as clipped or not, which costs 0.96 % more noise; the "
+        "sum over the batch gets Gaussian noise of standard deviation 3.029 (1.514 C; one person moves the sum by up to C)."
     ) in text

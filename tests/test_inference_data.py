@@ -102,7 +102,9 @@ def test_every_result_goes_to_arviz(statement, monkeypatch: pytest.MonkeyPatch) 
 
     trace = _result.Trace(np.arange(2), np.zeros((2, 1)))
     common = {"losses": np.zeros(2), "trace": trace, "statement": statement, "plan": PLAN, "steps_completed": 2}
-    fit = inference.DPSVIResult(params={}, last_params={}, clipping_norms=np.ones(2), _objective=object(), **common)
+    fit = inference.DPSVIResult(
+        params={}, last_params={}, clipping_norms=np.ones(2), shares=np.ones((2, 2)), _objective=object(), **common
+    )
     fit.to_arviz(None, 7, feature_names=["a"])
     options = {"method": "trace", "start": 0.5, "corrected": np.ones(1), "mean": np.zeros(1), "stddev": np.ones(1)}
     aware = _trace.NoiseAware(**options, _objective=None, _unravel=None, _draws=None)

@@ -12,10 +12,24 @@ from jaxtyping import Array, Float
 from discreet._validate import positive, probability, real
 from discreet.gradients import Channels
 
-__all__ = ["AdaptiveClipping", "ClippingRule", "FixedClipping", "as_clipping_rule", "contribution_bound"]
+__all__ = ["ADAPTIVE", "AdaptiveClipping", "ClippingRule", "FixedClipping", "as_clipping_rule", "contribution_bound"]
 
+COUNT_SHARE = 0.019
+"""The counts' share of a release: 1 % more noise on the gradient."""
 # As for a plan: in 32-bit sums of smaller numbers too much would vanish.
 _LEAST, _MOST = 1e-20, 1e30
+_LEAST_CLIPPED, _MOST_CLIPPED = 0.005, 0.1
+_FASTEST = 0.2
+
+
+def _check_norm(what: str, value: Any) -> None:
+    hint = "It is an L2 bound on one record's contribution; 1.0 is a common choice."
+    real(what, value, _LEAST, _MOST, hint=hint)
+
+
+def _more_noise(share: float) -> str:
+    """What a share of the release costs, in per cent of the noise on the gradient."""
+    return f"{100 * (1 / math.sqrt(1 - share) - 1):.2g}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +37,7 @@ class FixedClipping:
     """The same clipping norm C in every step; a plan converts a number to it."""
 
     norm: float  # C, above 0
-    count_share: ClassVar[float] = 0.0
+    count_share: ClassVar[float] = COUNT_SHARE
     adapts: ClassVar[bool] = False
 
     @property
@@ -36,19 +50,27 @@ class FixedClipping:
         """Empty, since C is constant."""
         return ()
 
+    def for_plan(self, noise_multiplier: float, rate: float, num_records: int, num_steps: int) -> FixedClipping:
+        """The same, whatever the plan."""
+        del noise_multiplier, rate, num_records, num_steps
+        return self
+
     def in_words(self, noise_multiplier: float, expected_size: float) -> str:
         """Describe the bound on a record's contribution, in a sentence without its full stop."""
         del noise_multiplier, expected_size
-        return f"Each record's contribution is clipped to L2 norm C = {self.norm:g}"
+        return (
+            f"Each record's gradient is clipped to L2 norm C = {self.norm:g}, and counted as clipped or not, which costs "
+            f"{_more_noise(self.count_share)} % more noise"
+        )
 
     def stated(self, bound: float) -> tuple[str, str, str]:
         """For statements: the clipping to at most `bound` in all, the unit of the noise, and what it is a multiple of."""
-        if bound <= self.norm:
-            return f"Each record's contribution was clipped to the Euclidean norm C = {self.norm:g}", "", "C"
         clipped = (
-            f"Each record's gradient was clipped to the Euclidean norm C = {self.norm:g} and its loss to an interval"
+            f"Each record's gradient was clipped to the Euclidean norm C = {self.norm:g}, and it was counted as clipped or "
+            f"not. Everything that a record added (gradient, count, and a clipped loss if there was one) had a norm of at most "
+            f"{bound:.6g}"
         )
-        return f"{clipped}, so that together they contribute at most {bound:.6g}", "", "that bound"
+        return clipped, "", "that bound"
 
 
 class AdaptiveNumbers(NamedTuple):
@@ -59,9 +81,10 @@ class AdaptiveNumbers(NamedTuple):
     minimum: Any
     maximum: Any
 
-    def next_norm(self, norm: Float[Array, ""], within: Float[Array, ""]) -> Float[Array, ""]:
+    def next_norm(self, norm: Float[Array, ""], clipped: Float[Array, ""]) -> Float[Array, ""]:
         """C of the next step; see `AdaptiveClipping.next_norm`."""
-        return jnp.clip(norm * jnp.exp(-self.learning_rate * (within - self.quantile)), self.minimum, self.maximum)
+        excess = clipped - (1.0 - self.quantile)
+        return jnp.clip(norm * jnp.exp(self.learning_rate * excess), self.minimum, self.maximum)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,38 +92,40 @@ class AdaptiveClipping:
     """A clipping norm C that follows a quantile of the gradients' norms, found privately while fitting.
 
     Use it as `clipping_norm=` of a `PrivacyPlan`; then C need not be tuned, which would cost a fit for each try. Each
-    step releases, beside the sum of clipped gradients, how many of the batch's gradients were within C. With b the
-    released number divided by the public expected batch size q N, the next step clips to
+    step releases, beside the sum of clipped gradients, how many of the batch's gradients were within C and how many were
+    not. With c the released number of the latter divided by the public expected batch size q N, the next step clips to
 
-        C exp(-learning_rate (b - quantile)),   kept within [minimum, maximum].
+        C exp(learning_rate (c - (1 - quantile))),   kept within [minimum, maximum].
 
-    Guarantee: the count is one more coordinate of the step's one Gaussian release, so plan, event and epsilon are those
-    of a fixed C. A record adds +-1/2 times a weight to that coordinate, and the weight is such that `count_share` of
-    the squared joint bound of its (gradient, loss, count) is the count's; the plan's noise multiplier is relative to
+    Guarantee: the counts are two more coordinates of the step's one Gaussian release, so plan, event and epsilon are those
+    of a fixed C, which counts, too. A record adds a weight to one of them, and the weight is such that `count_share` of
+    the squared joint bound of its (gradient, loss, counts) is the counts'; the plan's noise multiplier is relative to
     that joint bound. C is computed from earlier releases alone: it may be shown to anybody, and the noise scales with it.
 
-    In the paper's terms: with noise multiplier sigma and count_share t, the noise on the clipped sum is z C with
-    z = sigma / sqrt(1 - t), and the noise on the number of records within C is sigma_b = sigma / (2 sqrt(t)). So
-    (z^-2 + (2 sigma_b)^-2)^(-1/2) = (((1 - t) + t) / sigma^2)^(-1/2) = sigma, which is the paper's rule (Theorem 1)
-    for splitting one Gaussian. A loss share takes its part of the sum in the same way.
+    With noise multiplier sigma and count_share t, the noise on the clipped sum is z C with z = sigma / sqrt(1 - t), and the
+    noise on each count is sigma_c = sigma / sqrt(t). So (z^-2 + sigma_c^-2)^(-1/2) = (((1 - t) + t) / sigma^2)^(-1/2) =
+    sigma, as the paper's Theorem 1 splits one Gaussian (there a count has sensitivity 1/2, and does not tell clipped records
+    from those that are missing or not finite). A loss share takes its part of the sum in the same way.
 
-    C settles where the fraction `quantile` of the gradients is within it, to within the noise: b has standard deviation
-    sigma / (2 sqrt(t) q N), beside the sampling's own; `plan.explain()` says so where that makes C wander. Records whose
-    loss or gradient is not finite are not counted, and pull b towards 1/2.
+    C settles where the fraction `quantile` of the gradients is within it, to within the noise: c has standard deviation
+    sigma / (sqrt(t) q N), beside the sampling's own; `plan.explain()` says so where that makes C wander. Records whose
+    loss or gradient is not finite are not counted, and a public N that is a few per cent off changes little.
 
-    **Choose the quantile for the purpose.** Clipping is biased, the more the more gradients it shortens. The paper's
-    1/2 suits networks. For a posterior it is too low: with half of the likelihood's pull cut off the fit overshoots,
-    gradients shrink, and C follows them down. On a logistic regression with 10,000 records at epsilon = 1 the
-    posterior mean came out 2.6 times too long with a quantile of 0.5, 1.12 times with 0.9, and 1.03 times with 0.95,
-    where the best of five fixed norms reached 0.96. A high quantile pays with more noise where a few gradients are
-    very long, and rises fast (by 20 % a step) but falls slowly (2 % a step with 0.9), so start low.
+    **The quantile and the learning rate follow from the plan's public numbers.** Clipping is biased, the more the more
+    gradients it shortens: with half of the likelihood's pull cut off a fit overshoots, gradients shrink, and C follows them
+    down. On a logistic regression with 10,000 records at epsilon = 1 the posterior mean came out 2.6 times too long with a
+    quantile of 0.5, 1.12 times with 0.9, and 1.03 times with 0.95. A larger C costs noise. The two are about equal where
+    the clipped share is the noise that all steps leave in the mean of N gradients, in units of C: sigma / (q sqrt(T) N).
+    Twice that is clipped, at least 0.5 % and at most 10 %. C rises fast (by 20 % a step at first) and falls slowly, so it
+    starts low. For networks, the paper's quantile of 1/2 suits.
 
     Attributes:
-        quantile: The fraction of gradients that is to be within C, above 0 and below 1.
+        quantile: The fraction of gradients that is to be within C, above 0 and below 1. None: as above.
         initial: C of the first step; public. Rather too low than too high, see above.
-        learning_rate: Step size of log C, above 0; 0.2, the paper's, raises C a hundredfold in about 25 steps.
-        count_share: Share of the squared joint bound that goes to the count, above 0 and below 1. The noise on the
-            gradient grows by 1 / sqrt(1 - count_share): half a per cent for 0.01.
+        learning_rate: Step size of log C, above 0. None: 0.2, the paper's, which raises C a hundredfold in about 25 steps;
+            less where the noise on c would let C wander, but enough for it to arrive.
+        count_share: Share of the squared joint bound that goes to the counts, above 0 and below 1. The noise on the
+            gradient grows by 1 / sqrt(1 - count_share): one per cent for 0.019.
         minimum: Public bound below which C does not fall; None: a ten-thousandth of `initial`.
         maximum: Public bound above which C does not rise; None: ten thousand times `initial`.
 
@@ -118,24 +143,26 @@ class AdaptiveClipping:
         1.83
     """
 
-    quantile: float = 0.9
-    initial: float = 1.0
-    learning_rate: float = 0.2
-    count_share: float = 0.01
+    quantile: float | None = None
+    initial: float = 0.1
+    learning_rate: float | None = None
+    count_share: float = COUNT_SHARE
     minimum: float | None = None
     maximum: float | None = None
     adapts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        hint = (
-            "It is the fraction of gradients that C leaves as they are. 0.9 is the default; a higher one clips fewer gradients, "
-            "with more noise."
-        )
-        probability("AdaptiveClipping: quantile", self.quantile, hint=hint)
+        if self.quantile is not None:
+            hint = (
+                "It is the fraction of gradients that C leaves as they are. A higher one clips fewer gradients, with more noise; "
+                "None chooses one."
+            )
+            probability("AdaptiveClipping: quantile", self.quantile, hint=hint)
         _check_norm("AdaptiveClipping: initial", self.initial)
-        hint = "It is the step size of log C. 0.2 is the paper's choice."
-        positive("AdaptiveClipping: learning_rate", self.learning_rate, hint=hint)
-        hint = "It is the count's share of the release. 0.01 costs half a per cent more noise on the gradient."
+        if self.learning_rate is not None:
+            hint = "It is the step size of log C. None chooses one; 0.2 is the paper's choice."
+            positive("AdaptiveClipping: learning_rate", self.learning_rate, hint=hint)
+        hint = "It is the counts' share of the release. 0.019 costs one per cent more noise on the gradient."
         probability("AdaptiveClipping: count_share", self.count_share, hint=hint)
         for name, bound in (("minimum", self.minimum), ("maximum", self.maximum)):
             if bound is not None:
@@ -162,24 +189,45 @@ class AdaptiveClipping:
         """C of the first step."""
         return self.initial
 
-    def next_norm(self, norm: Float[Array, ""], within: Float[Array, ""]) -> Float[Array, ""]:
+    def for_plan(self, noise_multiplier: float, rate: float, num_records: int, num_steps: int) -> AdaptiveClipping:
+        """The rule with a quantile and a learning rate, chosen from a plan's public numbers where they are open."""
+        quantile, learning_rate = self.quantile, self.learning_rate
+        if quantile is None:
+            noise = noise_multiplier / (rate * math.sqrt(num_steps) * num_records)
+            quantile = 1.0 - min(max(2.0 * noise, _LEAST_CLIPPED), _MOST_CLIPPED)
+        if learning_rate is None:
+            # C then wanders by a factor of e^(1/2) at most, unless it could not rise e^20-fold on its way.
+            stddev = self.stddev_of_fraction(noise_multiplier, rate * num_records)
+            steady = min(quantile, 1.0 - quantile) / max(stddev**2, 1e-30)
+            learning_rate = min(_FASTEST, max(steady, 20.0 / num_steps))
+        return dataclasses.replace(self, quantile=quantile, learning_rate=learning_rate)
+
+    def next_norm(self, norm: Float[Array, ""], clipped: Float[Array, ""]) -> Float[Array, ""]:
         """C of the next step.
 
         Args:
             norm: C of this step.
-            within: b, the released number of gradients within C divided by the public expected batch size; any finite
+            clipped: c, the released number of gradients longer than C divided by the public expected batch size; any finite
                 number, since noise was added.
         """
-        return self.numbers.next_norm(norm, within)
+        return self.numbers.next_norm(norm, clipped)
 
     @property
     def numbers(self) -> AdaptiveNumbers:
-        """The parameters of `next_norm`."""
-        return AdaptiveNumbers(self.quantile, self.learning_rate, *self.limits)
+        """The parameters of `next_norm`, of a rule that `for_plan` returned."""
+        quantile, learning_rate = self._chosen
+        return AdaptiveNumbers(quantile, learning_rate, *self.limits)
+
+    @property
+    def _chosen(self) -> tuple[float, float]:
+        """Quantile and learning rate."""
+        assert self.quantile is not None
+        assert self.learning_rate is not None
+        return self.quantile, self.learning_rate
 
     def stddev_of_fraction(self, noise_multiplier: float, expected_size: float) -> float:
-        """Standard deviation of the noise on b."""
-        return noise_multiplier / (2 * math.sqrt(self.count_share) * expected_size)
+        """Standard deviation of the noise on c."""
+        return noise_multiplier / (math.sqrt(self.count_share) * expected_size)
 
     def wandering(self, noise_multiplier: float, expected_size: float) -> float:
         """The typical deviation of log C by noise alone, where the restoring drift is weakest.
@@ -187,41 +235,47 @@ class AdaptiveClipping:
         A random walk with steps of variance (learning_rate * stddev)^2 against a drift of learning_rate times the
         smaller of quantile and 1 - quantile settles to an exponential law of this scale.
         """
+        quantile, learning_rate = self._chosen
         stddev = self.stddev_of_fraction(noise_multiplier, expected_size)
-        return self.learning_rate * stddev**2 / (2 * min(self.quantile, 1 - self.quantile))
+        return learning_rate * stddev**2 / (2 * min(quantile, 1 - quantile))
 
     def in_words(self, noise_multiplier: float, expected_size: float) -> str:
         """Describe the bound on a record's contribution, in a sentence without its full stop."""
         least, most = self.limits
-        wandering, warning = self.wandering(noise_multiplier, expected_size), ""
-        if wandering > 0.5:
+        quantile, learning_rate = self._chosen
+        wandering = self.wandering(noise_multiplier, expected_size)
+        warning = ""
+        if wandering > 0.6:
             warning = (
                 f" (but that noise is large: C wanders by a factor of about {math.exp(min(wandering, 9.0)):.2g} around its "
                 "place; a larger count_share or batch, a smaller learning_rate or a quantile nearer 1/2 would hold it)"
             )
         noise = self.stddev_of_fraction(noise_multiplier, expected_size)
         return (
-            f"Each record's contribution is clipped to L2 norm C, which starts at {self.initial:g} and follows the "
-            f"{self.quantile:g} quantile of the gradients' norms: each step releases b, the number of gradients within C divided "
-            f"by the expected batch size, in the same event and with noise of standard deviation "
-            f"{noise:.2g}{warning}, and the next step's C is C exp(-{self.learning_rate:g} (b - {self.quantile:g})), between "
-            f"{least:g} and {most:g}. Counting costs "
-            f"{100 * (1 / math.sqrt(1 - self.count_share) - 1):.2g} % more noise on the gradient"
+            f"Each record's gradient is clipped to L2 norm C, which starts at {self.initial:g} and follows the "
+            f"{quantile:.4g} quantile of the gradients' norms: each step releases c, the number of gradients longer than C "
+            f"divided by the expected batch size, in the same event and with noise of standard deviation {noise:.2g}{warning}, "
+            f"and the next step's C is C exp({learning_rate:.3g} (c - {1 - quantile:.3g})), between {least:g} and "
+            f"{most:g}. Counting costs {_more_noise(self.count_share)} % more noise on the gradient"
         )
 
     def stated(self, bound: float) -> tuple[str, str, str]:
         """For statements: the clipping to at most `bound` in all, the unit of the noise, and what it is a multiple of."""
         least, most = self.limits
+        quantile, _ = self._chosen
         clipped = (
             f"Each record's gradient was clipped to a Euclidean norm C, which started at {self.start:g} and followed the "
-            f"{self.quantile:g} quantile of the gradient norms: the number of gradients within C was released in the same sum "
-            "and divided by the expected batch size; if it exceeded the quantile, C fell for the next step, otherwise it rose, "
+            f"{quantile:.4g} quantile of the gradient norms: the number of longer gradients was released in the same sum "
+            f"and divided by the expected batch size; if it exceeded {1 - quantile:.3g}, C rose for the next step, otherwise "
+            "it fell, "
             f"between {least:g} and {most:g}. Everything that a record added (gradient, count, and a clipped loss if there was "
             f"one) had a norm of at most {bound / self.start:.6g} C"
         )
         return clipped, " C", "that bound"
 
 
+ADAPTIVE = AdaptiveClipping()
+"""The default of a plan."""
 ClippingRule = FixedClipping | AdaptiveClipping
 
 
@@ -239,8 +293,3 @@ def contribution_bound(rule: ClippingRule, loss_share: float = 0.0) -> float:
         ValueError: The shares of loss and count leave nothing to the gradient.
     """
     return Channels(loss_share, rule.count_share).joint_bound(rule.start)
-
-
-def _check_norm(what: str, value: Any) -> None:
-    hint = "It is an L2 bound on one record's contribution; 1.0 is a common choice."
-    real(what, value, _LEAST, _MOST, hint=hint)

@@ -27,11 +27,11 @@ from scipy.special import expit, softmax
 
 from discreet import random
 from discreet._validate import integer, positive, require, shown
-from discreet.clipping import AdaptiveClipping
 from discreet.inference import DPSVI, DPSVIResult
 from discreet.ledger import Ledger
 from discreet.models import (
     Defaults,
+    defaults_for,
     linear_regression,
     logistic_regression,
     multinomial_regression,
@@ -236,10 +236,10 @@ class PrivateRegression(BaseEstimator, abc.ABC):
     delta: float | None = None
     num_records: int | None = None
     max_rows: int = 1
-    num_steps: int = 1000
-    batch_size: float = 500
+    num_steps: int | None = None
+    batch_size: float | None = None
     clipping_norm: Any = None
-    learning_rate: float = 0.02
+    learning_rate: float | None = None
     num_draws: int = 1000
     random_state: int | None = None
 
@@ -256,10 +256,6 @@ class PrivateRegression(BaseEstimator, abc.ABC):
     @abc.abstractmethod
     def _learn(self, scaling: Scaling, draws: Draws) -> None:
         """Set the fitted attributes from draws in the model's units."""
-
-    def _clipping(self) -> Any:
-        """The clipping norm, or the rule that finds one."""
-        return math.sqrt(self.max_rows) if self.clipping_norm is None else self.clipping_norm
 
     def _public(self) -> Sequence[str]:
         """Public facts about the target, as sentences."""
@@ -335,15 +331,21 @@ class PrivateRegression(BaseEstimator, abc.ABC):
 
     def _fit(self, num_records: int, *table: np.ndarray, **how: Any) -> tuple[DPSVIResult | MomentsResult, Draws]:
         """Spend the budget on a table, and draw from the posterior; as `fit_model`."""
-        settings = Defaults(
-            self._model(), self.num_steps, float(self.batch_size), self._clipping(), float(self.learning_rate)
-        )
+        given = {
+            "num_steps": self.num_steps,
+            "expected_batch": self.batch_size,
+            "clipping_norm": self.clipping_norm,
+            "learning_rate": self.learning_rate,
+        }
+        given = {name: value for name, value in given.items() if value is not None}
+        settings = dataclasses.replace(defaults_for(self._model()), **given)
         plan = _plan(settings, epsilon=self.epsilon, delta=self.delta, num_records=num_records)
         return fit_model(settings, plan, int(self.num_draws), self.random_state, *table, **how)
 
     def _check_parameters(self) -> None:
         for name in ("epsilon", "batch_size", "learning_rate"):
-            positive(name, getattr(self, name))
+            if name == "epsilon" or getattr(self, name) is not None:
+                positive(name, getattr(self, name))
         for name in ("num_draws", "max_rows") if self.num_records is None else ("num_draws", "max_rows", "num_records"):
             integer(name, getattr(self, name))
 
@@ -430,10 +432,10 @@ class LinearRegression(RegressorMixin, PrivateRegression):
         num_records: A public figure close to the number of records. None: the exact number, which is then public.
         max_rows: With groups in `fit`: how many rows of a person are used at most. A keyed hash chooses where there are more.
         num_steps: Noisy steps, here and in the next three where `max_rows` is above 1; otherwise they have no effect.
+            None, for all four: `discreet.models.defaults_for`.
         batch_size: Records in a batch on average; a smaller table is read whole in each step.
-        clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features; or `AdaptiveClipping()`.
-            None: one that adapts. Under a fixed norm of 1 large residuals count for little, and `sigma` comes out half as
-            large as it is.
+        clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features, or the rule that finds one.
+            Under a fixed norm of 1 large residuals count for little, and `sigma` comes out half as large as it is.
         learning_rate: Step size of Adam.
         num_draws: Draws from the fitted posterior, over which predictions are averaged.
         random_state: None: the operating system's entropy. An integer makes the fit reproducible, and **not private**.
@@ -454,9 +456,6 @@ class LinearRegression(RegressorMixin, PrivateRegression):
     """
 
     target_bounds: Any = None
-
-    def _clipping(self) -> Any:
-        return AdaptiveClipping(quantile=0.95, initial=0.1) if self.clipping_norm is None else self.clipping_norm
 
     def _line(self) -> tuple[float, float]:
         """Middle and half width of the target's bounds; ValueError where there are none, or none that can be used."""
@@ -525,10 +524,6 @@ class PoissonRegression(RegressorMixin, PrivateRegression):
 
     A count's mean is exp(intercept + x · coef). Guarantee and other parameters are those of `LinearRegression`, but a
     count needs no bound: clipping bounds its influence. Counts are integers from 0; one above 2^24 is taken as 2^24.
-
-    Args:
-        clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features; or `AdaptiveClipping()`. None: the
-            square root of `max_rows`, 1 if that is left out.
 
     Attributes:
         coef_: Mean of the weights' draws, (feature,), in nats per unit of the feature.
@@ -606,8 +601,6 @@ class LogisticRegression(ClassifierMixin, PrivateRegression):
     Args:
         classes: The public labels that y may hold, two or more. A label that does not occur in the data is fine.
             "non_private_from_data" takes them from y; the statement then says that no ε holds.
-        clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features; or `AdaptiveClipping()`. None: the
-            square root of `max_rows`, 1 if that is left out.
 
     Attributes:
         classes_: The labels, sorted.

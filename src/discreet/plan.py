@@ -24,7 +24,7 @@ from discreet.accounting import (
     suggest,
     upper,
 )
-from discreet.clipping import AdaptiveClipping, ClippingRule, as_clipping_rule
+from discreet.clipping import ADAPTIVE, AdaptiveClipping, ClippingRule, as_clipping_rule
 from discreet.mechanisms import GAUSSIAN, Mechanism
 from discreet.sampling import Sampling
 
@@ -78,8 +78,8 @@ class PrivacyPlan:
 
     Attributes:
         sampling: The sampling scheme of batches.
-        clipping_norm: L2 bound C on one record's contribution, above 0; or a rule for it: `AdaptiveClipping`, whose C
-            follows a private quantile.
+        clipping_norm: The rule for the L2 bound C on one record's gradient: `AdaptiveClipping`, the default, whose C
+            follows a private quantile; or a number above 0, which biases the fit wherever gradients are longer.
         noise_multiplier: Noise standard deviation divided by C, on the sum of clipped contributions, above 0.
         num_steps: Number of noisy releases, fixed beforehand, at least 1.
         num_records: Number of records N; public. Under ADD_OR_REMOVE_ONE it is a public figure near the true number.
@@ -98,7 +98,7 @@ class PrivacyPlan:
     """
 
     sampling: Sampling
-    clipping_norm: ClippingNorm
+    clipping_norm: ClippingNorm = ADAPTIVE
     noise_multiplier: float
     num_steps: int
     num_records: int
@@ -134,7 +134,7 @@ class PrivacyPlan:
         num_steps: int | None = None,
         noise_multiplier: float | None = None,
         sampling: Sampling,
-        clipping_norm: ClippingNorm,
+        clipping_norm: ClippingNorm = ADAPTIVE,
         relation: Relation = Relation.ADD_OR_REMOVE_ONE,
         also: Sequence[Release] = (),
         mechanism: Mechanism = GAUSSIAN,
@@ -207,7 +207,8 @@ class PrivacyPlan:
     @property
     def clipping(self) -> ClippingRule:
         """The clipping rule of `clipping_norm`, with C of the first step as `start`."""
-        return as_clipping_rule(self.clipping_norm)
+        rule = as_clipping_rule(self.clipping_norm)
+        return rule.for_plan(self.noise_multiplier, self.rate, self.num_records, self.num_steps)
 
     @property
     def slack(self) -> float:

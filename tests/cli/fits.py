@@ -29,6 +29,7 @@ def made_up_result(model: MixtureOfProducts, plan: PrivacyPlan = PLAN, **changes
         "last_params": params,
         "losses": np.zeros(steps),
         "clipping_norms": np.ones(steps),
+        "shares": np.full((steps, 2), [0.01, 1.0]),
         "trace": Trace(np.arange(1), np.zeros((1, 1), np.float32)),
         "statement": make_statement(plan, steps_completed=steps, reproducible=False),
         "plan": plan,

@@ -15,10 +15,8 @@ from typer.testing import CliRunner
 from discreet import random
 from discreet.cli import _report, _run
 from discreet.cli._app import app
-from discreet.cli._fit import default_clip
 from discreet.cli._options import choose_model
 from discreet.inference import DPSVI, load_result
-from discreet.models import MixtureOfProducts
 from discreet.report import make_statement
 from discreet.storage import write_archive
 from discreet.synthetic import _draw, read_fitted, synthesize
@@ -310,12 +308,9 @@ def test_defaults_of_a_twin(table: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     refused(RUN.invoke(app, fit_words(table, "--by", "svi")), "enough")
     ((plan, records, options),) = calls
     assert (plan.num_steps, plan.rate, options["learning_rate"]) == (300, 1.0, 0.05)
-    assert plan.clipping_norm == round(options["whole"].gradient_bound / 3.6, 1) == 0.9
+    assert plan.clipping_norm == dp.AdaptiveClipping()
     assert options["whole"].components == 16
     assert records.x.dtype == jnp.int32
-    # Adult's 13 columns: C = 2, as in docs/twins.md.
-    adult = Schema(columns=tuple(Column(name=f"{i}", kind=Kind.REAL, bounds=(0, 1)) for i in range(13)))
-    assert default_clip(MixtureOfProducts(adult)) == "2.0"
 
 
 def test_options_that_a_twin_has_not(table: Path) -> None:

@@ -65,7 +65,7 @@ def fit_without_privacy(
         value = np.broadcast_to(point.get(name, 1.0), shape).reshape(1, -1)
         draws[name] = (value + spread).reshape(num_draws, *shape)
     statement = statement_of(plan, steps_completed=plan.num_steps, reproducible=seed is not None)
-    nothing: dict[str, Any] = dict.fromkeys(("params", "last_params", "losses", "clipping_norms", "trace"))
+    nothing: dict[str, Any] = dict.fromkeys(("params", "last_params", "losses", "clipping_norms", "shares", "trace"))
     return DPSVIResult(
         **nothing, statement=statement, plan=plan, steps_completed=plan.num_steps, _objective=None
     ), draws

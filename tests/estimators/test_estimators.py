@@ -221,7 +221,7 @@ def test_the_statement_names_what_was_public(no_noise: None) -> None:
     )
     assert "not a count" in str(model.statement_)
     assert model.result_.plan.num_records == 1_000
-    assert model.result_.plan.rate == 0.5
+    assert model.result_.plan.rate == 1.0
     assert model.delta_ == 1e-7
     assert model.epsilon_ <= 0.5
 

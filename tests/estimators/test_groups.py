@@ -7,6 +7,7 @@ import pytest
 from scipy.special import expit
 from sklearn import linear_model
 
+import discreet as dp
 from discreet import Ledger, estimators
 from discreet.estimators import LogisticRegression
 
@@ -65,7 +66,7 @@ def test_a_record_is_a_person(seen: list[Any]) -> None:
     fit(3, [f"person {i}" for i in persons])
     fit(1, persons)
     (plan, (rows, targets, mask), how), (_, (again, *_), _), (_, (one, target), _) = seen
-    assert (plan.num_records, plan.clipping.norm) == (50, pytest.approx(np.sqrt(3)))
+    assert (plan.num_records, plan.clipping_norm) == (50, dp.AdaptiveClipping())
     assert (rows.shape, targets.shape, mask.shape) == ((50, 3, 4), (50, 3), (50, 3))
     assert rows.shape == again.shape
     assert (how["person"], how["max_rows"]) == ("groups", 3)

@@ -23,7 +23,7 @@ def _contributions(shares):
         squared = squared_norms(gradient[None], norm)
         weights = row_weights(loss[None], squared, gradient.size, jnp.ones(1, bool), norm, channels)
         row = jnp.where(weights.keep, gradient * weights.factor, 0.0)
-        return jnp.concatenate([row, weights.loss, weights.count])
+        return jnp.concatenate([row, weights.loss, weights.count[0]])
 
     return jax.jit(jax.vmap(one, in_axes=(0, 0, None, None, None)))
 
@@ -76,7 +76,7 @@ def test_a_count_that_is_not_in_the_bound_exceeds_it():
     channels = Channels(0.5, 0.3, center=0.0, bound=2.0)
     added = contributions(jnp.full((1, 9), 1e6), jnp.array([1e6]), 3.0, channels)[0]
     without_count = Channels(0.5).joint_bound(3.0)
-    assert np.linalg.norm(added[:-1]) > without_count
+    assert np.linalg.norm(added[:-2]) > without_count
     assert np.linalg.norm(added) <= channels.joint_bound(3.0)
 
 
@@ -85,7 +85,7 @@ def test_a_count_that_is_not_in_the_bound_exceeds_it():
 def test_the_share_is_one_of_the_squared_bound(share, part):
     loss, count = (share, 0.0) if part == "loss" else (0.0, share)
     channels = Channels(loss, count, bound=3.0)
-    extra = math.hypot(channels.loss_weight(2.0) * 3.0, channels.count_weight(2.0) / 2)
+    extra = math.hypot(channels.loss_weight(2.0) * 3.0, channels.count_weight(2.0))
     assert math.hypot(2.0, extra) == pytest.approx(channels.joint_bound(2.0), rel=2e-6)
     assert math.hypot(2.0, extra) <= channels.joint_bound(2.0)
     assert channels.joint_bound(2.0) == pytest.approx(2.0 / math.sqrt(1 - share))
@@ -100,8 +100,9 @@ def test_counts_who_is_within_and_drops_who_is_not_finite():
     weights = row_weights(losses, squared, 3, mask, 1.0, channels)
     np.testing.assert_array_equal(weights.keep, [True] * 4 + [False] * 4)
     np.testing.assert_array_equal(weights.factor[4:], np.zeros(4))
-    # Three of the four that count are within: 3 - 4 / 2.
-    assert float(weights.count.sum()) == pytest.approx(channels.count_weight(1.0) * 1.0, rel=1e-6)
+    within, clipped = weights.count.sum(axis=0) / channels.count_weight(1.0)
+    assert float(within) == pytest.approx(3.0, rel=1e-6)
+    assert float(clipped) == pytest.approx(1.0, rel=1e-6)
     assert not weights.loss.any()
 
 

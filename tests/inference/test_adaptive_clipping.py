@@ -75,13 +75,30 @@ def test_c_stays_within_its_public_bounds():
     assert far.max() <= np.float32(1.5)
 
 
-def test_records_without_a_gradient_do_not_move_c_from_one_half():
-    table = np.full(N, np.nan, np.float32)
-    path = fit(
-        make_plan(dp.AdaptiveClipping(quantile=0.5), sampling=dp.FullBatch(), noise_multiplier=1e-4, num_steps=20),
-        records=(table,),
-    ).clipping_norms
-    np.testing.assert_allclose(path, 1.0, rtol=1e-3)
+@pytest.mark.essential
+@pytest.mark.parametrize("rule", [1.0, dp.AdaptiveClipping(quantile=0.5, initial=1.0)])
+def test_shares_of_clipped_and_of_dropped_records_are_released(rule):
+    """A tenth of the records has no finite gradient: they are neither clipped nor counted, and do not hide that."""
+    table = np.where(np.arange(N) % 10 == 0, np.nan, SLOPES).astype(np.float32)
+    result = fit(make_plan(rule, num_steps=400), records=(table,))
+    assert result.shares.shape == (400, 2)
+    # Noise of 2 / sqrt(0.019) records on a batch of 200, and that of sampling, over 200 steps.
+    assert result.clipped.value == pytest.approx(np.mean(table > 1) if rule == 1.0 else 0.5, abs=0.025)
+    assert result.counted.value == pytest.approx(0.9, abs=0.03)
+    assert 0.003 < result.clipped.stderr < 0.01
+    assert "had a gradient longer than C" in result.statement.notes[-1]
+    said = " ".join(result.statement.warnings)
+    assert "Do not use these parameters" in said
+
+
+def test_records_that_do_not_count_are_said_and_few_clipped_ones_are_no_reason_for_a_warning():
+    table = np.where(np.arange(N) % 10 == 0, np.nan, 0.5).astype(np.float32)
+    said = " ".join(fit(make_plan(1.0, num_steps=400), records=(table,)).statement.warnings)
+    assert "Do not use" not in said
+    assert "of the 2,000 records did not count" in said
+    assert "or the table has fewer records" in said
+    whole = fit(make_plan(1.0, num_steps=400), records=(np.full(N, 0.5, np.float32),))
+    assert "did not count" not in " ".join(whole.statement.warnings)
 
 
 def test_update_moves_c_as_run_does():
@@ -106,7 +123,7 @@ def test_a_fixed_norm_has_a_flat_path():
 
 def test_the_statement_names_the_count_among_what_left_the_data():
     statement = fit(make_plan(dp.AdaptiveClipping(count_share=0.02), num_steps=5)).statement
-    assert any("number of gradients within the clipping norm" in what for what in statement.released)
+    assert any("numbers of gradients within the clipping norm and beyond it, and so" in x for x in statement.released)
     # sqrt(0.98 / 0.96), each share on top of the other.
     assert sum("costing 1.0 % more noise" in what for what in statement.released) == 2
     assert statement.epsilon == make_plan(1.0, num_steps=5).epsilon(statement.delta)

@@ -47,7 +47,7 @@ def dpsvi():
 
 
 def same(a, b):
-    for name in ("params", "last_params", "losses", "clipping_norms"):
+    for name in ("params", "last_params", "losses", "clipping_norms", "shares"):
         assert jax.tree.all(jax.tree.map(np.array_equal, getattr(a, name), getattr(b, name))), name
     np.testing.assert_array_equal(a.trace.steps, b.trace.steps)
     np.testing.assert_array_equal(a.trace.iterates, b.trace.iterates)

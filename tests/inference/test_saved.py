@@ -55,6 +55,7 @@ def result(tmp_path_factory):
         last_params={name: np.asarray(value + 1) for name, value in params.items()},
         losses=np.array([1.5, np.nan]),
         clipping_norms=rng.uniform(0.5, 1, 60),
+        shares=rng.uniform(0, 1, (60, 2)),
         trace=Trace(np.arange(60), iterates, gradients),
         statement=dataclasses.replace(statement, profile=(*statement.profile[:-1], point)),
         plan=plan,
@@ -90,7 +91,7 @@ def test_a_loaded_result_is_the_saved_one(result, path):
         assert str(loaded.statement) == str(result.statement)
         assert repr(loaded) == repr(result)
         assert loaded.steps_completed == result.steps_completed
-        for name in ("params", "last_params", "losses", "clipping_norms", "trace"):
+        for name in ("params", "last_params", "losses", "clipping_norms", "shares", "trace"):
             ours, theirs = (
                 dataclasses.asdict(x) if dataclasses.is_dataclass(x) else x
                 for x in (getattr(result, name), getattr(loaded, name))

@@ -1,5 +1,4 @@
 import dataclasses
-import functools
 
 import jax
 import numpy as np
@@ -75,10 +74,14 @@ def test_settings_can_be_changed_one_by_one() -> None:
     assert (plan.num_steps, plan.rate, plan.clipping_norm) == (7, 0.1, 3.0)
 
 
-@pytest.mark.parametrize("model", [print, functools.partial(print, 1), lambda x, y: None, object()])
-def test_a_model_that_nobody_has_tried_has_none(model) -> None:
-    with pytest.raises(TypeError, match=r"not a model of discreet\.models"):
-        defaults_for(model)
+def test_a_model_of_ones_own_has_the_settings_of_all_and_what_is_no_model_is_refused() -> None:
+    def own(x):
+        return x
+
+    assert defaults_for(own) == Defaults(own)
+    assert dataclasses.replace(defaults_for(logistic_regression), model=own) == Defaults(own)
+    with pytest.raises(TypeError, match="is no model"):
+        defaults_for(object())
 
 
 @pytest.mark.exhaustive

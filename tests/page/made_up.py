@@ -34,6 +34,7 @@ def result_of(
         params={name: np.zeros(dim)},
         losses=500 - 300 * (1 - np.exp(-time[:, 0] / 20)) + rng.normal(0, 80, steps),
         clipping_norms=np.linspace(0.1, 2, steps),
+        shares=np.full((steps, 2), [0.01, 1.0]),
         trace=Trace(np.arange(1, steps + 1), walk.astype(np.float32)),
         steps_completed=steps,
     )

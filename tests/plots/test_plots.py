@@ -31,6 +31,7 @@ def fit(**changes):
         "trace": Trace(np.arange(1, 401), iterates.astype(np.float32)),
         "losses": np.linspace(10, 5, 400),
         "clipping_norms": np.ones(400),
+        "shares": np.ones((400, 2)),
         "params": {"w_auto_scale": np.ones(1), "w_auto_loc": np.zeros(2)},
         "statement": SPENT,
     }

@@ -35,7 +35,8 @@ def test_numbers_are_those_of_the_plan() -> None:
     assert statement.delta_chosen == "asked for"
     assert {point.delta: point.epsilon for point in statement.profile}[1e-6] == POISSON.epsilon(1e-6)
     assert statement.plan["noise_multiplier"] == 1.5
-    assert statement.plan["noise_standard_deviation"] == 3.0
+    # 1.5 C for a C of 2, and the share of the counts.
+    assert statement.plan["noise_standard_deviation"] == pytest.approx(3.0 / math.sqrt(0.981))
     assert statement.plan["sampling"] == {"kind": "PoissonSampling", "rate": 0.02}
     assert statement.relation == "ADD_OR_REMOVE_ONE"
     assert statement.is_private

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from discreet.cli._plan import PlanFile
     from discreet.cli._run import Fitted
 
-EXPECTED_BATCH = 500
 # Rows to count a model's parameters with: unlike the size of most plates.
 _MADE_UP = 7
 MOST_DRAWS = 10_000_000
@@ -278,7 +277,9 @@ def _fit_records(
             counted=asked.num_records is None,
             own=table.own,
         ),
-        learning_rate=chosen.defaults.learning_rate if asked.learning_rate is None else asked.learning_rate,
+        learning_rate=chosen.defaults(table.schema).learning_rate
+        if asked.learning_rate is None
+        else asked.learning_rate,
         seed=asked.seed,
         draws=1_000 if asked.draws is None else asked.draws,
         progress_bar=asked.progress_bar,
@@ -490,17 +491,15 @@ def _read(
 
 
 def _plan(asked: Asked, chosen: "ChosenModel", table: Table, num_records: int) -> "dp.PrivacyPlan":
-    defaults, rate = chosen.defaults, asked.rate
+    defaults, rate = chosen.defaults(table.schema), asked.rate
     if rate is None and asked.batch_size is None and asked.sampling == "poisson":
-        rate = default_rate(num_records, defaults.batch)
-    longest = longest_gradient(chosen, table.schema)
-    clip = asked.clip or defaults.clip or default_clip(table.whole, table.schema.max_rows, longest)
+        rate = defaults.rate_for(num_records)
     return options.plan_of(
         num_records=num_records,
         epsilon=asked.epsilon,
         delta=asked.delta,
-        num_steps=defaults.steps if asked.steps is None else asked.steps,
-        clipping_norm=options.clipping_of(clip),
+        num_steps=defaults.num_steps if asked.steps is None else asked.steps,
+        clipping_norm=defaults.clipping_norm if asked.clip is None else options.clipping_of(asked.clip),
         sampling=options.sampling_of(asked.sampling, rate=rate, batch_size=asked.batch_size, num_records=num_records),
         relation=asked.relation,
     )
@@ -548,40 +547,13 @@ def check_numbers(asked: Asked) -> None:
     sampler = options.sampling_of(asked.sampling, rate=rate, batch_size=asked.batch_size, num_records=count)
     dp.PrivacyPlan(
         sampling=sampler,
-        clipping_norm=options.clipping_of(asked.clip or "1"),
+        clipping_norm=options.clipping_of(asked.clip or "adaptive"),
         noise_multiplier=1.0,
         num_steps=1 if asked.steps is None else asked.steps,
         num_records=count,
         relation=options.relation_of(asked.relation, sampler),
         target_delta=asked.delta,
     )
-
-
-def default_rate(num_records: int, batch: int = EXPECTED_BATCH) -> float:
-    """The rate that gives batches of about `batch` records, or all of a smaller table.
-
-    Larger batches gain little, and smaller ones save little time.
-
-    >>> default_rate(100), default_rate(2_000), default_rate(1_000_000)
-    (1.0, 0.25, 0.0005)
-    """
-    return min(1.0, batch / max(1, num_records))
-
-
-def default_clip(model: "dp.models.MixtureOfProducts | None", max_rows: int = 1, longest: float | None = None) -> str:
-    """The default clipping norm: the longest gradient of one row if it is public, else 1; for a whole table about a quarter.
-
-    A quarter distorts gradients little and saves noise.
-    The gradients of a person's rows point in different directions: their sum grows like the root of their number, while the
-    bound grows like the number.
-
-    >>> default_clip(None), default_clip(None, 4), default_clip(None, 4, longest=4.0)
-    ('1', '2', '2')
-    """
-    root = math.sqrt(max_rows)
-    if model is not None:
-        return f"{model.gradient_bound / root / 3.6:.1f}"
-    return f"{root if longest is None else longest / root:.6g}"
 
 
 # The longest gradient of a row in the predictor; other regressions have none.

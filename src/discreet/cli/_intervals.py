@@ -116,7 +116,7 @@ class NoiseAdded:
         plan, trace = result.plan, getattr(result, "trace", None)
         if self.longest is None:
             return UNBOUNDED
-        if plan.clipping.count_share or plan.clipping.start < self.longest:
+        if plan.clipping.adapts or plan.clipping.start < self.longest:
             return (
                 "gradients were clipped, which moves the estimates by an unknown amount. "
                 f"--clip {self.longest:g} rules that out"

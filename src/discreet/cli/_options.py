@@ -18,16 +18,6 @@ from discreet.cli._own_model import choose as choose_own
 T = TypeVar("T")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DefaultOptions:
-    """Default options of a fit; a `clip` of None is `default_clip`."""
-
-    steps: int = 1_000
-    batch: int = 500
-    learning_rate: float = 0.02
-    clip: str | None = None
-
-
 @dataclasses.dataclass(frozen=True)
 class ChosenModel:
     """A model and what it expects."""
@@ -37,7 +27,10 @@ class ChosenModel:
     build: "Callable[[dp.tables.Schema], Any]"
     target_kind: "dp.tables.Kind | None" = None  # The required kind of its target; None for the schema's
     own: OwnModel | None = None
-    defaults: DefaultOptions = DefaultOptions()  # Defaults of the fit's options
+
+    def defaults(self, schema: "dp.tables.Schema") -> "dp.models.Defaults":
+        """The settings of a fit that is given none."""
+        return dp.models.Defaults(None) if self.own is not None else dp.models.defaults_for(self.build(schema))
 
     @property
     def needs_target(self) -> bool:
@@ -83,11 +76,10 @@ def choose_model(
     if components is not None and name != TWIN and not text:
         raise ValueError(f"--components is for --model {TWIN} and text files: the model {name} has none, leave it out")
     if name == TWIN:
-        return ChosenModel(name, lambda schema: dp.models.MixtureOfProducts(schema, components=count), defaults=TWINS)
+        return ChosenModel(name, lambda schema: dp.models.MixtureOfProducts(schema, components=count))
     if name in REGRESSIONS:
         _, kind, build = REGRESSIONS[name]
-        defaults = CLASSES if name in ("logistic", MULTINOMIAL) else DefaultOptions()
-        return ChosenModel(name, functools.partial(build, dp.models), dp.tables.Kind[kind], defaults=defaults)
+        return ChosenModel(name, functools.partial(build, dp.models), dp.tables.Kind[kind])
     if not text and not name.rpartition(":")[0].endswith(".py") and not name.endswith(".py"):
         near = difflib.get_close_matches(name, MODELS, 1)
         raise ValueError(
@@ -95,16 +87,10 @@ def choose_model(
             "FILE.py:FUNCTION of your own, or FILE.txt with lines such as Age: Poisson"
         )
     own = choose_own(name, components=count, words=tuple(shlex.split(words or "")), arguments=arguments)
-    return ChosenModel(name, lambda schema: None, own=own, defaults=TEXTS if text else DefaultOptions())
+    return ChosenModel(name, lambda schema: None, own=own)
 
 
 MOST_COMPONENTS = 1_000
-# Steps enough to tell the curvature from the noise, which intervals take (`discreet.cli._intervals`).
-CLASSES = DefaultOptions(steps=10_000)
-# Fewer and larger steps than a regression's: the noise is on thousands of parameters (docs/twins.md).
-TWINS = DefaultOptions(steps=300, batch=1_000, learning_rate=0.05)
-# Records whose cells are present have larger gradients than those with missing cells: a small norm would count the latter more.
-TEXTS = DefaultOptions(steps=500, batch=1_000, learning_rate=0.05, clip="5.0")
 
 
 def returned_by(
@@ -263,7 +249,7 @@ FitSteps = Annotated[
         "--steps",
         max=MOST_STEPS,
         metavar="<int>",
-        help="Number of steps. Default: 1000; for logistic, 10000; for twin, 300; for FILE.txt, 500.",
+        help="Number of steps. Default: 1000; for twin, 300.",
     ),
 ]
 Components = Annotated[
@@ -275,9 +261,8 @@ Clip = Annotated[
         "--clip",
         "--clipping-norm",
         autocompletion=_complete_clip,
-        help="Clipping norm C: the most that one record's gradient counts. A number, or 'adaptive': C follows a private quantile "
-        "of the gradients' norms. Default: 1, times the square root of the schema's max_rows; for logistic, the largest possible "
-        "norm; for twin, a quarter of it; for FILE.txt, 5.",
+        help="Clipping norm C: the most that one record's gradient counts. Default: adaptive, that is C follows a private "
+        "quantile of the gradients' norms. Under a number, longer gradients are shortened, which biases the fit.",
     ),
 ]
 
@@ -382,8 +367,7 @@ def sampling_of(name: str, *, rate: float | None, batch_size: int | None, num_re
 def clipping_of(text: str) -> "float | dp.AdaptiveClipping":
     """The clipping norm or rule of the option."""
     if text == "adaptive":
-        # C rises fast and falls slowly, and the models of the command line have gradients of about the columns' size.
-        return dp.AdaptiveClipping(initial=0.1)
+        return dp.AdaptiveClipping()
     try:
         return float(text)
     except ValueError:
@@ -396,7 +380,7 @@ def plan_of(
     delta: float | None,
     sampling: "dp.sampling.Sampling",
     relation: RelationName | None,
-    clipping_norm: "float | dp.AdaptiveClipping" = 1.0,
+    clipping_norm: "float | dp.AdaptiveClipping",
     **numbers: Any,
 ) -> "dp.PrivacyPlan":
     """The plan that the options describe, solved for the one of the `numbers` that `PrivacyPlan.calibrate` is to find."""

@@ -216,7 +216,7 @@ def audit(
     ] = None,
     epsilon: options.Epsilon = None,
     delta: options.Delta = None,
-    clip: options.Clip = None,
+    clip: Annotated[str, typer.Option("--clip", "--clipping-norm", help="Clipping norm C, or adaptive.")] = "1",
     relation: options.RelationOption = None,
     runs: Annotated[int, typer.Option(help="Fits with the canary, and as many without it.")] = 4000,
     others: Annotated[int, typer.Option(help="Records beside the canary, with add-or-remove-one.")] = 7,
@@ -265,7 +265,7 @@ def audit(
         delta=delta,
         num_steps=steps,
         noise_multiplier=noise_multiplier,
-        clipping_norm=options.clipping_of(clip or "1"),
+        clipping_norm=options.clipping_of(clip),
         sampling=options.sampling_of(sampling, rate=rate, batch_size=batch_size, num_records=num_records),
         relation=relation,
     )

@@ -217,10 +217,11 @@ _INWARD = 1.0 - 1e-6
 class Channels:
     """The channels of loss and count in a release, and the joint bound on a record's contribution.
 
-    To the coordinate of the loss it adds `loss_weight(C) * clip(loss - center, -bound, bound)`, to that of the count
-    `count_weight(C) * (1[|g| <= C] - 1/2)`. With shares s and t of loss and count, a record whose gradient is within C adds
-    at most C sqrt(s / (1 - s - t)) to the loss, C sqrt(t / (1 - s - t)) to the count, and so C / sqrt(1 - s - t) to the
-    three jointly. For one noise multiplier the noise on the gradient grows by 1 / sqrt(1 - s - t): one per cent for 0.02.
+    To the coordinate of the loss a record adds `loss_weight(C) * clip(loss - center, -bound, bound)`. Of the two coordinates
+    of the counts it adds `count_weight(C)` to the first if its gradient is within C, else to the second; a record whose loss
+    or gradient is not finite adds to neither. With shares s and t of loss and counts, a record adds at most
+    C sqrt(s / (1 - s - t)) to the loss, C sqrt(t / (1 - s - t)) to the counts, and so C / sqrt(1 - s - t) to gradient, loss
+    and counts jointly. For one noise multiplier the noise on the gradient grows by 1 / sqrt(1 - s - t): one per cent for 0.02.
 
     Raises:
         ValueError: Shares below 0, or that leave nothing to the gradient.
@@ -228,7 +229,7 @@ class Channels:
 
     # Share of the squared joint bound that goes to the loss, in [0, 1); public and static. 0 switches the channel off.
     loss_share: float = 0.0
-    count_share: float = 0.0  # The same for the count
+    count_share: float = 0.0  # The same for the two counts
     center: Float[Array, ""] | float = 0.0  # A public guess at a record's loss, in nats
     # Losses further than this from `center` are clipped, in nats; positive and public
     bound: Float[Array, ""] | float = 1.0
@@ -251,7 +252,7 @@ class Channels:
 
     def count_weight(self, norm: float | Float[Array, ""]) -> Any:
         """Gradient units per record."""
-        return _INWARD * norm * 2.0 * math.sqrt(self.count_share / self._rest)
+        return _INWARD * norm * math.sqrt(self.count_share / self._rest)
 
     def joint_bound(self, norm: float | Float[Array, ""]) -> Any:
         """L2 bound on one record's (gradient, loss, count) whose gradient is within `norm`."""
@@ -270,7 +271,7 @@ class ClippedSum(NamedTuple):
 
     gradient: Any  # tree like the parameters: the sum of the clipped per-record gradients
     loss: Float[Array, ""]  # scalar: the sum of the weighted, clipped per-record losses; 0 without a share
-    count: Float[Array, ""]  # scalar: the weighted number of records within C less half of all; 0 without a share
+    count: Float[Array, "two"]  # the weighted numbers of records within C, and of clipped ones; 0 without a share
     # bound on the joint L2 norm of what one record changes in (gradient, loss, count)
     l2_bound: float | Float[Array, ""]
     rounding: float = 0.0  # the share of `l2_bound` that is for the rounding of sums, as a part of the rest
@@ -405,8 +406,7 @@ class RowWeights(NamedTuple):
     # be selected away (`where`), or its sum be dropped: 0 * NaN is NaN.
     factor: Float[Array, "record"]
     loss: Float[Array, "record"]  # the weighted, clipped losses of the rows that count; 0 for the others
-    # half the weight of the count for rows that count and lie within C, less that for others that count
-    count: Float[Array, "record"]
+    count: Float[Array, "record two"]  # the weight of the counts, in the first column within C, in the second beyond
 
 
 def row_weights(
@@ -432,14 +432,15 @@ def row_weights(
     """
     keep = mask & jnp.isfinite(losses) & jnp.isfinite(squared_norms)
     factor = jnp.where(keep, row_scale(squared_norms, size), 0.0)
-    loss = count = jnp.zeros(keep.shape)
+    loss = jnp.zeros(keep.shape)
+    count = jnp.zeros((*keep.shape, 2))
     if channels.loss_share > 0.0:
         clipped = jnp.clip(losses - channels.center, -channels.bound, channels.bound)
         # As parts of the bound: a loss may be near infinity, and its weight zero.
         loss = channels.loss_limit(norm) * jnp.where(keep, clipped / channels.bound, 0.0)
     if channels.count_share > 0.0:
-        within = jnp.where(squared_norms <= 1.0, 0.5, -0.5)
-        count = channels.count_weight(norm) * jnp.where(keep, within, 0.0)
+        within = squared_norms <= 1.0
+        count = channels.count_weight(norm) * jnp.stack([keep & within, keep & ~within], axis=-1)
     return RowWeights(keep, factor, loss, count)
 
 

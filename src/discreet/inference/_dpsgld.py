@@ -389,10 +389,12 @@ def _program(step: PrivateStep, drawing: Any, steps: int) -> Callable[..., Float
             )
         keys = StepKeys.derive(key, memory=step.local is not None)
         mean = start_mean(0, keep=False)
-        _, _, losses, norms, _, gradients = many_steps(
+        _, _, figures, norms, _, gradients = many_steps(
             step, drawing, steps, False, True, keys, state, mean, numbers, leaves, tables, steps
         )
-        beside = [losses] * (step.loss_share > 0) + [norms] * step.adapts
-        return jnp.concatenate([gradients * numbers.rate, *(x[:, None] for x in beside)], axis=1)
+        losses = figures[:, : int(step.loss_share > 0)]
+        return jnp.concatenate(
+            [gradients * numbers.rate, losses, figures[:, 1:], *[norms[:, None]] * step.adapts], axis=1
+        )
 
     return releases

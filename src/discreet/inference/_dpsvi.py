@@ -211,7 +211,7 @@ class DPSVI:
         if self.loss_share + count_share >= 1.0:
             raise ValueError(
                 f"loss_share is {self.loss_share} and the clipping rule's count_share {count_share}; together they must be "
-                "below 1, to leave a share for the gradient. 0.02 and 0.01 are common choices."
+                "below 1, to leave a share for the gradient. 0.02 and 0.019 are common choices."
             )
         if self.loss_bound is not None:
             must = "positive and finite, in nats: from 1e-30 to 1e30, as 32-bit arithmetic has it"
@@ -307,7 +307,7 @@ class DPSVI:
             digest = optimizer_digest(self.local_optim, own)
             local = LocalUpdates(objective, self.local_optim, digest, self.local_updates)
         perturbed = psi if self.perturb == "parameters" else jax.eval_shape(objective.link, psi, key)[0]
-        released = sum(x.size for x in jax.tree.leaves(perturbed)) + 2  # with loss and count
+        released = sum(x.size for x in jax.tree.leaves(perturbed)) + 3  # with loss and counts
         return PrivateStep(
             objective=objective,
             optim=self.optim,
@@ -605,11 +605,12 @@ class DPSVI:
             released.append("the noisy gradient of every step")
         if self.loss_share > 0:
             released.append(f"a private loss estimate at every step {cost(self.loss_share, count_share)}")
-        if count_share > 0:
-            released.append(
-                "at every step the noisy number of gradients within the clipping norm, and so the clipping norms "
-                + cost(count_share, self.loss_share)
-            )
+        released.append(
+            "at every step the noisy numbers of gradients within the clipping norm and beyond it"
+            + ", and so the clipping norms " * self.plan.clipping.adapts
+            + " " * (not self.plan.clipping.adapts)
+            + cost(count_share, self.loss_share)
+        )
         programs = "the model and the step sizes" if langevin else "the model, the guide and the optimizer"
         statement = make_statement(
             self.plan,

@@ -35,7 +35,7 @@ from discreet._jax import Memo, compiled, rounds_like, untried_jax
 from discreet.gradients import BookKeepingEngine
 from discreet.inference._processes import FAILED, START_AGAIN, Processes
 from discreet.inference._result import Outcome, kinds
-from discreet.inference._step import DPSVIState, PlanNumbers, PrivateStep, StepKeys, check_unused, claim
+from discreet.inference._step import DPSVIState, PlanNumbers, PrivateStep, StepFigures, StepKeys, check_unused, claim
 from discreet.inference._trace import TraceRecorder, start_mean, update_mean
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement
@@ -58,7 +58,7 @@ class Progress:
 
     mean: Any
     done: int = 0
-    losses: list[np.ndarray] = dataclasses.field(default_factory=list)
+    figures: list[np.ndarray] = dataclasses.field(default_factory=list)  # rows of `StepFigures`
     norms: list[np.ndarray] = dataclasses.field(default_factory=list)
 
 
@@ -171,7 +171,7 @@ class Checkpoint:
         leaves, tree = jax.tree.flatten(state._replace(rng_key=None))
         kept = [jnp.asarray(x, y.dtype) for x, y in zip(found["state"], leaves, strict=True)]
         recorder.restore(found["trace"])
-        progress = Progress(jnp.asarray(found["mean"], mean.dtype), found["done"], [found["losses"]], [found["norms"]])
+        progress = Progress(jnp.asarray(found["mean"], mean.dtype), found["done"], [found["figures"]], [found["norms"]])
         return jax.tree.unflatten(tree, kept)._replace(rng_key=jnp.copy(self.key)), progress
 
     @property
@@ -198,8 +198,8 @@ class Checkpoint:
             "state": [np.asarray(x) for x in jax.tree.leaves(state._replace(rng_key=None))],
             "mean": np.asarray(progress.mean),
             "done": progress.done,
-            "losses": _joined(progress.losses),
-            "norms": _joined(progress.norms),
+            "figures": np.concatenate([_NO_FIGURES, *progress.figures]),
+            "norms": np.concatenate([_NO_NORMS, *progress.norms]),
             "trace": recorder.finish(),
         }
         write_archive(self._path, _WHAT, _VERSION, content, kinds(), private=True)
@@ -238,8 +238,8 @@ def versions() -> str:
     return f"{names} on {jax.default_backend()}: {rounds_like()}"
 
 
-def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-    return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+_NO_FIGURES = np.zeros((0, len(StepFigures._fields)), np.float32)
+_NO_NORMS = np.zeros(0, np.float32)
 
 
 # --- The loop ---
@@ -248,11 +248,11 @@ def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
 _SECONDS_A_CHUNK = 0.25
 _SHORT_CHUNK, _LONGEST_CHUNK = 64, 2048
 _BUFFER_BYTES = 4 * 2**20
-# State, running mean, losses, clipping norms, iterates and gradients.
+# State, running mean, rows of `StepFigures`, clipping norms, iterates and gradients.
 Kept = tuple[
     DPSVIState,
     Float[Array, "two dim"],
-    Float[Array, "length"],
+    Float[Array, "length figure"],
     Float[Array, "length"],
     Float[Array, "length dim"],
     Float[Array, "length dim"],
@@ -351,8 +351,8 @@ def run_steps(
             count = min(count, num_steps - done, recorder.steps_until_due(done))
             started = time.perf_counter()
             found = program(state, progress.mean, numbers, leaves, tables, everywhere(jnp.int32(count)))
-            state, progress.mean, chunk_losses, chunk_norms, iterates, gradients = found
-            progress.losses.append(np.asarray(chunk_losses)[:count])
+            state, progress.mean, figures, chunk_norms, iterates, gradients = found
+            progress.figures.append(np.asarray(figures)[:count])
             progress.norms.append(
                 np.asarray(chunk_norms)[:count] if step.adapts else np.full(count, plan.clipping.start)
             )
@@ -369,14 +369,15 @@ def run_steps(
                 recorder.extend(done, np.asarray(iterate)[None])
             bar.update(made)
             # The bar redraws itself at its own pace: each time would cost more than all else here.
-            bar.set_postfix_str(_postfix(progress.losses[-1], step.num_records), refresh=False)
+            bar.set_postfix_str(_postfix(progress.figures[-1][:, 0], step.num_records), refresh=False)
             if due or stop or done == num_steps:
                 here = step.gathered(state, memory=bool(checkpoint.run_id))
                 checkpoint.keep(here, progress, recorder, finished=done == num_steps)
-    done, losses, norms = progress.done, np.concatenate(progress.losses), np.concatenate(progress.norms)
-    return Outcome(
-        step.gathered(state, memory=False), losses, norms, recorder.finish(np.asarray(progress.mean), done), done
-    )
+    done = progress.done
+    figures = np.concatenate(progress.figures)
+    norms = np.concatenate(progress.norms)
+    trace = recorder.finish(np.asarray(progress.mean), done)
+    return Outcome(step.gathered(state, memory=False), figures, norms, trace, done)
 
 
 def _bar(num_steps: int, enabled: bool) -> Any:
@@ -406,10 +407,10 @@ def _chunk(
 ) -> Kept:
     keys, key = StepKeys.derive(state.rng_key, memory=step.local is not None), state.rng_key
     keyless = state._replace(rng_key=None)
-    state, mean, losses, norms, iterates, gradients = many_steps(
+    state, *released = many_steps(
         step, drawing, length, keep_iterates, keep_gradients, keys, keyless, mean, numbers, leaves, tables, count
     )
-    return step.laid(state._replace(rng_key=key), mean, losses, norms, iterates, gradients)  # pyright: ignore[reportReturnType]
+    return step.laid(state._replace(rng_key=key), *released)  # pyright: ignore[reportReturnType]
 
 
 def many_steps(
@@ -435,11 +436,11 @@ def many_steps(
     dim = sum(x.size for x in jax.tree.leaves(step.optim.get_params(state.optim_state)))
 
     def body(i: Int[Array, ""], carry: Any) -> Any:
-        state, mean, losses, norms, iterates, gradients = carry
+        state, mean, told, norms, iterates, gradients = carry
         if step.adapts:
             norms = norms.at[i].set(state.clipping_norm)
-        state, loss, gradient = _one_step(step, drawing, keys, state, numbers, leaves, tables)
-        losses = losses.at[i].set(loss.astype(losses.dtype))
+        state, figures, gradient = _one_step(step, drawing, keys, state, numbers, leaves, tables)
+        told = told.at[i].set(jnp.stack(figures).astype(told.dtype))
         flat, _ = ravel_pytree(step.optim.get_params(state.optim_state))
         if len(mean):
             mean = update_mean(mean, flat.astype(mean.dtype), state.step, numbers.num_steps)
@@ -448,11 +449,12 @@ def many_steps(
         if keep_gradients:
             flat, _ = ravel_pytree(gradient)
             gradients = gradients.at[i].set(flat.astype(gradients.dtype))
-        return state, mean, losses, norms, iterates, gradients
+        return state, mean, told, norms, iterates, gradients
 
     norms = jnp.zeros(length if step.adapts else 0)
     iterates, gradients = (jnp.zeros((length, dim) if keep else (0, 0)) for keep in (keep_iterates, keep_gradients))
-    start = (state, mean, jnp.zeros(length), norms, iterates, gradients)
+    told = jnp.zeros((length, len(StepFigures._fields)))
+    start = (state, mean, told, norms, iterates, gradients)
     return jax.lax.fori_loop(0, count, body, start)
 
 
@@ -465,7 +467,7 @@ def _one_step(
     numbers: PlanNumbers,
     leaves: list[Array],
     tables: Any,
-) -> tuple[DPSVIState, Float[Array, ""], Any]:
+) -> tuple[DPSVIState, StepFigures, Any]:
     # JAX keeps what it traced, so that the proof and the loop that runs trace it once, and so do all plans.
     now = keys.at(state.step)
     batch = mechanisms.draw_batch(drawing, now.sampling, tables, leaves[0].shape[0])
@@ -484,8 +486,8 @@ def update_once(
     if isinstance(step.engine, BookKeepingEngine):
         # The rows stand in whatever order the caller gave them.
         step = dataclasses.replace(step, engine=dataclasses.replace(step.engine, shuffled=False))
-    state, loss, _ = step.move(state, keys, numbers, leaves, batch)
-    return state, jnp.where(paid, loss, jnp.nan)
+    state, figures, _ = step.move(state, keys, numbers, leaves, batch)
+    return state, jnp.where(paid, figures.loss, jnp.nan)
 
 
 class ManyFits(NamedTuple):
@@ -546,13 +548,13 @@ def _many(
         numbers, state, tables, key = fit
         norm, mean = state.clipping_norm, start_mean(flat.size, keep=True)
         keys = StepKeys.derive(key, memory=step.local is not None)
-        end, mean, losses, norms, _, _ = many_steps(
+        end, mean, figures, norms, _, _ = many_steps(
             step, drawing, longest, False, False, keys, state, mean, numbers, leaves, tables, numbers.num_steps
         )
         # At the plan's last step the second row is the mean of its last tenth.
         psi = unravel(mean[1]), step.optim.get_params(end.optim_state)
         norms = norms if step.adapts else jnp.full(longest, norm)
-        return *map(step.objective.constrain, psi), losses, norms
+        return *map(step.objective.constrain, psi), figures[:, 0], norms
 
     # A CPU has no lanes to fill, and mapping makes it run all branches of a step and wait for the longest of many loops: two
     # to three times the work. There the fits follow one another in the one call.
@@ -615,10 +617,10 @@ def _program(
         memory = [] if step.local is None else step.local.rows(len(leaves[0]))
         start = DPSVIState(optim_state, no_key, jnp.zeros((), jnp.int32), loss_center, clipping_norm, memory)
         mean, kept = start_mean(dim, recorder.keeps_mean), (keep, keep and keep_gradients)
-        end, mean, losses, norms, iterates, gradients = many_steps(
+        end, mean, figures, norms, iterates, gradients = many_steps(
             step, drawing, length, *kept, keys, start, mean, numbers, list(leaves), tables, length
         )
-        released = {"losses": losses, "mean": mean, "norms": (norms, end.clipping_norm)}
+        released = {"figures": figures, "mean": mean, "norms": (norms, end.clipping_norm)}
         return {"state of the optimizer": end.optim_state, **released, "iterates": iterates, "gradients": gradients}
 
     keys = jax.eval_shape(functools.partial(StepKeys.derive, memory=step.local is not None), state.rng_key)

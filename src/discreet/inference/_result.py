@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -154,10 +155,10 @@ def _check_same(saved: Mapping[str, str], needed: Mapping[str, str]) -> None:
 
 
 class Outcome(NamedTuple):
-    """The outcome of a loop of `steps` releases: the last state, private loss and C per step, and the kept iterates."""
+    """The outcome of a loop of `steps` releases: the last state, figures and C per step, and the kept iterates."""
 
     state: DPSVIState
-    losses: Float[np.ndarray, "step"]
+    figures: Float[np.ndarray, "step figure"]  # rows of `StepFigures`
     clipping_norms: Float[np.ndarray, "step"]
     trace: Trace
     steps: int
@@ -167,6 +168,41 @@ SPREAD = (
     "Spread of the fitted guide: the noise of the private fit comes on top and is not in these draws; at small epsilon it may be "
     "several times as large. result.noise_aware() has draws that allow for it."
 )
+
+
+class Share(NamedTuple):
+    """A share of the records, estimated from releases, with the standard error of noise and sampling."""
+
+    value: float
+    stderr: float
+
+    def __str__(self) -> str:
+        """In per cent, with no more digits than the error allows."""
+        places = 1 if self.stderr < 0.0005 else 0
+        return f"{100 * min(max(self.value, 0.0), 1.0):.{places}f} % (± {200 * self.stderr:.1g})"
+
+
+MOST_CLIPPED = 0.15
+"""The largest share of clipped gradients of a fit whose parameters may be used."""
+_MOST_DROPPED = 0.02
+
+
+def _shares_in_words(clipped: Share, counted: Share, plan: PrivacyPlan) -> tuple[str, str]:
+    """What clipping and records that do not count did to a fit: a remark, and a warning, empty where there is none."""
+    note = f"In the second half of the fit {clipped} of the records had a gradient longer than C, which was shortened."
+    if clipped.value - 2 * clipped.stderr > MOST_CLIPPED:
+        return note, (
+            f"Do not use these parameters: {clipped} of the gradients were shortened, so the fit answers another question than "
+            "the model's. Leave clipping_norm out of the plan, which then finds one, or choose a larger one."
+        )
+    if 1 - counted.value - 3 * counted.stderr > _MOST_DROPPED:
+        fewer = "" if plan.relation.name == "REPLACE_ONE" else ", or the table has fewer records than the plan says"
+        missing = Share(1 - counted.value, counted.stderr)
+        return note, (
+            f"{missing} of the {plan.num_records:,} records did not count: their loss or its gradient is not finite at "
+            f"these parameters{fewer}. The fit is that of the others."
+        )
+    return note, ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,6 +217,8 @@ class DPSVIResult:
             scatter by the noise of the release; a running mean shows the trend. NaN where the
             fit gave no share of its budget to the loss.
         clipping_norms: The clipping norm C of each step done. With `AdaptiveClipping` its path, a release.
+        shares: Two noisy shares of the records a step: those whose gradient was longer than C, and those that counted at all,
+            since their loss and gradient are finite. Relative to the plan's public number of records.
         trace: The iterates.
         statement: The privacy statement.
         plan: The plan of the fit.
@@ -191,6 +229,7 @@ class DPSVIResult:
     last_params: dict[str, Any]
     losses: Float[np.ndarray, "step"]
     clipping_norms: Float[np.ndarray, "step"]
+    shares: Float[np.ndarray, "step two"]
     trace: Trace
     statement: Statement
     plan: PrivacyPlan
@@ -202,6 +241,16 @@ class DPSVIResult:
     def averaged_over(self) -> int:
         """The number of iterates averaged in `params`: 1 if a fit made fewer than 20 steps."""
         return self.trace.averaged_over
+
+    @property
+    def clipped(self) -> Share:
+        """The share of the records whose gradient was clipped, in the second half of the fit; the more, the more biased it is."""
+        return _late_share(self.shares[:, 0])
+
+    @property
+    def counted(self) -> Share:
+        """The share of the public number of records that counted, with a finite loss and gradient, in the same steps."""
+        return _late_share(self.shares[:, 1])
 
     def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, Array]:
         """Draw the global latents from the fitted guide; post-processing, at no cost.
@@ -373,6 +422,10 @@ class DPSVIResult:
 
 def result_of(step: PrivateStep, outcome: Outcome, statement: Statement, plan: PrivacyPlan) -> DPSVIResult:
     """Build the `DPSVIResult` from a loop's outcome."""
+    losses = outcome.figures[:, 0]
+    shares = outcome.figures[:, 1:]
+    note, warning = _shares_in_words(_late_share(shares[:, 0]), _late_share(shares[:, 1]), plan)
+    statement = statement.with_notes(note).with_warnings(*[warning] * bool(warning))
     last = step.optim.get_params(outcome.state.optim_state)
     _, unravel = ravel_pytree(last)
     averaged = unravel(jnp.asarray(outcome.trace.average()))
@@ -380,8 +433,9 @@ def result_of(step: PrivateStep, outcome: Outcome, statement: Statement, plan: P
     return DPSVIResult(
         params=params,
         last_params=last_params,
-        losses=outcome.losses,
+        losses=losses,
         clipping_norms=outcome.clipping_norms,
+        shares=shares,
         trace=outcome.trace,
         statement=dataclasses.replace(statement, steps_completed=outcome.steps),
         plan=plan,
@@ -391,11 +445,18 @@ def result_of(step: PrivateStep, outcome: Outcome, statement: Statement, plan: P
     )
 
 
+def _late_share(shares: Float[np.ndarray, "step"]) -> Share:
+    late = shares[len(shares) // 2 :].astype(np.float64)
+    stderr = float(np.std(late, ddof=1)) / math.sqrt(len(late)) if len(late) > 1 else math.inf
+    return Share(float(np.mean(late)), stderr)
+
+
 _SAVED = {
     "params": dict,
     "last_params": dict,
     "losses": np.ndarray,
     "clipping_norms": np.ndarray,
+    "shares": np.ndarray,
     "trace": Trace,
     "statement": Statement,
     "plan": PrivacyPlan,

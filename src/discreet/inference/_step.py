@@ -442,6 +442,15 @@ class DPSVIState(NamedTuple):
         )
 
 
+class StepFigures(NamedTuple):
+    """What a step tells besides the parameters: scalars, each computed from its one release."""
+
+    loss: Float[Array, ""]  # estimate of the negative ELBO of all records, in nats; NaN without a share for the loss
+    # shares of `num_records`, relative to the public expected batch size; NaN without a share for the counts
+    clipped: Float[Array, ""]  # records whose gradient was longer than C
+    counted: Float[Array, ""]  # records with a finite loss and gradient; the others contribute nothing
+
+
 class PlanNumbers(NamedTuple):
     """The numbers of a plan that a compiled step takes as inputs, so that one program serves all plans of its shapes."""
 
@@ -475,7 +484,7 @@ class PrivateStep:
     mechanism: mechanisms.Mechanism  # the source of the noise
     levels: int  # levels of integer noise for the plan's multiplier and `released` coordinates
     adapts: bool  # True if the clipping norm is adaptive
-    count_share: float  # share of the release that goes to the count of gradients within C
+    count_share: float  # share of the release that goes to the counts of gradients within and beyond C
     num_records: int
     loss_share: float
     # losses further than this from the state's center are clipped; None: the center's own size, at least 1 nat
@@ -489,12 +498,11 @@ class PrivateStep:
 
     def move(
         self, state: DPSVIState, keys: StepKeys, numbers: PlanNumbers, table: Sequence[Array], batch: Batch
-    ) -> tuple[DPSVIState, Float[Array, ""], Any]:
+    ) -> tuple[DPSVIState, StepFigures, Any]:
         """Make one release and move the parameters.
 
-        The engine takes the rows of the batch from the table and no others. Besides the next state come the private estimate of
-        the negative ELBO of all records, in nats (NaN where no share was given to the loss), and the gradient that the optimizer
-        was given, post-processing of the release.
+        The engine takes the rows of the batch from the table and no others. Besides the next state come the step's figures
+        and the gradient that the optimizer was given, post-processing of the release.
         """
         psi = self.optim.get_params(state.optim_state)
         channels = self._channels(state.loss_center)
@@ -530,7 +538,8 @@ class PrivateStep:
         loss = self._private_loss(released.loss, norm, channels, numbers) + free
         optim_state = self.optim.update(gradient, state.optim_state, value=loss)
         state = state._replace(optim_state=optim_state, step=state.step + 1)
-        return self._with_next_norm(state, released.count, channels, numbers), loss, gradient
+        figures = StepFigures(loss, *self._shares(released.count, norm, channels, numbers))
+        return self._with_next_norm(state, figures.clipped, numbers), figures, gradient
 
     def laid(self, state: DPSVIState, *beside: Any) -> tuple[Any, ...]:
         """A state, and what is the same on each device, where the step takes them."""
@@ -592,15 +601,21 @@ class PrivateStep:
         total = released / channels.loss_weight(norm) / numbers.rate
         return total + channels.center * self.num_records
 
-    def _with_next_norm(
-        self, state: DPSVIState, released: Float[Array, ""], channels: Channels, numbers: PlanNumbers
-    ) -> DPSVIState:
-        if not self.adapts:
-            return state
+    def _shares(
+        self, released: Float[Array, "two"], norm: Float[Array, ""], channels: Channels, numbers: PlanNumbers
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """The shares of records that were clipped, and that counted at all."""
+        if channels.count_share == 0.0:
+            return jnp.full((), jnp.nan), jnp.full((), jnp.nan)
         # The expected size of a batch is public. The realised one is not: dividing by it would show it.
         expected = numbers.rate * self.num_records
-        within = 0.5 + released / channels.count_weight(state.clipping_norm) / expected
-        norm = numbers.rule.next_norm(state.clipping_norm, within).astype(state.clipping_norm.dtype)
+        shares = released / channels.count_weight(norm) / expected
+        return shares[1], shares[0] + shares[1]
+
+    def _with_next_norm(self, state: DPSVIState, clipped: Float[Array, ""], numbers: PlanNumbers) -> DPSVIState:
+        if not self.adapts:
+            return state
+        norm = numbers.rule.next_norm(state.clipping_norm, clipped).astype(state.clipping_norm.dtype)
         return state._replace(clipping_norm=norm)
 
 

@@ -998,7 +998,7 @@ class Release(NamedTuple):
 
     gradient: Any  # Tree like the parameters: the noised sum of the clipped gradients
     loss: Float[Array, ""]  # Scalar: the noised sum of the weighted, clipped losses
-    count: Float[Array, ""]  # Scalar: the noised, weighted count of gradients within C, less half of all
+    count: Float[Array, "two"]  # The noised, weighted counts of gradients within C, and of clipped ones
 
 
 def release(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +11,7 @@ from numpyro.infer import init_to_feasible
 from numpyro.infer.autoguide import AutoNormal
 
 from discreet.accounting import Relation, suggest
-from discreet.clipping import AdaptiveClipping
+from discreet.clipping import ADAPTIVE, AdaptiveClipping
 from discreet.inference import DPSVI
 from discreet.models._tables import FactorAnalysis, GaussianMixture, MixtureOfProducts, TableVAE
 from discreet.plan import PrivacyPlan
@@ -33,7 +31,10 @@ def guide_for(model: Any) -> Callable[..., Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Defaults:
-    """Public settings of a fit, and the plan and `DPSVI` that follow from them; `defaults_for` has some for our models.
+    """Public settings of a fit, and the plan and `DPSVI` that follow from them.
+
+    These are the settings of every fit that is given none: of estimators, of the command line, of models of one's own.
+    `defaults_for` has others for models of whole tables.
 
     Attributes:
         model: A NumPyro model, or a whole table's, such as `MixtureOfProducts(schema)`.
@@ -44,10 +45,10 @@ class Defaults:
     """
 
     model: Any
-    num_steps: int
-    expected_batch: float
-    clipping_norm: float | AdaptiveClipping
-    learning_rate: float
+    num_steps: int = 1000
+    expected_batch: float = 1000
+    clipping_norm: float | AdaptiveClipping = ADAPTIVE
+    learning_rate: float = 0.05
 
     def plan(
         self,
@@ -74,10 +75,14 @@ class Defaults:
             delta=delta,
             num_records=num_records,
             num_steps=self.num_steps,
-            sampling=PoissonSampling(rate=min(1.0, self.expected_batch / num_records)),
+            sampling=PoissonSampling(rate=self.rate_for(num_records)),
             clipping_norm=self.clipping_norm,
             relation=relation,
         )
+
+    def rate_for(self, num_records: int) -> float:
+        """The rate that gives batches of about `expected_batch` records, or all of a smaller table."""
+        return min(1.0, self.expected_batch / max(1, num_records))
 
     def guide(self) -> Callable[..., Any]:
         """The model's guide, `guide_for(model)`."""
@@ -98,38 +103,30 @@ class Defaults:
         return DPSVI(program, self.guide(), self.optimizer(), plan=plan, placeholder=placeholder)
 
 
-_REGRESSION = (500, 1000, AdaptiveClipping(quantile=0.95, initial=0.1), 0.05)
-_TABLES: dict[type, tuple[int, float, float | AdaptiveClipping, float]] = {
-    MixtureOfProducts: (300, 1000, 2.0, 0.05),
-    GaussianMixture: (500, 1000, AdaptiveClipping(quantile=0.9, initial=0.1), 0.05),
-    FactorAnalysis: (500, 1000, AdaptiveClipping(quantile=0.9, initial=0.1), 0.05),
-    TableVAE: (1000, 1000, 1.0, 0.01),
+# What differs for models of whole tables. Fewer steps of a mixture: the noise is on thousands of parameters (docs/twins.md).
+_TABLES: dict[type, dict[str, Any]] = {
+    MixtureOfProducts: {"num_steps": 300},
+    GaussianMixture: {"num_steps": 500},
+    FactorAnalysis: {"num_steps": 500},
+    TableVAE: {"learning_rate": 0.01},
 }
 
 
 def defaults_for(model: Any) -> Defaults:
-    """Look up public defaults for a model of `discreet.models`; docs/models.md has the figures behind them.
+    """Look up public defaults for a model; docs/models.md has the figures behind them.
 
     Args:
-        model: A regression, also one that `multinomial_regression` or `hierarchical` made, or a table's model such as
-            `MixtureOfProducts(schema)`.
+        model: A NumPyro model of records, such as a regression of `discreet.models` or one of your own; or a table's model
+            such as `MixtureOfProducts(schema)`.
 
     Raises:
-        TypeError: No defaults were tested for this model.
+        TypeError: Not a model.
 
     >>> from discreet.models import logistic_regression
     >>> defaults = defaults_for(logistic_regression)
     >>> defaults.num_steps, defaults.expected_batch
-    (500, 1000)
+    (1000, 1000)
     """
-    if type(model) in _TABLES:
-        batch, steps, clip, learning_rate = _TABLES[type(model)]
-        clip = clip * math.sqrt(model.schema.max_rows) if isinstance(clip, float) else clip
-        return Defaults(model, batch, steps, clip, learning_rate)
-    function = model.func if isinstance(model, functools.partial) else model
-    if getattr(function, "__module__", "").startswith("discreet.models."):
-        return Defaults(model, *_REGRESSION)
-    raise TypeError(
-        f"{model!r} is not a model of discreet.models, so no settings were tested for it. Make your own PrivacyPlan; "
-        "dp.suggest_clipping(...) gives a first clipping norm."
-    )
+    if not callable(getattr(model, "model", model)):
+        raise TypeError(f"{model!r} is no model: pass a NumPyro model, or one of discreet.models.")
+    return Defaults(model, **_TABLES.get(type(model), {}))

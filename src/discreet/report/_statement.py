@@ -630,12 +630,13 @@ def plan_facts(plan: PrivacyPlan, contribution_bound: float | None = None) -> di
         fields = dataclasses.fields(x) if dataclasses.is_dataclass(x) else ()
         return {"kind": type(x).__name__, **{field.name: getattr(x, field.name) for field in fields}}
 
-    bound, norm, first = _bound(plan, contribution_bound), plan.clipping_norm, "first_" * plan.clipping.adapts
+    bound = _bound(plan, contribution_bound)
+    first = "first_" * plan.clipping.adapts
     return {
         "sampling": described(plan.sampling),
         "sampling_rate": float(plan.rate),
         f"{first}clipping_norm": float(plan.clipping.start),
-        **({"clipping": described(norm)} if dataclasses.is_dataclass(norm) else {}),
+        **({"clipping": described(plan.clipping)} if plan.clipping.adapts else {}),
         "noise_multiplier": float(plan.noise_multiplier),
         f"{first}noise_{plan.mechanism.words.split(' of ')[-1].replace(' ', '_')}": float(
             plan.noise_multiplier * bound
