@@ -132,6 +132,8 @@ def test_the_statement_lists_it_at_the_price_of_both() -> None:
     assert "Also paid for: means and mean squares" in statement.mechanism
     assert "Standardisation(num_columns=3" in statement.to_dict()["plan"]["also"][0]
     assert "ComposedDpEvent" in statement.event
+    # Its sums are exact: `test_sums_are_exact`.
+    assert not any("standardisation" in line for line in statement.not_covered)
 
 
 @pytest.mark.parametrize("relation", [pytest.param(ADD, marks=pytest.mark.exhaustive), REPLACE])

@@ -471,7 +471,7 @@ NOT_COVERED = (
     "settings of the fit, or which of several fits to publish.",
     "Other releases from the same records: their privacy costs add up.",
     "The compiler: in a fit, bounds on sums include their rounding if each record is computed alike beside any others, which is "
-    "tested and not proved. A private standardisation has floating-point sums of 32 bits: artificial tables move them beyond C.",
+    "tested and not proved.",
     "Side channels: running time, memory, logs, and anyone with access to the machine.",
     "Error messages and interruptions that depend on the content of the records.",
     "General facts about the population: they can still be learned, and they may concern people whose data was not used.",
