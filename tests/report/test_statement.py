@@ -105,7 +105,7 @@ def test_text_is_wrapped_and_says_what_matters(plan) -> None:
         "Weights.",
         "clipped",
         "operating system",
-        "floating-point",
+        "include their rounding",
         "running time",
         "Several records of one person",
         "N = ",
