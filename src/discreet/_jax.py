@@ -122,6 +122,19 @@ def used_inputs(function: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
     return jax.tree.unflatten(jax.tree.structure(args), used)
 
 
+def inputs_of_outputs(program: ClosedJaxpr) -> list[list[bool]]:
+    """For each output of a program: for each input, True if the output may depend on it."""
+    numbers = range(len(program.jaxpr.outvars))
+    return [dce_jaxpr(program.jaxpr, [i == number for i in numbers])[1] for number in numbers]
+
+
+def part_of_program(program: ClosedJaxpr, outputs: Sequence[int]) -> tuple[ClosedJaxpr, list[int]]:
+    """The program of some outputs, in their order, and the numbers of the inputs that it takes: those that it needs."""
+    wanted = [i in outputs for i in range(len(program.jaxpr.outvars))]
+    jaxpr, used = dce_jaxpr(program.jaxpr, wanted)
+    return ClosedJaxpr(jaxpr, program.consts), [i for i, is_used in enumerate(used) if is_used]
+
+
 def program_text(function: Callable[..., Any], *args: Any) -> str:
     """A function's program as text: its jaxpr without dead code and without unused inputs, and its constants.
 

@@ -55,6 +55,7 @@ from discreet.inference._step import (
     claim,
 )
 from discreet.inference._structure import parameter_of
+from discreet.inference._support import refuse_outside_support
 from discreet.inference._trace import TraceRecorder
 from discreet.ledger import Ledger, Spending
 from discreet.mechanisms import Shards, levels_for
@@ -544,6 +545,9 @@ class DPSVI:
                 step, leaves, state = self._over(mesh, records, state)
                 psi = self.optim.get_params(state.optim_state)
                 refuse_tables(step.objective.held, [records.size])
+                shards = step.shards
+                parts = [(leaves, None)] if shards is None else shards.parts(leaves, shards.where(state.rng_key))
+                refuse_outside_support(step.objective, psi, parts, laid=shards is not None and shards.laid)
                 dim = sum(x.size for x in jax.tree.leaves(psi))
                 if keep_gradients and not TraceRecorder(dim, self.plan.num_steps).every_step:
                     raise ValueError(
@@ -697,6 +701,8 @@ class DPSVI:
             other._check_records(records)
             if plan.num_records not in starts:
                 state = other._begin(key, records, init_params)._replace(rng_key=None)
+                objective, psi = other._initialised().objective, self.optim.get_params(state.optim_state)
+                refuse_outside_support(objective, psi, [(records.leaves, None)])
                 starts[plan.num_records] = state, other._initialised()
             # The model is looked at once for all plans.
             state, step = starts[plan.num_records]

@@ -47,6 +47,7 @@ from discreet.inference._elbo import Objective, loss_at_start
 from discreet.inference._records import Program, Records, check_public, refuse_tables, take_apart, value_of_improper
 from discreet.inference._step import check_unused, claim
 from discreet.inference._structure import PointGuide
+from discreet.inference._support import refuse_outside_support
 from discreet.inference_data import to_arviz
 from discreet.ledger import Ledger, Spending
 from discreet.report import Statement, make_release_statement
@@ -716,6 +717,7 @@ class OnePosteriorSample:
         statement = statement.for_person(person, max_rows)
         spending = Spending(ledger, self, statement)
         leaves = list(records.leaves) if self.radius is None else project_records(records.leaves, self.radius)
+        refuse_outside_support(objective, psi, [(leaves, None)])
         spending()
         claim(key)
         chains = run_chains(

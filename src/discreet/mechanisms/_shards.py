@@ -25,7 +25,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -283,6 +283,22 @@ class Shards:
         for start, part in parts:
             rows[start : start + len(part)] = part
         return rows
+
+    def parts(
+        self, table: Sequence[Array], where: Sequence[np.ndarray]
+    ) -> Iterator[tuple[list[Array], Bool[np.ndarray, " row"]]]:
+        """What `place` laid on each device of this process, and True for the rows there that hold a record."""
+        for number, device in self._local_devices():
+            first, held = number * self.rows, np.zeros(self.rows, bool)
+            if self.starts is None:
+                held[: np.count_nonzero((where[0] >= first) & (where[0] < first + self.rows))] = True
+            else:
+                each = (len(self.starts) - 1) // self.count
+                lengths = np.diff(self.starts[number * each : (number + 1) * each + 1])
+                for i, length in enumerate(lengths):
+                    held[i * (self.rows // each) :][:length] = True
+            here = [{x.device: x.data for x in leaf.addressable_shards}[device] for leaf in table]
+            yield here, held
 
     def _taken(self, leaf: jax.Array, sharding: NamedSharding) -> Array:
         found = {x.device: x for x in leaf.addressable_shards}

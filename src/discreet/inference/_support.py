@@ -1,0 +1,194 @@
+"""Refuse a table with a record that its model's distributions cannot produce: labels 1 and 2 of a Bernoulli, a missing count.
+
+Such a record has no finite log density, whatever the latents are, so it would count as zero in every step, and the fit would be
+that of the other records without a word. Two passes find it before any budget is spent:
+
+1. Each observed value is compared with the support of its distribution, as the model makes both from one record. Supports that
+   depend on latents or parameters are left out. Only the arrays that these values and supports are made of are read.
+2. Only if a value is outside, the loss of each such record is computed at the initial parameters. It is finite, and the record
+   counts, where the value is masked, another component of a mixture produces it, or the distribution takes NaN for missing.
+
+A record that is NaN throughout stands for an absent one, as in a table to which several processes bring rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool
+from numpyro.distributions import ExpandedDistribution, Independent, MaskedDistribution, constraints
+
+from discreet._jax import ClosedJaxpr, Memo, inputs_of_outputs, part_of_program, run_jaxpr, run_kept
+from discreet.inference._elbo import Objective
+from discreet.inference._structure import FAILURES
+
+# Numbers, and rows, that are looked at together at most.
+_MOST_NUMBERS, _MOST_ROWS = 2**20, 2**15
+
+
+class _Look(NamedTuple):
+    """The comparison of one record's observed values with their supports."""
+
+    reads: list[int]  # the arrays of the record that it depends on
+    program: ClosedJaxpr  # from one row of each of these to a Boolean for each of `sites`
+    sites: list[str]  # names of observed sites
+    words: Mapping[str, str]  # the distribution of each site
+
+    def outside(self, record: Sequence[Array]) -> Bool[Array, " output"]:
+        """Whether a value is outside, given the arrays that are read of one record."""
+        return jnp.stack(run_jaxpr(self.program, *(x[None] for x in record)))
+
+
+_LOOKS = Memo[Objective, _Look](128)
+
+
+def refuse_outside_support(
+    objective: Objective, psi: Mapping[str, Any], parts: Iterable[tuple[Sequence[Any], Any]], *, laid: bool = False
+) -> None:
+    """Refuse records with an observed value outside its distribution's support. It reads the table before anything is spent.
+
+    Args:
+        objective: The model.
+        psi: The unconstrained parameters with which the fit starts.
+        parts: Arrays of rows, and a Boolean for each row, False where it holds no record; None: all do.
+        laid: True if processes brought their own rows, so that one whose floating-point numbers are NaN is absent.
+
+    Raises:
+        ValueError: A record would count as zero. The message names the site, and no value, row or count.
+    """
+    if objective not in _LOOKS:
+        _LOOKS[objective] = _look_at(objective)
+    look = _LOOKS[objective]
+
+    def lost(record: Sequence[Array]) -> Bool[Array, " output"]:
+        outside = look.outside([record[i] for i in look.reads])
+        return outside & ~_is_absent(record, laid=laid) & ~_counts(objective, psi, record)
+
+    for leaves, held in parts:
+        if not look.sites or not _in_any(look.outside, [leaves[i] for i in look.reads], held).any():
+            continue
+        if (found := _in_any(lost, leaves, held)).any():
+            name = look.sites[int(np.argmax(found))]
+            raise ValueError(
+                f"At least one record has a value of the observed site {name!r} that its distribution cannot produce: "
+                f"{look.words[name]}. The record has no density, so it would count as zero and the fit would be that of the "
+                "others. Recode the values, remove records without one, or leave these values out with the distribution's mask."
+            )
+
+
+def _look_at(objective: Objective) -> _Look:
+    """Trace the model on one record, and keep what depends on the record alone."""
+    programs, structure = objective.programs, objective.structure
+    rows, words = programs.records.shapes(1), dict[str, str]()
+
+    def trace(values: Mapping[str, Any], key: Any, rows: Sequence[Any]) -> Mapping[str, Any]:
+        return programs.trace(programs.model, rows, key, structure.record_plates, values)[0]
+
+    def drawn(key: Any, rows: Sequence[Any]) -> dict[str, Any]:
+        sites = trace({}, key, rows).items()
+        return {n: s["value"] for n, s in sites if s["type"] in ("sample", "param") and not s.get("is_observed")}
+
+    def compare(values: Mapping[str, Any], key: Any, rows: Sequence[Any]) -> list[Any]:
+        sites = trace(values, key, rows)
+        words.update({name: _in_words(sites[name]["fn"]) for name in structure.observed})
+        return [x for name in structure.observed for x in _outside(sites[name])]
+
+    key = jax.random.key(0)
+    values = jax.eval_shape(drawn, key, rows)
+    first = len(jax.tree.leaves(values)) + 1
+    program = jax.make_jaxpr(compare)(values, key, rows)
+    depends = inputs_of_outputs(program)
+    outputs: dict[str, int] = {}
+    for number, name in enumerate(name for name in structure.observed for _ in range(2)):
+        # The second output of a site, its support, says more than the first; both are left out where no record matters.
+        if any(depends[number][first:]) and not any(depends[number][:first]):
+            outputs[name] = number
+    program, used = part_of_program(program, list(outputs.values()))
+    return _Look([i - first for i in used], program, list(outputs), words)
+
+
+def _outside(site: Mapping[str, Any]) -> tuple[Bool[Array, ""], Bool[Array, ""]]:
+    """Whether a site has a value that is not finite; and whether it has such a value or one outside the support."""
+    value = jnp.asarray(site["value"])
+    finite = jnp.isfinite(value).all()
+    try:
+        inside = finite & jnp.all(_without_wrappers(site["fn"]).support(value))
+    except (*FAILURES, NotImplementedError):
+        # A distribution that is only ever observed need not say what its support is.
+        inside = finite
+    return ~finite, ~inside
+
+
+def _is_absent(record: Sequence[Array], *, laid: bool) -> Bool[Array, ""]:
+    numbers = [x for x in record if jnp.issubdtype(x.dtype, jnp.floating)]
+    if not numbers or (len(numbers) < len(record) and not laid):
+        return jnp.array(False)
+    return jnp.stack([jnp.all(jnp.isnan(x)) for x in numbers]).all()
+
+
+def _counts(objective: Objective, psi: Mapping[str, Any], record: Sequence[Array]) -> Bool[Array, ""]:
+    """Whether a record's loss is finite at the initial parameters."""
+    # Any draw will do: these values and supports depend on none.
+    draw, local = jax.random.split(jax.random.key(0))
+    own = [objective.local_start[name] for name, _ in objective.structure.local_params]
+    u, _ = objective.link(psi, draw)
+    return jnp.isfinite(objective.record_loss(u, [*record, *own], local))
+
+
+def _in_any(
+    test: Callable[[Sequence[Array]], Bool[Array, " output"]], leaves: Sequence[Any], held: Any
+) -> Bool[np.ndarray, " output"]:
+    """Whether a test of one record is true in any, chunk by chunk: the last chunks of a table may overlap."""
+    size = leaves[0].shape[0]
+    numbers = sum(x.size for x in leaves) // size
+    rows = min(size, _MOST_ROWS, max(1, _MOST_NUMBERS // max(1, numbers)))
+
+    def in_chunk(i: Any, found: Array, table: Sequence[Array], held: Any) -> Array:
+        first = jnp.minimum(i * rows, size - rows)
+        here = [lax.dynamic_slice_in_dim(x, first, rows) for x in (*table, *held)]
+        true = jax.vmap(test)(here[: len(table)])
+        real = here[len(table)] if held else jnp.ones(rows, bool)
+        return found | (true & real[:, None]).any(axis=0)
+
+    def run(table: Sequence[Array], held: Any) -> Array:
+        example = jax.eval_shape(test, [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in table])
+        start = jnp.zeros(example.shape, bool)
+        return lax.fori_loop(0, -(-size // rows), lambda i, found: in_chunk(i, found, table, held), start)
+
+    return np.asarray(run_kept(run)(leaves, [] if held is None else [held]))
+
+
+def _without_wrappers(fn: Any) -> Any:
+    while isinstance(fn, ExpandedDistribution | MaskedDistribution | Independent):
+        fn = fn.base_dist
+    return fn
+
+
+_IN_WORDS = (
+    (constraints.boolean, "0 and 1"),
+    (constraints.nonnegative_integer, "whole numbers from 0"),
+    (constraints.positive_integer, "whole numbers from 1"),
+    (constraints.positive, "finite numbers above 0"),
+    (constraints.nonnegative, "finite numbers from 0"),
+    (constraints.unit_interval, "numbers from 0 to 1"),
+    (constraints.real, "finite numbers"),
+)
+
+
+def _in_words(fn: Any) -> str:
+    """Describe a distribution and its support, without numbers that may depend on the record."""
+    fn = _without_wrappers(fn)
+    support = getattr(fn, "support", None)
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    words = [words for constraint, words in _IN_WORDS if support is constraint]
+    bounds = getattr(support, "lower_bound", None), getattr(support, "upper_bound", None)
+    numbers = f"{'whole' if getattr(support, 'is_discrete', False) else 'finite'} numbers"
+    known = all(isinstance(x, int | float) for x in bounds)
+    words.append(f"{numbers} from {bounds[0]:.6g} to {bounds[1]:.6g}" if known else f"{numbers} in its support")
+    return f"{type(fn).__name__} takes {words[0]}"
