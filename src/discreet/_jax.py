@@ -29,6 +29,7 @@ import jax
 import jax.numpy as jnp
 import jaxlib.version
 import numpy as np
+from jax._src import core as jax_core
 from jax._src import distributed as jax_distributed
 from jax.core import ShapedArray, Tracer
 from jax.experimental.compilation_cache import compilation_cache
@@ -80,6 +81,14 @@ def _release(version: str) -> tuple[int, ...]:
     """The numbers of a release; an empty tuple, which compares lowest, for anything else."""
     parts = version.split(".")
     return tuple(map(int, parts)) if all(x.isdecimal() for x in parts) else ()
+
+
+def tracing() -> bool:
+    """True inside of a function that `jit`, `vmap`, `grad`, `scan` or another transformation of JAX traces.
+
+    From `trace_state_clean` of `jax._src.core`: the public interface shows whether a value is traced, not whether code is.
+    """
+    return not jax_core.trace_state_clean()
 
 
 class Scan(NamedTuple):

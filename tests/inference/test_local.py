@@ -214,7 +214,7 @@ def program(sampling, what):
 
 
 def certify(what, sampling, relation):
-    keys = jax.eval_shape(lambda: jax.random.split(dp.random.key(), 3))
+    keys = jax.eval_shape(lambda key: jax.random.split(key, 3), dp.random.key())
     shape = jax.ShapeDtypeStruct((N, 2), jnp.float32)
     return dp.certify(
         program(sampling, what), keys, shape, jnp.zeros((N, 2)), jnp.ones(()), records=(1,), relation=relation
@@ -251,7 +251,7 @@ def test_batches_of_a_fixed_size_have_no_memory():
         rows = dp.clip_records(dp.subsample_without_replacement(keys[2], memory, 8), 1.0)
         return dp.gaussian_mechanism(keys[3], jnp.sum(rows, 0), 2.0)
 
-    keys = jax.eval_shape(lambda: jax.random.split(dp.random.key(), 4))
+    keys = jax.eval_shape(lambda key: jax.random.split(key, 4), dp.random.key())
     shape = jax.ShapeDtypeStruct((N, 2), jnp.float32)
     with pytest.raises(dp.PrivacyError, match="keep state of"):
         dp.certify(both, keys, shape, jnp.zeros((N, 2)), records=(1,), relation=REPLACE)
@@ -271,7 +271,7 @@ def test_a_sample_is_fresh_when_it_is_released_from(told):
         first = dp.gaussian_mechanism(keys[4], who, 2.0) if told else 0.0
         return first, mechanisms.release(keys[5], total, 2.0), dp.gaussian_mechanism(keys[6], who, 2.0)
 
-    keys = jax.eval_shape(lambda: jax.random.split(dp.random.key(), 7))
+    keys = jax.eval_shape(lambda key: jax.random.split(key, 7), dp.random.key())
     shape = jax.ShapeDtypeStruct((N, 2), jnp.float32)
     if told:
         with pytest.raises(dp.PrivacyError, match="may have been released since"):

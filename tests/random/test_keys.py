@@ -13,6 +13,7 @@ from numpyro.infer import SVI, Predictive, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet.random as dr
+from discreet.compat.d3p import random as d3p_random
 from discreet.random import _keys
 
 
@@ -53,6 +54,22 @@ def test_what_is_no_integer_is_refused_as_seed(seed):
 def test_a_traced_seed_is_refused():
     with pytest.raises(TypeError, match="seed is an integer"):
         jax.jit(lambda seed: data_of(dr.key(seed)))(3)
+
+
+TRACES = {
+    "jit": lambda: jax.jit(lambda x: x + jax.random.bits(dr.key()))(1),
+    "vmap": lambda: jax.vmap(lambda x: x + jax.random.bits(dr.key()))(jnp.arange(2)),
+    "grad": lambda: jax.grad(lambda x: x * jax.random.uniform(dr.key()))(1.0),
+    "scan": lambda: jax.lax.scan(lambda x, _: (x + jax.random.bits(dr.key()), None), jnp.uint32(0), length=2),
+    "d3p": lambda: jax.jit(lambda x: x + jax.random.bits(d3p_random.PRNGKey()))(1),
+}
+
+
+@pytest.mark.parametrize("trace", TRACES)
+def test_a_secret_key_made_under_a_trace_is_refused(trace):
+    with pytest.raises(ValueError, match="pass it as an argument"):
+        TRACES[trace]()
+    assert jax.jit(lambda: data_of(dr.key(3)))().tolist() == data(dr.key(3)).tolist(), "a seed is constant anyway"
 
 
 def data_of(key):

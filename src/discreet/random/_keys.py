@@ -48,7 +48,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from discreet._jax import define_prng_impl
+from discreet._jax import define_prng_impl, tracing
 from discreet.random._chacha import WORDS_PER_BLOCK, fast_keystream, keystream
 
 # --- ChaCha20 for JAX ----------------------------------------------------------------------------
@@ -197,6 +197,7 @@ def key(seed: int | None = None) -> jax.Array:
 
     Raises:
         TypeError: The seed is not an integer (a Boolean, a float, an array that is being traced, ...).
+        ValueError: No seed, inside of a function that JAX traces: each call of the compiled function would have this key.
 
     Example:
         >>> import jax
@@ -207,6 +208,12 @@ def key(seed: int | None = None) -> jax.Array:
         (True, False)
     """
     if seed is None:
+        if tracing():
+            raise ValueError(
+                "discreet.random.key() was called inside of a function that JAX traces (jit, vmap, grad, scan, ...). The key "
+                "would be a constant of the program, so every call and every row would draw the same noise, which subtraction "
+                "removes. Make the key outside, and pass it as an argument."
+            )
         words = np.frombuffer(os.urandom(4 * KEY_WORDS), dtype="<u4")
         return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl=CHACHA20)
     number = _as_integer(seed)
