@@ -54,6 +54,41 @@ def test_what_is_random_is_not_mapped(name):
         jax.vmap(CALLS[name])(keys)
 
 
+def step_noise(key, sums):
+    """The noise of a fit's step, which may be mapped over keys."""
+    return mechanisms.add_noise(mechanisms.GAUSSIAN, key, sums, 1000.0, "release", multiplier=1.0)
+
+
+SUMS, KEYS = jnp.zeros((2, 3)), jax.random.split(dp.random.key(0), 2)
+SHARED = {
+    "sums": lambda: jax.vmap(step_noise, (None, 0))(KEYS[0], SUMS),
+    "sizes": lambda: jax.vmap(
+        lambda s: mechanisms.add_noise(mechanisms.GAUSSIAN, KEYS[0], SUMS, s, "release", multiplier=1.0)
+    )(jnp.ones(2)),
+    "compiled": lambda: jax.jit(jax.vmap(jax.jit(step_noise), (None, 0)))(KEYS[0], SUMS),
+    "around a map over keys": lambda: jax.vmap(jax.vmap(step_noise), (None, 0))(KEYS, jnp.stack([SUMS, SUMS])),
+    "within a map over keys": lambda: jax.vmap(jax.vmap(step_noise, (None, 0)), (0, None))(KEYS, SUMS),
+    "around a loop over keys": lambda: jax.vmap(
+        lambda x: jax.lax.scan(lambda total, key: (total + step_noise(key, x), 0), x, KEYS)[0]
+    )(SUMS),
+    "batches": lambda: jax.vmap(lambda rates: mechanisms.draw_batch(DRAWING, KEYS[0], rates, 9))(
+        jax.tree.map(lambda x: jnp.stack([x, x]), PoissonSampling(0.5).prepare(9))
+    ),
+}
+DRAWING = PoissonSampling(0.5).drawing(9)
+
+
+@pytest.mark.parametrize("shared", SHARED)
+def test_a_map_over_sums_or_batches_must_map_the_key(shared):
+    with pytest.raises(TypeError, match="under vmap: all rows have one key"):
+        SHARED[shared]()
+
+
+def test_a_map_over_keys_gives_each_its_own_noise():
+    noised = jax.vmap(jax.vmap(step_noise))(KEYS[None], SUMS[None])[0]
+    assert not jnp.any(noised[0] == noised[1])
+
+
 def test_noise_is_not_differentiated():
     key = dp.random.key(0)
     with pytest.raises(TypeError, match="under grad"):

@@ -477,6 +477,7 @@ def marker(
     *,
     refuse: str | Callable[..., str | None] | None,
     shapes: Callable[..., Sequence[Any]] | None = None,
+    keyed: bool = False,
 ) -> Primitive:
     """Make a marker: a primitive that XLA compiles as `function` and that is one equation in the jaxpr.
 
@@ -486,9 +487,11 @@ def marker(
         refuse: The reason why it is undefined under `vmap` and `grad`, and the remedy; None: there it is replaced by its
             function. Or a function from the parameters to either.
         shapes: A function with outputs of the same types, for a primitive that can be traced but not run.
+        keyed: True if the first operand is a key that `vmap`, where it is not refused, must map with the other operands.
     """
     primitive = Primitive(name)
     typed = shapes or function
+    own = _own_key(name) if keyed else None
     primitive.multiple_results = True
 
     def run(*operands, **parameters):
@@ -506,8 +509,12 @@ def marker(
 
     def batch(operands, axes, **parameters):
         check("vmap", parameters)
-        mapped = jax.vmap(lambda *x: function(*x, **parameters), in_axes=tuple(axes))
-        outputs = mapped(*operands)
+
+        def one(*x):
+            x = x if own is None else (own.bind(*jax.lax.stop_gradient(x)), *x[1:])
+            return function(*x, **parameters)
+
+        outputs = jax.vmap(one, in_axes=tuple(axes))(*operands)
         return outputs, [0] * len(outputs)
 
     def differentiate(primals, tangents, **parameters):
@@ -521,6 +528,28 @@ def marker(
     batching.primitive_batchers[primitive] = batch
     ad.primitive_jvps[primitive] = differentiate
     mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=True))
+    return primitive
+
+
+def _own_key(name: str) -> Primitive:
+    """Make a primitive that returns its first operand, a key, and refuses every `vmap` that maps other operands but not the key.
+
+    A marker's batching rule replaces the marker by its function, so it cannot check the maps around the first one; this can.
+    """
+    primitive = Primitive(f"own_key_of_{name}")
+
+    def batch(operands, axes):
+        if axes[0] is None:
+            raise TypeError(
+                f"{name} under vmap: all rows have one key, so each would draw the same, and subtraction removes the noise. Map "
+                "over keys as well, one for each row: jax.random.split(key, number of rows)."
+            )
+        return primitive.bind(*operands), axes[0]
+
+    primitive.def_impl(lambda key, *others: key)
+    primitive.def_abstract_eval(lambda key, *others: key)
+    batching.primitive_batchers[primitive] = batch
+    mlir.register_lowering(primitive, lambda context, key, *others: [key])
     return primitive
 
 

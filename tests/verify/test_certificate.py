@@ -9,7 +9,7 @@ import pytest
 from dp_accounting import GaussianDpEvent
 
 import discreet as dp
-from discreet import gradients
+from discreet import gradients, mechanisms
 from discreet.accounting import profile
 from discreet.verify import Given
 from discreet.verify._certify import fingerprint
@@ -82,6 +82,24 @@ def summed(total, rows=N, dtype=np.float32):
 
     shapes = jax.ShapeDtypeStruct((rows, 3), dtype), jax.ShapeDtypeStruct((rows,), bool)
     return dp.certify(release, KEY, *shapes, records=1, mask=2)
+
+
+def test_the_noise_of_a_step_pays_for_the_rounding_of_no_sum():
+    """Public mechanisms add 2**-11 of their noise for it; the markers that a step may map do not."""
+
+    def release(key, x, mask):
+        total = dp.sum_records(dp.clip_records(x, 2.0), mask)
+        return mechanisms.add_noise(mechanisms.GAUSSIAN, key, total, 6.0, "release", multiplier=3.0)
+
+    shapes = jax.ShapeDtypeStruct((4_000, 3), np.float32), jax.ShapeDtypeStruct((4_000,), bool)
+    found = dp.certify(release, KEY, *shapes, records=1, mask=2).event.noise_multiplier
+    assert found == pytest.approx(3.0 / (1 + gradients.rounding_of_records(4_000, np.float32)), rel=1e-9)
+    assert found < 3.0
+    # A map replaces the marker by what it computes, of which nothing is known.
+    with pytest.raises(dp.PrivacyError):
+        dp.certify(
+            jax.vmap(release), jax.random.split(KEY, 1), *(x.update(shape=(1, *x.shape)) for x in shapes), records=1
+        )
 
 
 def in_halves(x, mask):

@@ -429,12 +429,14 @@ NOISE = marker(
         "one event covers one draw of noise, so a mechanism cannot be mapped or differentiated. Map or differentiate the "
         "computation of the sum, and call the mechanism once, on the result."
     ),
+    keyed=True,
 )
 DRAW = marker(
     "draw",
     _drawn,
     refuse=_unmapped("one event covers one draw of a batch. Draw it outside of the mapped or differentiated function."),
     shapes=_draw_shapes,
+    keyed=True,
 )
 CLIPPED_SUM = marker("clipped_sum", _run, refuse=None)
 UPDATE_ROWS = marker("update_rows", _run, refuse=None)
