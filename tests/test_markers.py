@@ -89,6 +89,20 @@ def test_a_map_over_keys_gives_each_its_own_noise():
     assert not jnp.any(noised[0] == noised[1])
 
 
+TWICE = {
+    "a loop": lambda key: jax.lax.map(lambda x: dp.gaussian_mechanism(key, x, 1e4), jnp.arange(2.0)),
+    "Laplace noise": lambda key: [dp.laplace_mechanism(key, jnp.full((), x), 1e4) for x in (0.0, 1.0)],
+    "another size": lambda key: [s * dp.gaussian_mechanism(key, jnp.ones(()), 1e4 / s) for s in (1.0, 2.0)],
+}
+
+
+@pytest.mark.parametrize("way", TWICE)
+def test_a_secret_key_that_is_used_twice_hides_each_value_with_noise_of_its_own(way):
+    """Two draws of size 1e4 come within 1 of one another with probability below 1e-4. Before, the values' difference was left."""
+    one, other = map(float, TWICE[way](dp.random.key()))
+    assert abs(one - other) > 1 + 0.1
+
+
 def test_noise_is_not_differentiated():
     key = dp.random.key(0)
     with pytest.raises(TypeError, match="under grad"):

@@ -63,6 +63,19 @@ def test_the_release_is_d3ps_sum_of_clipped_gradients_with_noise_dp_scale_times_
     assert moves.std() == pytest.approx(stddev, rel=0.056)
 
 
+def test_a_compiled_update_of_one_state_has_other_noise_for_another_batch():
+    """With one noise, of standard deviation 1e5, the results would differ by at most 400."""
+    init, get_batch = subsample_batchify_data(table(), 20)
+    state = init(d3p.random.PRNGKey())[1]
+    dpsvi = make(dp_scale=1e4)
+    start = dpsvi.init(d3p.random.PRNGKey(), *get_batch(0, state))
+    epoch = jax.jit(lambda s, xs: dpsvi.update(s, xs)[0])
+    moved = [float(dpsvi.get_params(epoch(start, np.full(20, x, np.float32)))["loc"]) for x in (1.0, 0.0, -1.0)]
+    assert np.ptp(moved) > 1000
+    with pytest.raises(TypeError, match="all rows have one key"):
+        jax.vmap(lambda xs: dpsvi.update(start._replace(rng_key=KEY), xs))(np.ones((2, 20), np.float32))
+
+
 def test_the_threshold_for_scaled_contributions_is_divided_by_the_number_of_records():
     init, get_batch = subsample_batchify_data(table(), 20)
     batch = get_batch(0, init(KEY)[1])

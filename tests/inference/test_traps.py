@@ -70,6 +70,27 @@ class TestNoiseIsDrawnOnce:
         with pytest.raises(ValueError, match="this noise before"):
             dpsvi.update(dpsvi.init(key, *table), *table)
 
+    @pytest.mark.parametrize("way", ["jit", "jit of the records", "vmap", "scan"])
+    def test_a_secret_state_is_not_updated_under_a_trace(self, table, way, refused):
+        """There the state could be taken for two tables."""
+        dpsvi = make({"sampling": dp.FullBatch()})
+        state = dpsvi.init(dp.random.key(), *table)
+        both = [np.stack([x, x]) for x in table]
+        ways = {
+            "jit": lambda: jax.jit(dpsvi.update)(state, *table),
+            "jit of the records": lambda: jax.jit(lambda *x: dpsvi.update(state, *x))(*table),
+            "vmap": lambda: jax.vmap(lambda *x: dpsvi.update(state, *x))(*both),
+            "scan": lambda: jax.lax.scan(lambda s, _: dpsvi.update(s, *table), state, length=2),
+        }
+        with refused(ValueError, "Call the method outside"):
+            ways[way]()
+
+    def test_a_seeded_state_is_not_mapped_over_tables(self, table):
+        dpsvi = make({"sampling": dp.FullBatch()})
+        state = dpsvi.init(dp.random.key(2), *table)
+        with pytest.raises(TypeError, match="all rows have one key"):
+            jax.eval_shape(jax.vmap(lambda *x: dpsvi.update(state, *x)), *[np.stack([x, x]) for x in table])
+
     def test_a_state_is_updated_once(self, table):
         dpsvi = make({"sampling": dp.FullBatch()})
         state = dpsvi.init(dp.random.key(), *table)

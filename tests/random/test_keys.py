@@ -72,6 +72,27 @@ def test_a_secret_key_made_under_a_trace_is_refused(trace):
     assert jax.jit(lambda: data_of(dr.key(3)))().tolist() == data(dr.key(3)).tolist(), "a seed is constant anyway"
 
 
+def test_the_key_for_values_depends_on_each_of_their_bits_and_on_nothing_else():
+    secret = dr.key()
+    value = np.random.default_rng(0).normal(size=67).astype(np.float32)
+    words = np.stack([value.view(np.uint32)] * 65)
+    flipped = np.random.default_rng(1).choice(67 * 32, 64, replace=False)
+    words[np.arange(64), flipped // 32] ^= np.uint32(1) << (flipped % 32).astype(np.uint32)
+    derived = jax.jit(jax.vmap(lambda x: data_of(dr.key_for(secret, [x[:60], x[60:]]))))(words.view(np.float32))
+    assert len(np.unique(derived[:, :2], axis=0)) == 65
+    assert dr.is_reproducible(dr.key_for(dr.key(3), [value]))
+    assert (data(dr.key_for(dr.key(3), [value])) == data(dr.key(3))).all(), "what is not private stays as it was"
+    assert (data(dr.key_for(secret, [value[:60], value[60:]])) == derived[64]).all()
+    assert not (data(dr.key_for(dr.key(), [value])) == derived[64]).any()
+
+
+def test_the_key_for_doubles_sees_the_bits_that_floats_lack():
+    with jax.enable_x64(True):
+        one, other = jnp.float64(1.0), jnp.float64(1.0 + 2**-52)
+    secret = dr.key()
+    assert (data(dr.key_for(secret, [one])) != data(dr.key_for(secret, [other]))).all()
+
+
 def data_of(key):
     return jax.random.key_data(key)
 

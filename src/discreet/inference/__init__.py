@@ -4,6 +4,7 @@ from discreet.inference._dpsgld import DPSGLD as DPSGLD
 from discreet.inference._dpsgld import DPSGLDResult as DPSGLDResult
 from discreet.inference._dpsgld import releases_of as releases_of
 from discreet.inference._dpsvi import DPSVI as DPSVI
+from discreet.inference._dpsvi import update_in_loop as update_in_loop
 from discreet.inference._loop import ManyFits as ManyFits
 from discreet.inference._ops import OnePosteriorSample as OnePosteriorSample
 from discreet.inference._ops import OPSResult as OPSResult

@@ -375,9 +375,15 @@ class DPSVI:
             The next state, and a private estimate of the negative ELBO of all records, in nats.
 
         Raises:
-            ValueError: `init` was not called, the batch does not fit the plan, or the plan's
-                steps are used up.
+            ValueError: `init` was not called, the batch does not fit the plan, the plan's
+                steps are used up, or JAX traces the call with a secret key.
         """
+        return self._update(state, args, kwargs, mask, hedged=False)
+
+    def _update(
+        self, state: DPSVIState, args: Sequence[Any], kwargs: Mapping[str, Any], mask: Any, *, hedged: bool
+    ) -> tuple[DPSVIState, Float[Array, ""]]:
+        """`update`; if `hedged` nobody claims the state, and the noise depends on what it hides."""
         self._refuse_local("update")
         records, plan = take_apart(args, kwargs), self.plan
         step = self._step_for(records)
@@ -388,14 +394,14 @@ class DPSVI:
                 f"mask has shape {mask.shape} and dtype {mask.dtype}; it must hold one Boolean for each of the {records.size} "
                 "rows."
             )
-        if not isinstance(state.step, Tracer):
-            if int(state.step) >= plan.num_steps:
-                raise ValueError(
-                    f"The plan covers {plan.num_steps} steps, and this state has made them all. Plan more steps beforehand; "
-                    "adding some afterwards would cost more than the plan's epsilon."
-                )
-            claim(state.rng_key, int(state.step))
-        return update_once(step, PlanNumbers.of(plan), state, records.leaves, mask)
+        if not isinstance(state.step, Tracer) and int(state.step) >= plan.num_steps:
+            raise ValueError(
+                f"The plan covers {plan.num_steps} steps, and this state has made them all. Plan more steps beforehand; "
+                "adding some afterwards would cost more than the plan's epsilon."
+            )
+        if not hedged:
+            claim(state.rng_key, state.step)
+        return update_once(step, hedged, PlanNumbers.of(plan), state, records.leaves, mask)
 
     def _step_for(self, records: Records) -> PrivateStep:
         self._initialised()
@@ -722,6 +728,18 @@ class DPSVI:
         if self._current is None:
             raise ValueError("Call init before this, as in state = dpsvi.init(key, *arguments).")
         return self._current
+
+
+def update_in_loop(
+    dpsvi: DPSVI, state: DPSVIState, *args: Any, mask: Bool[Array, "record"]
+) -> tuple[DPSVIState, Float[Array, ""]]:
+    """`DPSVI.update` for a loop that the caller compiles, as d3p's programs do.
+
+    Guarantee: that of `update` if each state is used once, which nobody can check within a compiled loop. Two releases from one
+    state have unrelated noise unless they are the same: `random.key_for`. They cost as much as two steps, and no plan counts the
+    second.
+    """
+    return dpsvi._update(state, args, {}, mask, hedged=True)
 
 
 def optimizer_digest(optim: Any, psi: Mapping[str, Any], state: Any = None) -> str:

@@ -474,11 +474,17 @@ def _one_step(
     return step.move(state, now, numbers, leaves, batch)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=(0, 1))
 def update_once(
-    step: PrivateStep, numbers: PlanNumbers, state: DPSVIState, leaves: list[Array], mask: Bool[Array, "record"]
+    step: PrivateStep,
+    hedged: bool,
+    numbers: PlanNumbers,
+    state: DPSVIState,
+    leaves: list[Array],
+    mask: Bool[Array, "record"],
 ) -> tuple[DPSVIState, Float[Array, ""]]:
-    """Make one step with a batch that the caller drew, within the plan's number of steps."""
+    """Make one step with a batch that the caller drew, within the plan's number of steps; `hedged` as in `PrivateStep`."""
+    step = dataclasses.replace(step, hedged=hedged)
     # Where the state is being traced, no error can stop a step that nobody paid for: it then sees no record.
     paid = state.step < numbers.num_steps
     batch = Batch(jnp.arange(mask.shape[0], dtype=jnp.int32), mask & paid)

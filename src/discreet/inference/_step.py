@@ -27,12 +27,23 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
 from numpyro.optim import _NumPyroOptim
 
 from discreet import mechanisms, random
-from discreet._jax import ClosedJaxpr, JaxprEqn, Literal, Var, aval, bind, primitives, run_jaxpr, types_of, unstack_p
+from discreet._jax import (
+    ClosedJaxpr,
+    JaxprEqn,
+    Literal,
+    Var,
+    aval,
+    bind,
+    primitives,
+    run_jaxpr,
+    tracing,
+    types_of,
+    unstack_p,
+)
 from discreet.gradients import BookKeepingEngine, Channels, EngineReport, GradientEngine
 from discreet.inference._elbo import Objective
 from discreet.plan import PrivacyPlan
@@ -76,14 +87,16 @@ class StepKeys(NamedTuple):
         return StepKeys(sampling, noise, jax.random.fold_in(self.guide, step), local, record, *own)
 
 
-def check_unused(key: PRNGKeyArray, step: int | None = None) -> None:
-    """Refuse a secret key whose noise, of one step or of all (None), was drawn before in this process.
+def check_unused(key: PRNGKeyArray, step: int | Int[Array, ""] | None = None) -> None:
+    """Refuse a secret key whose noise, of one step or of all (None), was drawn before in this process, or under a trace.
 
     Two releases with the same noise can be subtracted from one another. Keys from a seed are exempt: with them nothing
-    is private anyway, and making the same release again is what they are for. So are keys that are being traced.
+    is private anyway, and making the same release again is what they are for.
     """
-    used = _used.get(_digest(key), set())
-    if used == _ALL or (used and step is None) or step in used:
+    if not (digest := _digest(key)):
+        return
+    used = _used.get(digest, set())
+    if used == _ALL or (used and step is None) or (step is not None and int(step) in used):
         raise ValueError(
             "This key has drawn this noise before, in another fit or from the same state. Subtracting two releases with the "
             "same noise removes it, so neither stays private. Make a new key with "
@@ -91,7 +104,7 @@ def check_unused(key: PRNGKeyArray, step: int | None = None) -> None:
         )
 
 
-def claim(key: PRNGKeyArray, step: int | None = None, *, again: bool = False) -> None:
+def claim(key: PRNGKeyArray, step: int | Int[Array, ""] | None = None, *, again: bool = False) -> None:
     """Take a secret key's noise, of one step or of all (None), just before it is drawn; see `check_unused`.
 
     With `again` the fit continues after a crash: it draws the same noise for the same states.
@@ -101,13 +114,19 @@ def claim(key: PRNGKeyArray, step: int | None = None, *, again: bool = False) ->
         if not again:
             check_unused(key, step)
         if digest := _digest(key):
-            _used[digest] = _ALL if step is None else {*_used.get(digest, ()), step}
+            _used[digest] = _ALL if step is None else {*_used.get(digest, ()), int(step)}
 
 
 def _digest(key: PRNGKeyArray) -> bytes:
     """A digest that identifies a secret key; empty for a key that may be used again."""
-    if random.is_reproducible(key) or isinstance(key, Tracer):
+    if random.is_reproducible(key):
         return b""
+    if tracing():
+        raise ValueError(
+            "A secret key was given to a private method inside of a function that JAX traces (jit, vmap, scan, ...). There "
+            "nobody can see whether the key or state is used once, and two releases with one noise can be subtracted. Call the "
+            "method outside, since it compiles its own program; DPSVI.run compiles the whole loop."
+        )
     return hashlib.sha256(np.asarray(jax.random.key_data(key)).tobytes()).digest()
 
 
@@ -492,6 +511,7 @@ class PrivateStep:
     perturb_parameters: bool  # d3p's rule, gradients of the whole ELBO in all of psi
     local: LocalUpdates | None = None  # updates of records' own parameters; None: they have none
     shards: mechanisms.Shards | None = None  # layout of the table on several devices; None: on one
+    hedged: bool = False  # the noise depends on what it hides, for states that nobody can claim; see `random.key_for`
     # the functions that a step calls. Where one was replaced, as an audit with a planted fault or a notebook that reloads
     # modules does, it is another step, and nothing compiled or proved before is taken for it.
     code: tuple[Any, ...] = dataclasses.field(default_factory=lambda: _code(), repr=False)
@@ -523,7 +543,11 @@ class PrivateStep:
         total, right = mechanisms.clipped_sum(
             self.engine, draws, u, table, batch, keys_of_rows, norm, channels, self.shards, numbers.where
         )
-        released = mechanisms.release(keys.noise, total, numbers.noise_multiplier, self.mechanism, self.levels)
+        noise = keys.noise
+        if self.hedged:
+            sums = jax.tree.leaves((total.gradient, total.loss, total.count))
+            noise = random.key_for(noise, [*sums, numbers.noise_multiplier, norm])
+        released = mechanisms.release(noise, total, numbers.noise_multiplier, self.mechanism, self.levels)
 
         gradient = jax.tree.map(lambda x, like: (x / numbers.rate).astype(like.dtype), released.gradient, u)
         if pull is not None:

@@ -299,9 +299,12 @@ def _noised(
     if own is None:
         own = leaves.pop()
     scale = _usable(leaves.pop()) if size is None else size
-    if not mapped and mechanism.on_grid:
-        scale = scale * (1 + FOR_SUMS)
-    return mechanism.add(random.check_key(key), leaves, scale, own, levels)
+    key = random.check_key(key)
+    if not mapped:
+        # A fit claims its key. Of the public functions nobody knows whether a key serves twice, in a loop for instance.
+        key = random.key_for(key, [*leaves, scale, own])
+        scale = scale * (1 + FOR_SUMS * mechanism.on_grid)
+    return mechanism.add(key, leaves, scale, own, levels)
 
 
 def _clip(*operands: Array, norm: float | None) -> list[Array]:
@@ -369,7 +372,8 @@ def _distances(
 def _chosen(key: PRNGKeyArray, scores: Array, *, epsilon: float, name: str) -> list[Array]:
     del name
     one_process("A choice")
-    return [choose_on_grid(random.check_key(key), scores, epsilon / (1 + FOR_SUMS))]
+    key = random.key_for(random.check_key(key), [scores])
+    return [choose_on_grid(key, scores, epsilon / (1 + FOR_SUMS))]
 
 
 def _drawn(

@@ -15,6 +15,7 @@ from discreet.random._keys import derives_apart as derives_apart
 from discreet.random._keys import fast_bits as fast_bits
 from discreet.random._keys import is_reproducible as is_reproducible
 from discreet.random._keys import key as key
+from discreet.random._keys import key_for as key_for
 from discreet.random._keys import key_from_words as key_from_words
 from discreet.random._keys import secret_key as secret_key
 from discreet.random._keys import subkey as subkey

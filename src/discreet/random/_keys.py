@@ -20,6 +20,7 @@ A key is 256 bits, eight uint32 words. Every use of a key reads blocks whose non
 | `as_threefry`                    | "thrf"  | 0             | 0            | 0                   | first two words   |
 | integer seed (the seed is key)   | "seed"  | 0             | 0            | 0                   | first half        |
 | key of another implementation    | "frgn"  | number words  | name's hash  | chunk number        | first half        |
+| `key_for`: its four stages       | "hide"  | number words  | 0 to 3       | block or row number | all words         |
 
 Two different uses never read the same (key, nonce, counter): uses of different rows differ in word 13 or 15; uses of one
 row differ in word 14 (width, data, purpose) or, for two children of a split, in the counter or in the half of the
@@ -35,12 +36,12 @@ A fit needs several independent streams of one key: the noise, the sample, the i
 """
 
 import hashlib
+import math
 import operator
 import os
 from collections.abc import Callable, Hashable, Sequence
 from enum import IntEnum
 from functools import cache, partial
-from math import prod
 from typing import Any
 
 import jax
@@ -62,7 +63,7 @@ def _tag(name: bytes) -> np.uint32:
 
 
 BITS, SPLIT, FOLD_IN, PURPOSE = _tag(b"bits"), _tag(b"splt"), _tag(b"fold"), _tag(b"purp")
-NORMAL, THREEFRY, SEED, FOREIGN = _tag(b"gaus"), _tag(b"thrf"), _tag(b"seed"), _tag(b"frgn")
+NORMAL, THREEFRY, SEED, FOREIGN, HIDE = (_tag(x) for x in (b"gaus", b"thrf", b"seed", b"frgn", b"hide"))
 
 
 def nonce(domain: np.uint32, first: jax.Array | int = 0, second: jax.Array | int = 0) -> jax.Array:
@@ -70,14 +71,14 @@ def nonce(domain: np.uint32, first: jax.Array | int = 0, second: jax.Array | int
     return jnp.stack([jnp.uint32(domain), jnp.asarray(first, jnp.uint32), jnp.asarray(second, jnp.uint32)])
 
 
-def derive(key: jax.Array, nonce_words: jax.Array, counter: int = 0) -> jax.Array:
+def derive(key: jax.Array, nonce_words: jax.Array, counter: jax.Array | int = 0) -> jax.Array:
     """The first half of one block: eight words, a key."""
     return keystream(key, nonce_words, 1, counter)[:KEY_WORDS]
 
 
 @partial(jax.jit, static_argnums=1)
 def _split(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    num_children = prod(shape)
+    num_children = math.prod(shape)
     if num_children == 0:
         return jnp.zeros((*shape, KEY_WORDS), jnp.uint32)
     num_blocks = -(-num_children // 2)
@@ -96,7 +97,7 @@ def _fold_in(key: jax.Array, data: jax.Array) -> jax.Array:
 def _random_bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.Array:
     if bit_width not in (8, 16, 32, 64):
         raise TypeError(f"Random bits come in widths of 8, 16, 32 and 64, not {bit_width}.")
-    size = prod(shape)
+    size = math.prod(shape)
     if size == 0:
         return jnp.zeros(shape, f"uint{bit_width}")
     num_words = -(-size * bit_width // 32)
@@ -419,6 +420,42 @@ def as_threefry(key: jax.Array) -> jax.Array:
     key = check_key(key, "key")
     words = derive(jax.random.key_data(key), nonce(THREEFRY))[:2]
     return jax.random.wrap_key_data(words, impl="threefry2x32")
+
+
+def key_for(key: jax.Array, values: Sequence[Any]) -> jax.Array:
+    """Derive the key of the noise that hides these values; a reproducible key is returned unchanged.
+
+    Within a compiled program nobody can see that a key is used twice. With noise from this key two uses for different
+    values have unrelated noise, which subtraction does not remove; two uses for the same values give the same result.
+    The values are shortened by a universal hash with secret factors: a sum of 16-bit parts times 32-bit factors, modulo 2**32,
+    agrees for two different rows with probability 2**-17 at most, and a row has eight such sums. Each row then enters
+    one block of ChaCha20, and the blocks are combined by exclusive or.
+
+    Args:
+        key: One key of discreet's; may be traced.
+        values: Arrays or numbers of 32 or 64 bits, of which every bit counts; may be private.
+
+    Returns:
+        A scalar key of the type of `key`.
+    """
+    if is_reproducible(key):
+        return key
+    words = jnp.concatenate([_words(x if isinstance(x, jax.Array) else jnp.asarray(x)) for x in values])
+    size, own = words.size, derive(jax.random.key_data(key), nonce(HIDE, words.size))
+    # As many blocks make the factors as rows are digested.
+    length = max(KEY_WORDS, 1 << (math.isqrt(size).bit_length()))
+    rows = jnp.pad(words, (0, -size % length)).reshape(-1, length)
+    parts = jnp.concatenate([rows & np.uint32(0xFFFF), rows >> np.uint32(16)], axis=1)
+    factors = keystream(own, nonce(HIDE, size, 1), length).reshape(KEY_WORDS, 2 * length)
+    short = lax.dot(parts, factors.T, preferred_element_type=jnp.uint32)
+    digest = jax.vmap(lambda row, number: derive(own ^ row, nonce(HIDE, size, 2), number))
+    blocks = digest(short, jnp.arange(len(short), dtype=jnp.uint32))
+    total = lax.reduce(blocks, np.uint32(0), lax.bitwise_xor, (0,))
+    return jax.random.wrap_key_data(derive(own ^ total, nonce(HIDE, size, 3)), impl=CHACHA20)
+
+
+def _words(array: jax.Array) -> jax.Array:
+    return lax.bitcast_convert_type(array, jnp.uint32).reshape(-1)
 
 
 def fast_bits(key: jax.Array, num_words: int) -> tuple[jax.Array, jax.Array]:

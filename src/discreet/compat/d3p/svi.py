@@ -15,6 +15,7 @@ Assumptions of a binding (such as arrays that no batchifier returned) go into th
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,6 +29,7 @@ from numpyro import handlers
 from numpyro.infer import SVI, autoguide
 
 from discreet import inference, random
+from discreet._jax import tracing
 from discreet._validate import positive
 from discreet.compat.d3p import random as d3p_random
 from discreet.compat.d3p.dputil import Calibration, D3PAccountingWarning, NoiseScale, whole_steps
@@ -290,8 +292,9 @@ def _check_plate(laws: set[BatchLaw], rows: int, num_records: int | None) -> set
 class DPSVI(SVI):
     """Differentially private SVI with d3p's arguments and discreet's noise, clipping and accounting.
 
-    Guarantee: with batches from this package's batchifiers, each drawn once and used in one `update`, `statement(state)` covers
-    all results of `update` and `get_params`. See `discreet.inference.DPSVI` for the step.
+    Guarantee: with batches from this package's batchifiers, each drawn once and used in one `update`, and each state used in one
+    `update`, `statement(state)` covers all results of `update` and `get_params`. See `discreet.inference.DPSVI` for the step.
+    `update` refuses a state that was used; in a loop that you compile it cannot, and there the noise depends on the sum it hides.
 
     The number of records N is that of the model's plate, `plate("...", N, batch_size)`; the sampling scheme that of the
     batchifier that returned the arrays. Arrays changed since are matched by their number of rows, and the statement notes it;
@@ -430,7 +433,9 @@ class DPSVI(SVI):
         if drawn not in self._used.get(binding, ()):
             self._check_untested(drawn)
         batch = self._check_fresh(svi_state, records.leaves, binding.law)
-        after = binding.fit.update(svi_state, *args, mask=jnp.broadcast_to(jnp.asarray(mask, bool), records.size))
+        mask = jnp.broadcast_to(jnp.asarray(mask, bool), records.size)
+        update = functools.partial(inference.update_in_loop, binding.fit) if tracing() else binding.fit.update
+        after = update(svi_state, *args, mask=mask)
         # From here on the update counts: a refusal above releases nothing.
         self._used.setdefault(binding, set()).add(drawn)
         self._latest = binding
