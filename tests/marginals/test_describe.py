@@ -305,6 +305,14 @@ def test_wrong_levels_and_quantiles_are_refused_before_anything_is_spent(tmp_pat
         Description.of(released)
 
 
+def test_a_cell_that_cannot_be_read_is_named_by_its_column(tmp_path) -> None:
+    ledger = dp.Ledger.create(tmp_path / "t.ledger", dataset="t", epsilon=3.0, delta=1e-5)
+    schema = Schema(columns=(Column(name="a", kind=Kind.REAL, bounds=(0.0, 9.0)),))
+    with pytest.raises(dp.tables.DataError, match="column 'a' holds something that is not a number"):
+        dp.describe({"a": ["1.5", "x"]}, schema, epsilon=1.0, delta=1e-6, ledger=ledger)
+    assert not ledger.debits
+
+
 def test_in_the_shell(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "schema.toml").write_text(schema_to_toml(SCHEMA))

@@ -10,10 +10,13 @@ from discreet.tables import (
     DataError,
     Kind,
     Missing,
+    OutOfBounds,
+    Report,
     Schema,
     column_names,
     encode,
     infer_columns_non_private,
+    over_pieces,
     read_table,
     schema_from_bounds,
 )
@@ -55,6 +58,9 @@ def test_columns_are_read_as_the_schema_says(tmp_path) -> None:
         (b"", "t.csv", "is empty"),
         (b"\n", "t.csv", "is empty"),
         (b"age,region,smoker\n", "t.csv", "no rows"),
+        (b"age,region,smoker", "t.csv", "has a header but no rows"),
+        (b"<html>secretcell</html>", "t.csv", "no column age"),
+        (b"Age, region,smoker\n1,north,no\n", "t.csv", "correct the capitals or spaces of age, region"),
         (b"age,region\n1,north\n", "t.csv", "no column smoker. Its first line must hold the names"),
         (b"secretcell,north,no\n1,north,no\n", "t.csv", "add it if the file has none"),
         (b"age,age,region,smoker\n1,1,north,no\n", "t.csv", "1 column name.s. twice"),
@@ -80,6 +86,22 @@ def test_bad_files_are_refused_without_quoting_them(tmp_path, content, name, nee
         read_table(path, SCHEMA)
     assert "secretcell" not in str(caught.value)
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def test_columns_without_a_name_are_left_alone(tmp_path) -> None:
+    """A spreadsheet's rows end in delimiters, and a data frame's begin with their number."""
+    path = write(tmp_path, b",age,region,smoker,,\n0,50,north,no,,\n1,75,east,yes,,\n")
+    assert read_table(path, SCHEMA)["age"].to_pylist() == [50, 75]
+    assert [column.name for column in infer_columns_non_private(path, None).columns] == ["age", "region", "smoker"]
+
+
+def test_only_a_table_without_rows_is_called_empty(tmp_path) -> None:
+    """A function of a piece may find nothing, as where cells are refused: these are reported, not an empty table."""
+    path = write(tmp_path, CSV)
+    report = Report(OutOfBounds.REFUSE)
+    assert list(over_pieces(path, SCHEMA, lambda table: None, report)) == [None]
+    with pytest.raises(DataError, match="header but no rows"):
+        infer_columns_non_private(write(tmp_path, b"age,smoker\n"), None)
 
 
 def test_absent_files_and_folders_are_refused(tmp_path) -> None:

@@ -52,14 +52,14 @@ def init(
     terminal.check_file(out, overwrite=overwrite, makes_folder=True)
     csv = dp.tables.sniff_csv(table)
     if not non_private_from_data:
-        names = list(dp.tables.column_names(table, csv))
+        names = [name for name in dp.tables.column_names(table, csv) if name]
         terminal.write_file(out, dp.tables.schema_template(names, target=target, person=person, csv=csv))
         if as_json:
             terminal.say_json("schema init", {"columns": names, "inferred": [], "files": [str(out)]})
         else:
             terminal.say(f"Wrote {out} with the column names. Fill in what is publicly known about each column.")
         return
-    names = [name for name in dp.tables.column_names(table, csv) if name != person]
+    names = [name for name in dp.tables.column_names(table, csv) if name and name != person]
     described = dp.tables.infer_columns_non_private(table, None, target=target, columns=names)
     described = dataclasses.replace(described, person=person)
     terminal.write_file(out, f"{NON_PRIVATE_HEAD}\n{dp.tables.schema_to_toml(described)}")

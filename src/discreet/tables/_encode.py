@@ -69,8 +69,11 @@ def _of_cells(name: str, cells: Any) -> pyarrow.ChunkedArray:
 
 
 def check_names(names: list[str], what: str) -> None:
-    """Refuse a name that occurs twice; the names are not shown, since without a header they are a person's record."""
-    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    """Refuse a name that occurs twice; the names are not shown, since without a header they are a person's record.
+
+    Spreadsheets write several columns without a name, which no schema describes.
+    """
+    twice = sorted(name for name, count in Counter(names).items() if count > 1 and name)
     if twice:
         raise DataError(
             f"{what} has {len(twice)} column name(s) twice. Its first line must hold the names of the columns, each once: "
@@ -195,8 +198,8 @@ def _lenient(
         else:
             report.faults.add(
                 f"column '{column.name}' holds something that is not a {'date such as 2024-12-31' if date else 'number'}: fix "
-                "the file, list the text among the schema's missing_values, describe the column by categories, or let such "
-                "cells count as missing (out_of_bounds='missing', --out-of-bounds missing)"
+                "the file, list the text among the schema's missing_values, describe the column by categories, or (except for "
+                "twins and descriptions) let such cells count as missing (out_of_bounds='missing', --out-of-bounds missing)"
             )
     return pyarrow.chunked_array(chunks, wanted)
 

@@ -77,10 +77,9 @@ def _file_names(path: Path, csv: CsvFormat) -> list[str]:
             with pyarrow.memory_map(str(path)) as file:
                 names = list(pyarrow.ipc.open_file(file).schema.names)
         else:
-            line = _first_line(path, csv.encoding).encode()
-            names = list(
-                pyarrow.csv.read_csv(pyarrow.py_buffer(line), parse_options=_parse_options(path, csv)).column_names
-            )
+            # pyarrow reads a header without its line end as no header.
+            line = pyarrow.py_buffer(_first_line(path, csv.encoding).encode() + b"\n")
+            names = list(pyarrow.csv.read_csv(line, parse_options=_parse_options(path, csv)).column_names)
     except DAMAGED as error:
         raise unreadable(path, error) from None
     check_names(names, str(path))
@@ -202,11 +201,12 @@ def unreadable(path: Path, error: Exception) -> DataError:
         return _other_encoding(path, "utf-8")
     if "columns, got" in message:
         return DataError(
-            f"{path} has rows with more or fewer cells than its header: fix the file, or say what stands between cells "
+            f"{path} has rows with more or fewer cells than its header, for example because of a delimiter at the end of rows, "
+            "a decimal comma, or a line of totals at the end: fix the file, or state the delimiter "
             '([csv] with delimiter = ";" in the schema)'
         )
     if "Empty CSV" in message:
-        return DataError(f"{path} is empty: give {READABLE} with a header and rows")
+        return DataError(f"{path} is empty, or has a header but no rows: give {READABLE} with a header and rows")
     kind = {".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Feather"}.get(path.suffix, "CSV")
     return DataError(f"{path} cannot be read as {kind}: it is damaged, or its file name extension is wrong")
 
@@ -269,21 +269,21 @@ def over_pieces(
     if progress_bar is not None:
         pieces = _watched(pieces, source, progress_bar)
 
-    def work(piece: Piece) -> R | None:
+    def work(piece: Piece) -> tuple[R] | None:
         if isinstance(piece, tuple):
             path, names, text = piece
             table = _parse(path, names, text, types, schema)
         else:
             table = pyarrow.Table.from_batches([piece])
         table = in_types(table, types, schema, report)
-        return function(table) if table.num_rows else None
+        return (function(table),) if table.num_rows else None
 
     empty = True
     try:
         for result in _in_order(work, pieces):
             if result is not None:
                 empty = False
-                yield result
+                yield result[0]
     except DAMAGED as error:
         raise unreadable(Path(what), error) from None
     except UnicodeError:
@@ -330,10 +330,13 @@ def _open(source: Any, types: dict[str, pyarrow.DataType], csv: CsvFormat) -> tu
     return pieces, ", ".join(map(str, files[:3])) + (" and others" if len(files) > 3 else "")
 
 
-def _check_present(path: Path, names: list[str], types: dict[str, pyarrow.DataType]) -> None:
-    absent = ", ".join(name for name in types if name not in names)
+def _check_present(path: Path, names: list[str], wanted: Iterable[str]) -> None:
+    missing = [name for name in wanted if name not in names]
+    absent = ", ".join(missing)
     if absent:  # The first line is not quoted: in a file without a header it is a person's record.
         mark = None if len(names) > 1 else sniff_csv(path).delimiter
+        alike = {name.strip().casefold() for name in names} & {name.casefold() for name in missing}
+        spelt = f"correct the capitals or spaces of {', '.join(sorted(alike))}, " if alike else ""
         remedy = (
             f"say [csv] with delimiter = {json.dumps(mark)} in the schema if that is between its cells, "
             if mark
@@ -341,7 +344,7 @@ def _check_present(path: Path, names: list[str], types: dict[str, pyarrow.DataTy
         )
         raise DataError(
             f"{path} has no column {absent}. Its first line must hold the names of the columns, spelt as in the "
-            f"schema: {remedy}add it if the file has none, correct the name, or leave the column out of the schema"
+            f"schema: {remedy}{spelt}add it if the file has none, correct the name, or leave the column out of the schema"
         )
 
 
@@ -452,23 +455,27 @@ def infer_columns_non_private(
         schema: The columns described already; None for none, and then the format of a CSV file is guessed from its header.
         target: Name of the column to explain, if the schema does not say.
         target_kind: The kind that the model needs of it.
-        columns: Names of the columns to use; None for all in the file.
+        columns: Names of the columns to use; None for all in the file that have a name.
 
     Raises:
         DataError: A file that cannot be read, a column with one value only, or texts of too many kinds to be categories.
     """
     csv = sniff_csv(source) if schema is None else schema.csv
-    names = list(columns) if columns is not None else column_names(source, csv)
+    names = list(columns) if columns is not None else [name for name in column_names(source, csv) if name]
     known = {column.name: column for column in schema.columns} if schema else {}
     missing = schema.missing_values if schema else DEFAULT_MISSING_VALUES
     files = files_of(source)
+    for path in files:
+        _check_present(path, _file_names(path, csv), names)
     try:
-        tables = [_whole(path, csv, missing) for path in files] or [as_table(source)]
+        tables = [_whole(path, names, csv, missing) for path in files] or [as_table(source)]
         table = pyarrow.concat_tables([each.select(names) for each in tables], promote_options="permissive")
     except DAMAGED as error:
         raise unreadable(files[0], error) from None
     except UnicodeError:
         raise _other_encoding(files[0], csv.encoding) from None
+    if table.num_rows == 0:
+        raise DataError(f"{files[0] if files else 'the table'} has a header but no rows")
     person = schema.person if schema else None
     looked_at = [name for name in names if name not in known and name != person]
     for name in looked_at:
@@ -485,12 +492,13 @@ def infer_columns_non_private(
     return dataclasses.replace(described, inferred=(*(schema.inferred if schema else ()), *looked_at))
 
 
-def _whole(path: Path, csv: CsvFormat, missing: Sequence[str]) -> pyarrow.Table:
+def _whole(path: Path, names: Sequence[str], csv: CsvFormat, missing: Sequence[str]) -> pyarrow.Table:
     if path.suffix == ".parquet":
         return pyarrow.parquet.read_table(path)
     if path.suffix in (".arrow", ".feather"):
         return pyarrow.feather.read_table(path)
     options = {"null_values": list(missing), "strings_can_be_null": True, "decimal_point": csv.decimal}
+    options["include_columns"] = list(names)
     with open_text(path, csv.encoding) as file:
         return pyarrow.csv.read_csv(
             file,
