@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import discreet as dp
 from discreet import random
-from discreet.cli import _report, _run, _terminal
+from discreet.cli import _fit, _report, _run, _terminal
 from discreet.cli._app import app
 from discreet.inference import claim
 from discreet.report import make_statement
@@ -138,3 +139,26 @@ def test_a_key_tells_whether_it_drew_noise() -> None:
     used = random.key()
     claim(used)
     assert _run.drew_noise(used)
+
+
+def test_a_ledger_charges_a_fit_its_own_epsilon_by_default(command, tmp_path, monkeypatch) -> None:
+    """At the cap's own delta, epsilon = 1 was charged as 1.32; who asks for that delta reads why."""
+    book = tmp_path / "book.ledger"
+    dp.Ledger.create(book, dataset="t", epsilon=3.0, delta=1e-5)
+    (tmp_path / "table.csv").write_text("age,smoker\n" + "20,no\n60,yes\n" * 6_000)
+    with_ledger = [*command, "--ledger", str(book), "--dry-run"]
+    asked = " ".join(RUN.invoke(app, with_ledger).stdout.split())
+    assert "After it, ε = 1.32" in asked
+    assert "δ = 1e-05 is more than a tenth of the cap's" in asked
+    place = with_ledger.index("--delta")
+    default = " ".join(RUN.invoke(app, [*with_ledger[:place], *with_ledger[place + 2 :]]).stdout.split())
+    assert "at δ = 1e-06" in default
+    assert "After it, ε = 0.9998" in default or "After it, ε = 1 of" in default
+    assert "a tenth of the cap's" not in default
+
+
+def test_the_default_delta_of_counts_and_scores_follows_the_ledger(tmp_path) -> None:
+    dp.Ledger.create(tmp_path / "book.ledger", dataset="t", epsilon=3.0, delta=3e-6)
+    assert _fit.suggest_delta(None, None) == 1e-6
+    assert _fit.suggest_delta(None, tmp_path / "book.ledger") == 3e-7
+    assert _fit.suggest_delta(10**9, tmp_path / "book.ledger") == 1e-10

@@ -83,7 +83,7 @@ def describe(
     plan = dp.marginals.description_plan(
         described,
         epsilon=epsilon,
-        delta=suggest_delta(num_records) if delta is None else delta,
+        delta=suggest_delta(num_records, ledger) if delta is None else delta,
         pairs="all" if all_pairs else [_pair(text, described) for text in pair or ()],
         relation=options.relation_of(relation),
         slices=slices,
@@ -193,7 +193,7 @@ def score(
             x,
             y,
             epsilon=epsilon,
-            delta=suggest_delta(num_records) if delta is None else delta,
+            delta=suggest_delta(num_records, ledger) if delta is None else delta,
             level=level,
             ledger=None if ledger is None else dp.Ledger(ledger),
             non_private_seed=seed is not None,
@@ -218,7 +218,7 @@ def score(
 
 def _say_spent(statement: "dp.Statement", ledger: Path | None, files: list[Path]) -> None:
     say_lines(f"Spent: ε = {dp.accounting.upper(statement.epsilon)} at δ = {dp.accounting.upper(statement.delta)}.")
-    say_lines(f"Budget: {budget_line(ledger)}")
+    say_lines(f"Budget: {budget_line(ledger, statement.delta)}")
     say_files(files)
 
 

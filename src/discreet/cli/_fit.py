@@ -32,6 +32,7 @@ from discreet.cli._run import (
     kept_secret,
     remember,
     say_price,
+    tenth_of_cap,
 )
 from discreet.cli._tables import how_converted, unit_of
 from discreet.cli._terminal import (
@@ -250,9 +251,12 @@ def _fit_records(
     key = "secret" if asked.seed is None else str(asked.seed)
     members.agree(key=key, schema=dp.tables.schema_to_toml(described), options=str(asked.dry_run))
     order = _order(asked, described, members)
+    most_delta = _most_delta(asked, members)
     with members.together():
         table = _read(asked, chosen, described, made, order, members.mesh)
         public_count = table.records.num_records if asked.num_records is None else asked.num_records
+        if most_delta is not None:
+            asked = dataclasses.replace(asked, delta=min(most_delta, suggest_delta(public_count, None)))
         if asked.plan_file is not None and planned is not None:
             say_other_size(asked.plan_file, planned, public_count)
         plan = _moments_plan(asked, table, public_count) or _plan(asked, chosen, table, public_count)
@@ -316,7 +320,7 @@ def _count(asked: Asked, schema: "dp.tables.Schema", made: "dp.tables.Conversion
         schema,
         tables=dp.marginals.twin_tables(schema, asked.choices or 0),
         epsilon=asked.epsilon,
-        delta=suggest_delta(asked.num_records) if asked.delta is None else asked.delta,
+        delta=suggest_delta(asked.num_records, asked.ledger) if asked.delta is None else asked.delta,
         relation=options.relation_of(asked.relation),
         choices=asked.choices or 0,
     )
@@ -339,7 +343,7 @@ def _count(asked: Asked, schema: "dp.tables.Schema", made: "dp.tables.Conversion
         out_of_bounds=asked.out_of_bounds,
         seed=asked.seed,
     )
-    _say_twins(asked, "Fitted a twin to noisy counts", statement, files, budget_line(asked.ledger))
+    _say_twins(asked, "Fitted a twin to noisy counts", statement, files, budget_line(asked.ledger, statement.delta))
 
 
 def _fit_counts(asked: Asked, released: "dp.marginals.Marginals") -> list[Path]:
@@ -445,6 +449,17 @@ def _order(asked: Asked, schema: "dp.tables.Schema", members: "dp.inference.Proc
         if members.first:
             key = secrets.token_bytes(32) if asked.checkpoint is None else kept_secret(asked.checkpoint / "persons.key")
     return members.from_first(key)
+
+
+def _most_delta(asked: Asked, members: "dp.inference.Processes") -> float | None:
+    """The largest default δ by the ledger, which process 0 alone may have; None where no default is needed."""
+    if asked.ledger is None or asked.delta is not None:
+        return None
+    most = b""
+    with members.together():
+        if members.first:
+            most = repr(tenth_of_cap(asked.ledger)).encode()
+    return float(members.from_first(most))
 
 
 def _read(
@@ -654,7 +669,7 @@ def _say_dry_run(
     """Print the unit, the cost and what the ledger would charge."""
     budget = charge = None
     if asked.ledger is not None:
-        budget, charge = budget_line(asked.ledger), charge_line(asked.ledger, plan, delta, schema)
+        budget, charge = budget_line(asked.ledger, delta), charge_line(asked.ledger, plan, delta, schema)
     unit = unit_of(schema)
     if asked.as_json:
         common = {"dry_run": True, "epsilon": epsilon, "delta": delta, "unit": unit}
@@ -706,9 +721,13 @@ def check_whole(
         )
 
 
-def suggest_delta(num_records: int | None) -> float:
-    """The default δ where the number of records is not used: that of a public figure for it, or of 100,000 records."""
-    return dp.accounting.suggest(num_records=num_records or 100_000).delta
+def suggest_delta(num_records: int | None, ledger: Path | None) -> float:
+    """The default δ: that of a public number of records, else of 100,000, and at most a tenth of the ledger's cap.
+
+    A ledger adds the δ of its fits. One of the cap's own δ leaves no room for a sum by ε: ε = 1 was charged as 1.32.
+    """
+    usual = dp.accounting.suggest(num_records=num_records or 100_000).delta
+    return usual if ledger is None else min(usual, tenth_of_cap(ledger))
 
 
 def warn_of_no_privacy(schema: "dp.tables.Schema", seed: int | None, ledger: Path | None) -> None:

@@ -309,7 +309,12 @@ Draws = Annotated[
     ),
 ]
 LedgerFile = Annotated[
-    Path | None, _budget("--ledger", help="The table's ledger, charged before the first release (see discreet ledger).")
+    Path | None,
+    _budget(
+        "--ledger",
+        help="The table's ledger, charged before the first release (see discreet ledger). The default of --delta is then at most "
+        "a tenth of its cap's.",
+    ),
 ]
 CheckpointFolder = Annotated[
     Path | None,

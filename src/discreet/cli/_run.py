@@ -234,7 +234,7 @@ class Fitted:
     def say(self, what: str, ledger: Path | None) -> None:
         """Ten lines: for whom, at what price, whether it converged, the strongest coefficients, files, what to do next."""
         out = self.files[0].parent
-        say_price(f"Fitted {what}", self.statement, budget_line(ledger))
+        say_price(f"Fitted {what}", self.statement, budget_line(ledger, self.statement.delta))
         if self.converged is False:
             say_lines(NOT_CONVERGED, fg="yellow")
         elif not self.by_moments:
@@ -302,14 +302,24 @@ def say_price(what: str, statement: "dp.Statement", budget: str) -> None:
     say_lines(f"Budget: {budget}")
 
 
-def budget_line(ledger: Path | None) -> str:
-    """The spent and remaining budget, in a sentence."""
+def tenth_of_cap(ledger: Path) -> float:
+    """A tenth of the δ of a ledger's cap: fits of it are charged their own ε, or less."""
+    return float(f"{dp.Ledger(ledger).cap.delta / 10:.3g}")
+
+
+def budget_line(ledger: Path | None, delta: float) -> str:
+    """The spent and remaining budget, and why a fit at this δ is charged more than its ε."""
     if ledger is None:
         return "no --ledger keeps count. The ε of all releases from the same data add up."
     book = dp.Ledger(ledger)
     gone, cap = book.spent, book.cap.epsilon
     shown, whole = dp.accounting.upper(gone), dp.accounting.upper(cap)
-    return f"ε = {shown} of {whole} in {ledger} is spent, about {max(0.0, cap - gone):.4g} is left."
+    line = f"ε = {shown} of {whole} in {ledger} is spent, about {max(0.0, cap - gone):.4g} is left."
+    most = tenth_of_cap(ledger)
+    if delta > most:
+        why = f"δ = {delta:g} is more than a tenth of the cap's, so a fit may be charged more than its ε"
+        line += f" {why}: try --delta {most:g}."
+    return line
 
 
 def charge_line(ledger: Path, plan: "dp.accounting.Planned", delta: float, schema: "dp.tables.Schema") -> str:
