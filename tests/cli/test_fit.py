@@ -331,6 +331,25 @@ def test_the_weights_of_classes_have_names(survey) -> None:
     rows = dict(summarise({"intercept": np.zeros((1, 3)), "weights": weights}, records))
     assert [*rows] == [f"{name}[{k}]" for name in ("intercept", "age", "smoker") for k in range(3)]
     assert rows["smoker[0]"]["mean"] == 3.0
+    named = dict(summarise({"intercept": np.zeros((1, 3)), "weights": weights}, records, classes=("no", "yes", "once")))
+    assert [*named] == [f"{name}[{k}]" for name in ("intercept", "age", "smoker") for k in ("no", "yes", "once")]
+    assert named["smoker[once]"]["mean"] == 5.0
+
+
+def test_only_weights_are_called_coefficients(capsys) -> None:
+    """Not what scatters, nor intercepts of classes; but a column of that name is one."""
+    parts = {"mean": 1.0, "sd": 0.1, "low": 0.9, "high": 1.1}
+    names = ("intercept", "concentration", "age", "concentration (column)")
+    samples = dict.fromkeys(("intercept", "concentration", "weights"), np.zeros(1))
+    fitted = _run.Fitted(SimpleNamespace(), None, samples, [(name, parts) for name in names], "none", None, [])
+    fitted._say_coefficients()
+    assert [line.split(":")[0].strip() for line in capsys.readouterr().out.splitlines()[1:3]] == [names[2], names[3]]
+    samples = dict.fromkeys(("intercept", "weights"), np.zeros(1))
+    rows = [(f"{name}[{k}]", parts) for name in ("intercept", "age") for k in ("no", "yes")]
+    _run.Fitted(SimpleNamespace(), None, samples, rows, "none", None, [])._say_coefficients()
+    printed = capsys.readouterr().out
+    assert "age[yes]" in printed
+    assert "intercept" not in printed
 
 
 @pytest.fixture

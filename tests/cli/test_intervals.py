@@ -175,6 +175,11 @@ def test_categories_are_compared_with_each_other() -> None:
     assert groups == ((1, 2, 3),)
     shifted = NoiseAdded(1.0, groups).contrasts(4) @ np.array([1.0, 7.0, 2.0, 3.0, 4.0])
     np.testing.assert_allclose(shifted, [4.0, 7.0, -1.0, 0.0, 1.0], atol=1e-12)
+    # Also those of a regression without intervals, beside its other latents.
+    samples = {"concentration": np.ones(1), "intercept": np.ones(1), "weights": np.array([[7.0, 2.0, 3.0, 4.0]])}
+    found = NoiseAdded(None, groups)(result_of(np.zeros((30, 2)), np.zeros((30, 2))), samples).samples
+    np.testing.assert_allclose([found["intercept"][0], *found["weights"][0]], shifted, atol=1e-12)
+    assert found["concentration"] == [1.0]
 
 
 @pytest.fixture

@@ -103,6 +103,8 @@ def test_an_interrupted_fit_is_written_and_said(command, tmp_path, monkeypatch, 
     assert "Stopped after 877 of 10,000 steps. The budget of all steps is spent." in said(outcome)
     assert (tmp_path / "out" / "deep" / "summary.json").exists()
     assert "statement.json" in outcome.stdout
+    assert "Fitted" not in outcome.stdout
+    assert json_too or "Stopped after 877 steps of fitting logistic to 2 records." in " ".join(outcome.stdout.split())
 
 
 @pytest.mark.parametrize(

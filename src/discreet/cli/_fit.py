@@ -269,6 +269,9 @@ def _fit_records(
             settings.continue_with = "the same command, in all processes"
         if asked.checkpoint is not None and members.first:
             remember(asked.checkpoint)
+    target = table.schema.target_column
+    classes = target.categories if chosen.name == options.MULTINOMIAL and target is not None else ()
+    groups = dp.models.groups_of(table.schema.columns, table.records.feature_names)
     fitted = fit_and_write(
         asked.out,
         table.function,
@@ -296,12 +299,9 @@ def _fit_records(
         own=table.own,
         about={"model": chosen.name, "schema": dp.tables.schema_to_toml(table.schema)} if chosen.needs_target else None,
         noise_added=NoiseAdded(
-            longest_gradient(chosen, table.schema),
-            dp.models.groups_of(table.schema.columns, table.records.feature_names),
-            len(target.categories)
-            if chosen.name == options.MULTINOMIAL and (target := table.schema.target_column)
-            else None,
+            longest_gradient(chosen, table.schema), groups if chosen.needs_target else (), len(classes) or None
         ),
+        classes=classes,
     )
     if asked.as_json and members.first:
         say_json("fit", fitted.facts())

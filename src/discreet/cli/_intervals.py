@@ -65,7 +65,9 @@ class NoiseAdded:
     """The method that includes the noise in a fit's draws."""
 
     longest: float | None  # Public bound on the gradient of a record; None: there is none
-    groups: tuple[tuple[int, ...], ...] = ()  # For each column of several categories, the places of its features
+    groups: tuple[
+        tuple[int, ...], ...
+    ] = ()  # Of a regression: for each column of several categories, its features' places
     num_classes: int | None = None  # Of a multinomial regression, whose coefficients have an axis of so many
 
     @property
@@ -85,12 +87,10 @@ class NoiseAdded:
     def __call__(self, result: dp.DPSVIResult | MomentsResult, samples: Mapping[str, np.ndarray]) -> Draws:
         """The draws with the noise, or without and why."""
         if isinstance(result, MomentsResult):
-            matrix = self.contrasts(samples[WEIGHTS].shape[1])
-            drawn = np.column_stack([samples[INTERCEPT], samples[WEIGHTS]]) @ matrix.T
-            relative = {**samples, INTERCEPT: drawn[:, 0], WEIGHTS: drawn[:, 1:]}
-            return Draws(relative, None, "", matrix @ result.estimate)
+            estimate = self.contrasts(samples[WEIGHTS].shape[1]) @ result.estimate
+            return Draws(self._relative(samples), None, "", estimate)
         if self.longest is None or set(samples) != {INTERCEPT, WEIGHTS}:
-            return Draws(dict(samples), None, UNBOUNDED)
+            return Draws(self._relative(samples), None, UNBOUNDED)
         matrix = self.contrasts(samples[WEIGHTS].shape[1])
         intercept, weights = (np.asarray(samples[name], np.float64) for name in (INTERCEPT, WEIGHTS))
         with np.errstate(all="ignore"):  # of a fit that diverged
@@ -106,6 +106,15 @@ class NoiseAdded:
                 moved, drawn = found
         drawn = drawn.reshape(len(drawn), len(matrix), *weights.shape[2:])
         return Draws({INTERCEPT: drawn[:, 0], WEIGHTS: drawn[:, 1:]}, moved, why_not)
+
+    def _relative(self, samples: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The draws with the weights of one column's categories relative to their mean, which the intercept gets."""
+        if not self.groups:
+            return dict(samples)
+        with np.errstate(all="ignore"):  # of a fit that diverged
+            drawn = np.column_stack([samples[INTERCEPT], samples[WEIGHTS]])
+            drawn = drawn @ self.contrasts(samples[WEIGHTS].shape[1]).T
+        return {**samples, INTERCEPT: drawn[:, 0], WEIGHTS: drawn[:, 1:]}
 
     def contrasts(self, num_weights: int) -> Float[np.ndarray, "coefficient coefficient"]:
         """The matrix that takes from each group of weights their mean, and adds it to the intercept."""

@@ -8,7 +8,7 @@ import json
 import math
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -113,12 +113,13 @@ def summarise(
     records: "dp.tables.Records",
     without_noise: "np.ndarray | None" = None,
     estimate: "np.ndarray | None" = None,
+    classes: Sequence[str] = (),
 ) -> list[tuple[str, dict[str, float]]]:
     """Mean, standard deviation and central 90 % interval of every posterior coordinate, by name.
 
     Without draws of `without_noise`, and without an `estimate` of the first coordinates, which stands beside the mean of draws
     that include the noise, there is a mean alone; of `NO_INTERVAL` always. With the former there is also the central 90 %
-    interval of where the mean would be in a fit without noise.
+    interval of where the mean would be in a fit without noise. `classes` are the categories of a multinomial target.
     """
     import numpy as np
 
@@ -126,14 +127,13 @@ def summarise(
     for site, drawn in samples.items():
         flat = np.asarray(drawn, np.float64).reshape(len(drawn), -1)
         features = site == "weights" and np.shape(drawn)[1:2] == (len(records.feature_names),)
-        classes = flat.shape[1] // len(records.feature_names)
+        each = flat.shape[1] // (len(records.feature_names) if features else 1)
+        labels = classes if site in ("intercept", "weights") and len(classes) == each else range(each)
         for place, column in enumerate(flat.T):
-            name = site if flat.shape[1] == 1 else f"{site}[{place}]"
-            if features:
-                # The class, by its place among the schema's categories.
-                name = records.feature_names[place // classes] + (f"[{place % classes}]" if np.ndim(drawn) > 2 else "")
-                # A column may be named as a latent is, whose row it would replace.
-                name += " (column)" * (name.partition("[")[0] in samples)
+            name = records.feature_names[place // each] if features else site
+            name += f"[{labels[place % each]}]" if each > 1 else ""
+            # A column may be named as a latent is, whose row it would replace.
+            name += COLUMN * (features and name.partition("[")[0] in samples)
             # A fit that diverged has draws without a mean; that is no reason to lose the others.
             with np.errstate(all="ignore"):
                 numbers = (column.mean(), column.std(), *np.quantile(column, [0.05, 0.95]))
@@ -148,7 +148,19 @@ def summarise(
     return rows
 
 
+COLUMN = " (column)"
 PARTS = ("mean", "sd", "low", "high")
+
+
+def latent_of(name: str) -> str:
+    """The latent that a row of `summarise` is of; the row's name where that is a feature's.
+
+    >>> latent_of("intercept[yes]"), latent_of("intercept[yes] (column)")
+    ('intercept', 'intercept[yes] (column)')
+    """
+    return name if name.endswith(COLUMN) else name.partition("[")[0]
+
+
 NO_INTERVAL = "sigma"
 """Models whose intervals need normal residuals of constant spread; they held in 0 of 30 fits of Abalone's shell weight."""
 

@@ -11,7 +11,7 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,7 +22,7 @@ import discreet as dp
 from discreet._validate import require
 from discreet.cli._options import AsJson
 from discreet.cli._own_model import FILE as MODEL_FILE
-from discreet.cli._report import plot, summarise, write_page, write_results, write_statement
+from discreet.cli._report import latent_of, plot, summarise, write_page, write_results, write_statement
 from discreet.cli._terminal import (
     continue_hint,
     folder_for_results,
@@ -174,9 +174,10 @@ def kept_secret(path: Path) -> bytes:
 
 
 PLAN_IS_SPENT = "count the ε of the whole plan as spent"
-WITH_NOISE = (
-    "Standard deviations and intervals of the posterior include the noise of the private fit. The weights of one column's "
-    "categories are relative to their mean."
+WITH_NOISE = "Standard deviations and intervals of the posterior include the noise of the private fit."
+RELATIVE = (
+    " The weights of one column's categories are relative to their mean, which the intercept has; in posterior.npz they are "
+    "not."
 )
 ESTIMATES = (
     " Predict by the estimates, which are drawn to 0 where the noise hides a coefficient. Features and target are scaled to "
@@ -217,6 +218,14 @@ class Fitted:
         """True if the fit was computed from noisy sums, without steps."""
         return isinstance(self.result, dp.moments.MomentsResult)
 
+    @property
+    def stopped_after(self) -> int | None:
+        """The number of steps after which Ctrl-C stopped the fit; None if it did not."""
+        if isinstance(self.result, dp.moments.MomentsResult):
+            return None
+        done = self.result.steps_completed
+        return done if done < self.result.plan.num_steps else None
+
     def facts(self) -> dict[str, Any]:
         """The fit for programs."""
         from discreet._validate import finite_or_none
@@ -234,7 +243,9 @@ class Fitted:
     def say(self, what: str, ledger: Path | None) -> None:
         """Ten lines: for whom, at what price, whether it converged, the strongest coefficients, files, what to do next."""
         out = self.files[0].parent
-        say_price(f"Fitted {what}", self.statement, budget_line(ledger, self.statement.delta))
+        steps = self.stopped_after
+        line = f"Fitted {what}" if steps is None else f"Stopped after {steps:,} steps of fitting {what}"
+        say_price(line, self.statement, budget_line(ledger, self.statement.delta))
         if self.converged is False:
             say_lines(NOT_CONVERGED, fg="yellow")
         elif not self.by_moments:
@@ -252,8 +263,8 @@ class Fitted:
             )
 
     def _say_coefficients(self) -> None:
-        others = ("intercept", "sigma") if self.by_moments else ("intercept",)
-        weights = [(name, row) for name, row in self.rows if name not in others]
+        others = {"intercept"} if self.own is not None else self.samples.keys() - {"weights"}
+        weights = [(name, row) for name, row in self.rows if latent_of(name) not in others]
         if not weights:
             return
         named = sorted(weights, key=lambda pair: -abs(_best(pair[1])))[:SHOWN]
@@ -275,13 +286,9 @@ class Fitted:
 
     def leave(self) -> None:
         """End the command with the exit code of an interrupted one, if Ctrl-C stopped the fit."""
-        if isinstance(self.result, dp.moments.MomentsResult):
-            return
-        done, planned = self.result.steps_completed, self.result.plan.num_steps
-        if done < planned:
-            say_error(
-                f"Stopped after {done:,} of {planned:,} steps. The budget of all steps is spent.{continue_hint()}"
-            )
+        if self.stopped_after is not None:
+            steps = f"{self.stopped_after:,} of {self.result.plan.num_steps:,} steps"
+            say_error(f"Stopped after {steps}. The budget of all steps is spent.{continue_hint()}")
             raise typer.Exit(130)
 
 
@@ -347,6 +354,7 @@ def fit_and_write(
     noise_added: "NoiseAdded | None" = None,
     processes: "dp.inference.Processes | None" = None,
     about: Mapping[str, str] | None = None,
+    classes: Sequence[str] = (),
     **how: Any,
 ) -> Fitted:
     """Spend the budget, and write the statement before anything else can fail.
@@ -354,7 +362,7 @@ def fit_and_write(
     `out` is checked before the fit; results of an earlier one in it are replaced. `complete` adds to the statement what
     the command knows besides. Of a `whole` table's model, what twins need is written and no draws; of the user's `own`,
     what twins need, too. `noise_added` says how the noise of the fit gets into intervals. `how` is what `run` takes
-    besides. Of several `processes` the first one writes; what the others return has no files.
+    besides; `classes` are a multinomial target's categories. Of several `processes` the first one writes; what the others return has no files.
     """
     import numpy as np
 
@@ -406,8 +414,9 @@ def fit_and_write(
         if whole is None:
             drawn = noise_added(result, samples)
             why_not = drawn.why_not
-            note = NO_INTERVALS.format(why_not) if why_not else WITH_NOISE + (ESTIMATES if by_moments else "")
-            rows = summarise(drawn.samples, records, drawn.without_noise, drawn.estimate)
+            note = NO_INTERVALS.format(why_not) if why_not else WITH_NOISE
+            note += (RELATIVE if noise_added.groups else "") + (ESTIMATES if by_moments else "")
+            rows = summarise(drawn.samples, records, drawn.without_noise, drawn.estimate, classes)
             facts = {"statement": statement, "note": note, "converged": converged, "about": about}
             files += write_results(out, result, samples, records, rows, **facts)
             files += [] if own is None else [write_file(out / MODEL_FILE, own.settings_text())]
