@@ -37,6 +37,7 @@ def test_axes_have_names_and_the_statement_goes_along(statement) -> None:
     )
     posterior = data["posterior"]
     assert posterior["weights"].dims == ("chain", "draw", "feature")
+    assert posterior["scale"].shape == (1, 4)
     np.testing.assert_array_equal(posterior["weights"].sel(feature="region=north").values, [[1.0, 4.0, 7.0, 10.0]])
     assert posterior["scale"].dims == ("chain", "draw")
     for attributes in (data.attrs, posterior.attrs):
@@ -45,6 +46,15 @@ def test_axes_have_names_and_the_statement_goes_along(statement) -> None:
         assert attributes["private"] == "yes"
         assert attributes["statement"] == statement.to_json()
         assert attributes["note"] == "as drawn"
+
+
+def test_a_summary_compares_two_chains() -> None:
+    """Of one, az.summary has no R-hat, and logs that chains are missing."""
+    az = pytest.importorskip("arviz")
+    drawn = np.random.default_rng(0).normal(size=(1000, 3))
+    data = dp.inference_data.to_arviz({"weights": drawn}, statement=None)
+    np.testing.assert_array_equal(data["posterior"]["weights"].values.reshape(1000, 3), drawn)
+    assert np.isfinite(np.asarray(az.summary(data)["r_hat"], float)).all()
 
 
 def test_there_is_nothing_but_the_posterior(statement) -> None:

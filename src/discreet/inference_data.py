@@ -27,7 +27,9 @@ def to_arviz(
     dims: Mapping[str, Sequence[str]] | None = None,
     note: str = "",
 ) -> Any:
-    """Posterior draws as ArviZ keeps them: one chain in the group `posterior`, and the statement in the attributes.
+    """Posterior draws as ArviZ keeps them: two halves as chains in the group `posterior`, and the statement in the attributes.
+
+    ArviZ compares chains with one another: `az.summary` has no R-hat of one. An odd number of draws, or fewer than 8, is one.
 
     There is no `sample_stats`, since nothing here was tuned by its acceptance; and never `observed_data` or `log_likelihood`:
     these are the records, or exact functions of each, which no epsilon covers. So ArviZ's `loo` and predictive checks
@@ -56,7 +58,9 @@ def to_arviz(
     known = {name: list(values) for name, values in (coords or {}).items()}
     if feature_names is not None:
         known[FEATURE] = list(feature_names)
-    posterior = {name: array[None] for name, array in arrays.items()}
+    count = len(next(iter(arrays.values())))
+    chains = 2 if count % 2 == 0 and count >= 8 else 1
+    posterior = {name: array.reshape(chains, count // chains, *array.shape[1:]) for name, array in arrays.items()}
     arviz = _arviz()
     if arviz.__version__.startswith("0."):
         data = arviz.from_dict(posterior=posterior, coords=known, dims=named)

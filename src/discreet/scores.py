@@ -596,8 +596,8 @@ class PrivateMetrics:
         return {**found, "statement": self.statement.to_dict()}
 
     def _repr_html_(self) -> str:
-        spent = f"ε = {upper(self.statement.epsilon)} at δ = {self.statement.delta:g}"
-        return notebook_html(f"Private scores: {spent}", str(self))
+        broken = not self.statement.is_private
+        return notebook_html(f"Scores: {self.statement.brief}", str(self), wrong=broken)
 
     def __str__(self) -> str:
         lines = [f"{'':<26}{'estimate':>10}   {f'{100 * self.level:g} % interval, these rows':<32}population"]

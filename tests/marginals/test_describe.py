@@ -305,6 +305,12 @@ def test_wrong_levels_and_quantiles_are_refused_before_anything_is_spent(tmp_pat
         Description.of(released)
 
 
+def test_without_a_schema_the_remedy_is_said() -> None:
+    for given in ((), ("schema.toml",), (SCHEMA,)):
+        with pytest.raises(TypeError, match=r"needs a schema, epsilon and delta.*schema_from_bounds"):
+            dp.describe(people(20), *given, epsilon=1.0)
+
+
 def test_a_cell_that_cannot_be_read_is_named_by_its_column(tmp_path) -> None:
     ledger = dp.Ledger.create(tmp_path / "t.ledger", dataset="t", epsilon=3.0, delta=1e-5)
     schema = Schema(columns=(Column(name="a", kind=Kind.REAL, bounds=(0.0, 9.0)),))

@@ -333,10 +333,9 @@ class DPSGLDResult:
 
     def __repr__(self) -> str:
         """Short repr without arrays."""
-        spent = self.statement
         return (
             f"DPSGLDResult({len(self.draw_steps)} draws of {len(self.draws)} latents, {self.steps_completed} of "
-            f"{self.plan.num_steps} steps, epsilon={spent.epsilon:.4g} at delta={spent.delta:.3g})"
+            f"{self.plan.num_steps} steps, {self.statement.brief})"
         )
 
 

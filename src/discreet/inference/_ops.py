@@ -519,7 +519,7 @@ class OPSResult:
 
     def __repr__(self) -> str:
         """Short repr without arrays."""
-        return f"OPSResult({self.num_draws} draw(s) of {', '.join(self.draws)}, epsilon={self.statement.epsilon:.4g}, delta=0)"
+        return f"OPSResult({self.num_draws} draw(s) of {', '.join(self.draws)}, {self.statement.brief})"
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the diagnostics, which are not private."""

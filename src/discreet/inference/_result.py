@@ -408,11 +408,11 @@ class DPSVIResult:
 
     def __repr__(self) -> str:
         """Short repr without arrays."""
-        spent, rest = self.statement, ", not converged" * self._drifts
+        rest = ", not converged" * self._drifts
         count = sum(np.size(x) for x in jax.tree.leaves(self.params))
         return (
             f"DPSVIResult({count} parameters, {self.steps_completed} of {self.plan.num_steps} steps, "
-            f"averaged over {self.averaged_over}{rest}, epsilon={upper(spent.epsilon)} at delta={spent.delta:.3g})"
+            f"averaged over {self.averaged_over}{rest}, {self.statement.brief})"
         )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -265,15 +265,15 @@ class Description:
     def __repr__(self) -> str:
         """Short, without figures of levels."""
         about = f"about {self.num_records.value:,.0f} records, {len(self.columns)} columns, {len(self.pairs)} pairs"
-        return f"Description({about}, epsilon={self.statement.epsilon:.4g} at delta={self.released.plan.delta:.3g})"
+        return f"Description({about}, {self.statement.brief})"
 
 
 def describe(
     table: Any,
-    schema: Schema,
+    schema: Schema | None = None,
     *,
-    epsilon: float,
-    delta: float,
+    epsilon: float | None = None,
+    delta: float | None = None,
     pairs: Sequence[Sequence[str]] | str = (),
     level: float = LEVEL,
     quantiles: Sequence[float] = QUANTILES,
@@ -316,6 +316,7 @@ def describe(
         non_private_seed: Permit a key made from a seed, for tests.
 
     Raises:
+        TypeError: No schema, epsilon or delta. Nothing was released.
         ValueError: An argument is out of range. Nothing was released.
         DataError: The table is not what the schema allows. Nothing was released.
         SpentError: The ledger does not hold the budget. Nothing was released.
@@ -331,6 +332,11 @@ def describe(
         Fieller, Some problems in interval estimation, JRSS B 16, 1954; Hay, Rastogi, Miklau and Suciu, Boosting the accuracy of
         differentially private histograms through consistency, VLDB 2010.
     """
+    if not isinstance(schema, Schema) or epsilon is None or delta is None:
+        raise TypeError(
+            "describe needs a schema, epsilon and delta. Bounds and categories are public, never taken from the data: "
+            "dp.describe(table, dp.tables.schema_from_bounds('age=17:90,smoker=no|yes'), epsilon=0.5, delta=1e-6)"
+        )
     probability("level", level, hint="0.95 is a common choice.")
     for share in quantiles:
         probability("a quantile", share, hint="0.5 is the median.")

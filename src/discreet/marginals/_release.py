@@ -424,8 +424,8 @@ class Marginals:
 
     def __repr__(self) -> str:
         """Short, without the counts."""
-        spent = f"epsilon={self.statement.epsilon:.4g} at delta={self.plan.delta:.3g}"
-        return f"Marginals({len(self.plan.tables)} tables, about {self.num_records:,.0f} records, {spent})"
+        about = f"{len(self.plan.tables)} tables, about {self.num_records:,.0f} records"
+        return f"Marginals({about}, {self.statement.brief})"
 
 
 _KINDS = (MarginalsPlan, Relation, Statement, ProfilePoint, *PARTS_OF_SCHEMA)

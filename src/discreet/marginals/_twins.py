@@ -266,7 +266,7 @@ class MarginalsResult:
 
     def __repr__(self) -> str:
         """Short, without arrays."""
-        return f"MarginalsResult(about {self.num_records:,} records, epsilon={self.statement.epsilon:.4g})"
+        return f"MarginalsResult(about {self.num_records:,} records, {self.statement.brief})"
 
 
 def load_marginals_result(path: Path | str) -> MarginalsResult:

@@ -264,6 +264,11 @@ class Statement:
         return not self.reproducible and not self.violations and math.isfinite(self.epsilon)
 
     @property
+    def brief(self) -> str:
+        """The cost in a few words, for a `repr`."""
+        return f"epsilon={upper(self.epsilon)} at delta={self.delta:.3g}" + ", NOT PRIVATE" * (not self.is_private)
+
+    @property
     def noun(self) -> str:
         """The unit in one word: "record" or "person"."""
         return self.unit.removeprefix("one ").split()[0]
