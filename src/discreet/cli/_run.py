@@ -287,7 +287,7 @@ class Fitted:
     def leave(self) -> None:
         """End the command with the exit code of an interrupted one, if Ctrl-C stopped the fit."""
         if self.stopped_after is not None:
-            steps = f"{self.stopped_after:,} of {self.result.plan.num_steps:,} steps"
+            steps = f"{self.stopped_after:,} of {self.statement.plan['num_steps']:,} steps"
             say_error(f"Stopped after {steps}. The budget of all steps is spent.{continue_hint()}")
             raise typer.Exit(130)
 
@@ -362,7 +362,8 @@ def fit_and_write(
     `out` is checked before the fit; results of an earlier one in it are replaced. `complete` adds to the statement what
     the command knows besides. Of a `whole` table's model, what twins need is written and no draws; of the user's `own`,
     what twins need, too. `noise_added` says how the noise of the fit gets into intervals. `how` is what `run` takes
-    besides; `classes` are a multinomial target's categories. Of several `processes` the first one writes; what the others return has no files.
+    besides; `classes` are a multinomial target's categories. Of several `processes` the first one writes; what the others
+    return has no files.
     """
     import numpy as np
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from discreet import random
 from discreet._validate import choice, integer
-from discreet.accounting import Relation, upper
+from discreet.accounting import Relation
 from discreet.clipping import AdaptiveClipping
 from discreet.inference._elbo import Objective
 from discreet.inference._records import Program, take_apart
