@@ -28,7 +28,7 @@ def plan_for(epsilon: float, records: int = RECORDS) -> MomentsPlan:
 
 def test_one_record_adds_at_most_one_and_sums_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also at the edge, where the target lies at its bound; the same rows in another order have the same sums to the bit."""
-    monkeypatch.setattr(moments, "gaussian_mechanism", lambda key, sums, stddev: sums)
+    monkeypatch.setattr(moments, "planned_gaussian", lambda key, sums, stddev, ratio: sums)
     rng = np.random.default_rng(0)
     x, y = rng.uniform(-1, 1, (500, FEATURES)), rng.choice([-9.0, 1.0, 0.3], 500)
     x[0], y[0] = 0, 1
@@ -49,7 +49,7 @@ def test_a_record_leaves_what_the_others_add(monkeypatch: pytest.MonkeyPatch) ->
 
     One program for all rows at once is another program from 1,024 rows on, and a record of NaN moves its sums by 0.45.
     """
-    monkeypatch.setattr(moments, "gaussian_mechanism", lambda key, sums, stddev: sums)
+    monkeypatch.setattr(moments, "planned_gaussian", lambda key, sums, stddev, ratio: sums)
     row, target = [0.5976913400553366, 0.5369689119944941, 0.5710952369996642], 0.7999468502461892
     to, line, width = np.diag([0.5, 1, 1, 1]), np.zeros(4), np.float64(1 / np.sqrt(0.5))
     run = jax.jit(lambda *table: noisy_moments(jax.random.key(0), *table, to, line, width, stddev=1))

@@ -143,6 +143,7 @@ def test_exactly_one_fact_is_left_open(facts):
         ({"num_steps": 0}, "at least 1"),
         ({"delta": 1e-18}, "no noise multiplier"),
         ({"delta": 1e-24}, "infeasible"),
+        ({"delta": 1e-12, "epsilon": 1e-7}, "Raise epsilon or delta, or take"),
         ({"delta": 0.9999, "epsilon": 5.0, "num_steps": 1}, "any noise multiplier"),
     ],
 )
@@ -161,7 +162,8 @@ def test_infeasible_calibration_is_refused(facts, message):
         ({"noise_multiplier": 0.0}, "noise_multiplier"),
         ({"noise_multiplier": math.inf}, "noise_multiplier"),
         ({"noise_multiplier": "1"}, "noise_multiplier"),
-        ({"noise_multiplier": 1e308}, "32-bit"),
+        ({"noise_multiplier": 2e6}, "Raise epsilon or delta, or take"),
+        ({"noise_multiplier": 1e5, "clipping_norm": 1e29}, "32-bit"),
         ({"num_steps": 0}, "num_steps"),
         ({"num_steps": 2.5}, "num_steps"),
         ({"num_steps": True}, "num_steps"),

@@ -145,12 +145,17 @@ def test_the_release_is_proved_to_be_what_the_plan_pays_for(relation: Any, monke
     assert 0.69 < spent.epsilon <= 0.7
     with jax.enable_x64(True):
         assert plan.certificate(dp.random.key()).event.noise_multiplier >= plan.noise_multiplier
+        # Also with more noise than `dp.gaussian_mechanism` is for; the grid ends where rounding would take a tenth of it.
+        much = dataclasses.replace(plan, noise_multiplier=1e6)
+        assert much.certificate(dp.random.key()).event.noise_multiplier >= 1e6
+        with pytest.raises(ValueError, match="Raise epsilon"):
+            dataclasses.replace(plan, noise_multiplier=1e8).certificate(dp.random.key())
         with monkeypatch.context() as patch:
             patch.setattr(scores, "clip_records", lambda rows, norm: dp.clip_records(rows, 1.01 * norm))
             with pytest.raises(dp.PrivacyError, match="more than was declared"):
                 plan.certificate(dp.random.key())
         monkeypatch.setattr(
-            scores, "gaussian_mechanism", lambda key, sums, s: dp.gaussian_mechanism(key, sums, 0.9 * s)
+            scores, "planned_gaussian", lambda key, sums, s, ratio: dp.gaussian_mechanism(key, sums, 0.9 * s)
         )
         with pytest.raises(dp.PrivacyError, match="more than was declared"):
             plan.certificate(dp.random.key())

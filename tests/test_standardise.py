@@ -178,7 +178,7 @@ def test_a_record_with_a_nan_adds_nothing() -> None:
 @pytest.mark.parametrize("rows", [1_009, 100_003])
 def test_sums_are_exact(rows, monkeypatch) -> None:
     """A table without one record is summed by another program, and differs by what the record adds, to the last bit."""
-    monkeypatch.setattr("discreet.standardise.gaussian_mechanism", lambda key, tree, stddev: tree)
+    monkeypatch.setattr("discreet.standardise.planned_gaussian", lambda key, tree, stddev, ratio: tree)
     x = people(rows).astype(np.float32)
     x[5:7] = LOW - 1, HIGH + 1  # as long as a row can be: clipping leaves them as they are
     bounds = LOW.astype(np.float32), HIGH.astype(np.float32)

@@ -44,7 +44,7 @@ from discreet.accounting import Relation, calibrate_noise_multiplier, suggest
 from discreet.gradients import SPARE
 from discreet.inference import check_unused, claim
 from discreet.ledger import Ledger, Spending
-from discreet.mechanisms import GAUSSIAN, clip_records, gaussian_mechanism
+from discreet.mechanisms import GAUSSIAN, clip_records, planned_gaussian
 from discreet.report import Statement, make_release_statement
 from discreet.verify import Certificate, certify
 
@@ -219,7 +219,7 @@ def noisy_moments(
 
     parts = x.reshape(-1, TURN, x.shape[1]), y.reshape(-1, TURN), mask.reshape(-1, TURN)
     total, _ = jax.lax.scan(turn, jnp.zeros((x.shape[1] + 2,) * 2, x.dtype), parts)
-    return gaussian_mechanism(key, total, stddev)
+    return planned_gaussian(key, total, stddev, stddev)
 
 
 def in_turns(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

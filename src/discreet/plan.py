@@ -80,7 +80,7 @@ class PrivacyPlan:
         sampling: The sampling scheme of batches.
         clipping_norm: The rule for the L2 bound C on one record's gradient: `AdaptiveClipping`, the default, whose C
             follows a private quantile; or a number above 0, which biases the fit wherever gradients are longer.
-        noise_multiplier: Noise standard deviation divided by C, on the sum of clipped contributions, above 0.
+        noise_multiplier: Noise standard deviation divided by C, on the sum of clipped contributions, above 0 and at most 10^6.
         num_steps: Number of noisy releases, fixed beforehand, at least 1.
         num_records: Number of records N; public. Under ADD_OR_REMOVE_ONE it is a public figure near the true number.
         relation: The neighbouring relation.
@@ -374,12 +374,22 @@ def _check_facts(
     sampling.check(num_records, relation)
 
 
+_MOST_NOISE = 1e6
+"""Largest noise multiplier. The prover follows factors of C up to 10^7, and a record's joint bound may be larger than C."""
+
+
 def _check_noise(noise_multiplier: float, clipping_norm: ClippingNorm) -> None:
     hint = (
         "It is the noise's standard deviation divided by clipping_norm; PrivacyPlan.calibrate(epsilon=..., delta=...) finds it "
         "for you."
     )
     positive("noise_multiplier", noise_multiplier, hint=hint)
+    if noise_multiplier > _MOST_NOISE:
+        raise ValueError(
+            f"noise_multiplier is {noise_multiplier:,.6g}; privacy is proved for noise of at most {_MOST_NOISE:,.0f} times "
+            "clipping_norm, and more than that hides what millions of records have in common. Raise epsilon or delta, or take "
+            "fewer steps or a smaller sampling rate."
+        )
     if not noise_multiplier * as_clipping_rule(clipping_norm).start <= 1e30:
         raise ValueError(
             f"noise_multiplier is {noise_multiplier!r}; noise with a standard deviation (noise_multiplier * clipping_norm) above "

@@ -51,7 +51,7 @@ from discreet.accounting import (
 from discreet.inference import check_unused, claim
 from discreet.ledger import Ledger, Receipt, Spending, SpentError, check_terms, unpaid
 from discreet.marginals import fieller
-from discreet.mechanisms import GAUSSIAN, clip_records, gaussian_mechanism, sum_records
+from discreet.mechanisms import GAUSSIAN, clip_records, planned_gaussian, sum_records
 from discreet.report import Statement, make_release_statement
 from discreet.verify import Certificate, certify
 
@@ -197,7 +197,7 @@ class ScorePlan:
 
         def noisy(key: PRNGKeyArray, others: Any, records: Any, mask: Any) -> Any:
             sums = others + sum_records(clip_records(records, bound), mask)
-            return gaussian_mechanism(key, sums, self.noise * _ONE)
+            return planned_gaussian(key, sums, self.noise * _ONE, self.noise_multiplier)
 
         sides = (self.width,), (_LAST, self.width), (_LAST,)
         shapes = [jax.ShapeDtypeStruct(side, bool if place == 2 else np.float64) for place, side in enumerate(sides)]

@@ -19,7 +19,7 @@ from discreet._validate import integer, positive
 from discreet.accounting import Relation, calibrate_noise_multiplier, suggest
 from discreet.inference import check_unused, claim
 from discreet.ledger import ONE_RECORD, RELEASED_BEFORE, Ledger
-from discreet.mechanisms import GAUSSIAN, clip_records, gaussian_mechanism, sum_records
+from discreet.mechanisms import GAUSSIAN, clip_records, planned_gaussian, sum_records
 from discreet.plan import PrivacyPlan
 from discreet.verify import certify
 
@@ -155,8 +155,9 @@ def noisy_sums(
     Rows that the mask drops, and records with a NaN, add nothing.
     """
     x, low, high = (value.astype(float) for value in (x, low, high))
-    rows = clip_records(contributions(x, low, high), _ROOM * math.sqrt(x.shape[1]))
-    return gaussian_mechanism(key, sum_records(rows, mask), stddev)
+    bound = _ROOM * math.sqrt(x.shape[1])
+    rows = clip_records(contributions(x, low, high), bound)
+    return planned_gaussian(key, sum_records(rows, mask), stddev, stddev / bound)
 
 
 def private_standardisation(

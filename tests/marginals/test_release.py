@@ -1,5 +1,6 @@
 """Noisy counts: what one record adds, what is proved of it, that pieces make no difference, and what comes out."""
 
+import dataclasses
 import math
 
 import jax
@@ -132,6 +133,8 @@ def test_the_price_is_that_of_one_gaussian_in_closed_form() -> None:
         assert plan.certificate(dp.random.key(), 10).event.noise_multiplier == pytest.approx(
             plan.event().noise_multiplier
         )
+    much = dataclasses.replace(plan_for(), noise_multiplier=1e5)
+    assert much.certificate(dp.random.key(), 10).event.noise_multiplier == pytest.approx(1e5, rel=1e-9)
     assert plan_for().weights == (1, 1, 2, 1, 2, 2)
     assert plan_for().stddev(("smoker",)) == plan_for().stddev(("age",)) / 2
 

@@ -528,6 +528,23 @@ def test_more_noise_than_the_grid_was_made_for_counts_as_less():
     assert multiplier_of(1e6) < 0.999 * 1e6
 
 
+def test_noise_of_a_million_times_a_traced_norm_is_proved():
+    """As in a fit with a small epsilon, whose C is a state."""
+
+    def multiplier_of(asked):
+        def step(x, mask, norm, key):
+            total = dp.sum_records(dp.clip_records(x, norm), mask)
+            return add_noise(mechanisms.GAUSSIAN, key, total, asked * norm, multiplier=asked)
+
+        arguments = jnp.ones((3, 1)), jnp.ones(3, bool), jnp.ones(()), KEY
+        return dp.certify(step, *arguments, records=0, mask=1).event.noise_multiplier
+
+    assert multiplier_of(1e6) == pytest.approx(1e6, rel=1e-12)
+    # A factor of a number that is unknown may leave float32's range, and so may the number.
+    with pytest.raises(dp.PrivacyError, match="known multiple"):
+        multiplier_of(1e8)
+
+
 def test_laplace_noise_pays_for_its_grid_in_the_l1_norm():
     """For d coordinates it is made for noise multipliers up to 2**17 / d."""
 

@@ -46,7 +46,7 @@ from discreet.mechanisms import (
     GAUSSIAN,
     count_cells,
     exponential_mechanism,
-    gaussian_mechanism,
+    planned_gaussian,
     table_distances,
 )
 from discreet.models import Levels
@@ -286,11 +286,13 @@ class MarginalsPlan:
         return self._proved(key, rows, self.levels.sizes, self.columns, weights)
 
     def _proved(self, key: PRNGKeyArray, rows: int, sizes: Any, tables: Any, weights: Sequence[int]) -> Certificate:
+        multiplier = self.noise / math.hypot(*weights) * _distance(self.relation)
+
         def noisy(key: PRNGKeyArray, counted: Any, levels: Any, mask: Any) -> Any:
-            return gaussian_mechanism(key, count_cells(levels, mask, sizes, tables, weights, counted), self.noise)
+            counts = count_cells(levels, mask, sizes, tables, weights, counted)
+            return planned_gaussian(key, counts, self.noise, multiplier)
 
         cells = sum(math.prod(sizes[column] for column in table) for table in tables)
-        multiplier = self.noise / math.hypot(*weights) * _distance(self.relation)
         shapes = _shapes(cells, rows, len(sizes))
         event = GAUSSIAN.event(multiplier)
         return certify(noisy, key, *shapes, records=2, mask=3, relation=self.relation, expect=event)

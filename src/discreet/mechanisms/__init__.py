@@ -30,6 +30,7 @@ from discreet.mechanisms._markers import draw_batch as draw_batch
 from discreet.mechanisms._markers import exponential_mechanism as exponential_mechanism
 from discreet.mechanisms._markers import gaussian_mechanism as gaussian_mechanism
 from discreet.mechanisms._markers import laplace_mechanism as laplace_mechanism
+from discreet.mechanisms._markers import planned_gaussian as planned_gaussian
 from discreet.mechanisms._markers import poisson_subsample as poisson_subsample
 from discreet.mechanisms._markers import release as release
 from discreet.mechanisms._markers import subsample_without_replacement as subsample_without_replacement

@@ -105,7 +105,7 @@ def levels_for(noise_multiplier: float, dim: int) -> int:
     if share > 0.05 * GAUSSIAN_LAWS[3].reach:
         raise ValueError(
             f"a noise multiplier of {noise_multiplier:g} for {dim:,} coordinates: rounding to the grid of the noise would "
-            "add more than a tenth to it. Release fewer coordinates together, or use less noise."
+            "add more than a tenth to it. Raise epsilon or delta, take fewer steps, or release fewer coordinates together."
         )
     return 3
 

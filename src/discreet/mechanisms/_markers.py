@@ -56,6 +56,7 @@ from discreet.mechanisms._integers import (
     Law,
     add_noise_on_grid,
     choose_on_grid,
+    levels_for,
 )
 from discreet.mechanisms._shards import Shards, in_turns
 from discreet.sampling import Batch, Drawing, FixedSizeSampling, OpenPoisson, PoissonSampling, Sampling
@@ -692,6 +693,24 @@ def gaussian_mechanism(key: PRNGKeyArray, tree: Any, stddev: float | Float[Array
     (3,)
     """
     return add_noise(GAUSSIAN, key, tree, stddev)
+
+
+def planned_gaussian(key: PRNGKeyArray, tree: Any, stddev: float, noise_multiplier: float) -> Any:
+    """Add Gaussian noise as `gaussian_mechanism` does, also where the noise multiplier exceeds that function's limit.
+
+    Args:
+        key: As there, as are the next two.
+        tree: The value to release.
+        stddev: Standard deviation of the noise.
+        noise_multiplier: The plan's ratio of `stddev` to the bound on one record.
+
+    Raises:
+        ValueError: The grid of the noise cannot hold this multiplier; and as there.
+    """
+    dim = max(1, sum(x.size for x in jax.tree.leaves(tree)))
+    levels_for(noise_multiplier, dim)
+    most = max(noise_multiplier, GAUSSIAN.most_multiplier(dim))
+    return add_noise(GAUSSIAN, key, tree, stddev, multiplier=most)
 
 
 def laplace_mechanism(key: PRNGKeyArray, tree: Any, scale: float | Float[Array, ""]) -> Any:

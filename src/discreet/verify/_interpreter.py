@@ -741,8 +741,13 @@ def _in_range(value: Value) -> Value:
 
 
 def _is_far(bound: Scale) -> bool:
-    """True if a factor may leave float32's range. Noise of a traced size below 1e-20 or above 1e20 is NaN."""
-    least, most = (1e-9, 1e4) if bound.powers else (SMALLEST, LARGEST)
+    """True if a factor may leave float32's range.
+
+    Noise f C of a traced size below 1e-20 or above 1e20 is NaN. With f from 1e-9 to 1e7 the number C that is unknown while
+    tracing is therefore between 1e-27 and 1e29, and its other multiples by such factors are normal float32 numbers: between
+    1e-36 and 1e36.
+    """
+    least, most = (1e-9, 1e7) if bound.powers else (SMALLEST, LARGEST)
     return bound.factor != 0 and not least <= bound.factor <= most
 
 
