@@ -12,6 +12,8 @@ REFUSED = {
     "bayesian_cuped.cuped_model",
     "gp",
     "dais_demo",
+    "nnx_example",
+    "german_credit",
 }
 NUMBERS = {"two": 2, "three": 3, "four": 4, "five": 5}
 
@@ -34,8 +36,8 @@ def number(examples):
 def test_at_most_twelve_are_refused():
     table, text = rows()
     refused = [examples for examples, outcome in table if outcome == "refused"]
-    assert sum(number(x) for x in refused) == 6
-    assert "Six are refused" in text
+    assert sum(number(x) for x in refused) == 9
+    assert "Nine are refused" in text
     assert sum(number(x) for x, _ in table) > 50
     assert set(re.findall("`([^`]+)`", " ".join(refused))) == REFUSED
 

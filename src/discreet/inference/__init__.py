@@ -14,7 +14,6 @@ from discreet.inference._processes import Processes as Processes
 from discreet.inference._records import Records as Records
 from discreet.inference._records import take_apart as take_apart
 from discreet.inference._records import with_levels as with_levels
-from discreet.inference._records import with_records as with_records
 from discreet.inference._result import DPSVIResult as DPSVIResult
 from discreet.inference._result import load_result as load_result
 from discreet.inference._step import DPSVIState as DPSVIState

@@ -268,7 +268,7 @@ class DPSVI:
         """
         key = random.check_key(rng_key)
         check_unused(key, INIT)
-        state = self._init(key, take_apart(args, kwargs), init_params)
+        state = self._init(key, take_apart(args, kwargs, programs=(self.model, self.guide)), init_params)
         self._refuse_local("update, which init is for,")
         # Updates that a caller compiles cannot be watched: let a key start one fit only.
         claim(key, INIT)
@@ -482,7 +482,7 @@ class DPSVI:
             TypeError, ValueError: As `init`.
         """
         with as_one_curator(mesh is not None):  # nothing is released here
-            records = take_apart(args, kwargs, mesh)
+            records = take_apart(args, kwargs, mesh, (self.model, self.guide))
             state = self._init(random.key(), records, init_params)
             step, leaves, state = self._over(mesh, records, state)
             return certify_fit(step, self.plan, state, leaves, keep_gradients)
@@ -539,7 +539,8 @@ class DPSVI:
                 if processes.first:
                     stack.enter_context(exclusive(checkpoint))
                 check_provable(require_proof)
-                key, records = random.check_key(rng_key), take_apart(args, without_svi_words(kwargs), mesh)
+                key = random.check_key(rng_key)
+                records = take_apart(args, without_svi_words(kwargs), mesh, (self.model, self.guide))
                 if mesh is not None:
                     Shards.of(mesh, records.size, records.leaves)
             saved = Checkpoint(checkpoint, key, processes)
@@ -550,7 +551,7 @@ class DPSVI:
                     state = self._begin(saved.key, records, init_params)
                 step, leaves, state = self._over(mesh, records, state)
                 psi = self.optim.get_params(state.optim_state)
-                refuse_tables(step.objective.held, [records.size])
+                refuse_tables(step.objective.held, [records.size], (self.model, self.guide))
                 shards = step.shards
                 parts = [(leaves, None)] if shards is None else shards.parts(leaves, shards.where(state.rng_key))
                 refuse_outside_support(step.objective, psi, parts, laid=shards is not None and shards.laid)

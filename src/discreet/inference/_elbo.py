@@ -117,9 +117,10 @@ class Objective:
     def refuse_tables(self, length: int) -> None:
         """Refuse arrays of the closure or by keyword that look like a table of this length."""
         static, summed = jax.tree.leaves(self.programs.static), self.structure.combinations().values()
-        refuse_tables([*static, *self.held], [length])
+        programs = self.programs.model, self.programs.guide
+        refuse_tables([*static, *self.held], [length], programs)
         public = *static, *self.placeholder, *self.local_start.values(), *summed
-        refuse_reshaped(self.held, public, self.programs.records.leaves, length)
+        refuse_reshaped(self.held, public, self.programs.records.leaves, length, programs)
 
     def constrain(self, psi: Mapping[str, Any]) -> dict[str, Any]:
         """Values of the `param` sites from unconstrained parameters."""

@@ -699,7 +699,7 @@ class OnePosteriorSample:
         key = random.check_key(rng_key)
         if isinstance(key, Tracer):
             raise TypeError("run works outside of JAX's transformations; call it without jit, vmap or scan.")
-        records = take_apart(args, kwargs)
+        records = take_apart(args, kwargs, programs=(self.model,))
         if self.relation is Relation.REPLACE_ONE and self.num_records not in (None, records.size):
             raise ValueError(
                 f"The arrays hold {records.size} records, but num_records is {self.num_records}, a public number for one "

@@ -9,16 +9,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import dis
 import functools
-import gc
 import inspect
 import math
-import sys
-import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
-from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType, SimpleNamespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import jax
@@ -31,12 +26,14 @@ from jaxtyping import Array, PRNGKeyArray
 from numpyro.contrib.control_flow.scan import scan_wrapper
 from numpyro.distributions import ImproperUniform, biject_to
 from numpyro.distributions.util import scale_and_mask
-from numpyro.infer.autoguide import AutoGuide
+from numpyro.infer.autoguide import AutoGuideList
 from numpyro.primitives import _PYRO_STACK, Messenger
 
-from discreet._jax import one_process, users_file, warn_of_release, warn_of_spread
+from discreet._jax import one_process, warn_of_release, warn_of_spread
 from discreet._validate import integer
 from discreet.mechanisms import InFiles
+
+Program = Callable[..., Any]
 
 # --- Arguments ---
 
@@ -79,14 +76,17 @@ class Records(NamedTuple):
         return [jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype) for x in self.leaves]
 
 
-def take_apart(args: Sequence[Any], kwargs: Mapping[str, Any], mesh: Any = None) -> Records:
+def take_apart(
+    args: Sequence[Any], kwargs: Mapping[str, Any], mesh: Any = None, programs: Sequence[Program] = ()
+) -> Records:
     """Find the record arrays among the arguments of a model.
 
     Every function that takes records comes through here before it does anything else, so this is where several processes
     are refused, and where a release of JAX that nobody tried is named.
 
     The arguments are pytrees of arrays with records along the leading axis; Python numbers, strings and None are static and
-    public. Arrays stay where they are if the caller will spread them over a mesh.
+    public. Arrays stay where they are if the caller will spread them over a mesh. `programs` are the functions that take the
+    arguments: a refusal names the tables that they use from outside.
     """
     passed = jax.tree.leaves((tuple(args), dict(kwargs)))
     warn_of_release()
@@ -114,8 +114,8 @@ def take_apart(args: Sequence[Any], kwargs: Mapping[str, Any], mesh: Any = None)
     if not arrays:
         raise ValueError(
             "No argument is an array, so there are no records to fit. Pass the table as arrays whose "
-            "leading axis is the records, as in dpsvi.run(key, xs, ys). A model that finds its table in its closure must take "
-            "it as arguments, def model(xs, ys), or be given as discreet.inference.with_records(model, xs, ys)."
+            "leading axis is the records, as in dpsvi.run(key, xs, ys); the model takes them as arguments, def model(xs, ys)."
+            + make_arguments(programs, lambda shape: max(shape, default=0) > _FEWEST_TELLING_ROWS)
         )
     lengths = sorted({x.shape[0] for x in arrays})
     if len(lengths) > 1:
@@ -189,20 +189,26 @@ def check_public(values: Mapping[str, Any]) -> None:
                 )
 
 
-def refuse_tables(arrays: Sequence[Any], lengths: Sequence[int]) -> None:
-    """Refuse arrays as long as the table that come in beside the records: they are the table."""
+def refuse_tables(arrays: Sequence[Any], lengths: Sequence[int], programs: Sequence[Program] = ()) -> None:
+    """Refuse arrays as long as the table that come in beside the records: they are the table.
+
+    `programs` are the functions that use them, in which the refusal looks for their names.
+    """
     telling = {n for n in lengths if n > _FEWEST_TELLING_ROWS}
     for x in arrays:
         if telling.intersection(getattr(x, "shape", ())):
             raise ValueError(
                 f"The model or the guide uses an array of shape {x.shape} that was not passed as records but is as "
                 "long as the table, through its closure or a keyword argument of DPSVI. Records must come as "
-                "arguments of run, or they would be used whole in every record's loss, without clipping. (A public "
-                "array that has this length by chance can be passed to DPSVI as a tuple of numbers.)"
+                "arguments of run, or they would be used whole in every record's loss, without clipping."
+                + make_arguments(programs, lambda shape: not telling.isdisjoint(shape))
+                + " (A public array that has this length by chance can be passed to DPSVI as a tuple of numbers.)"
             )
 
 
-def refuse_reshaped(arrays: Sequence[Any], public: Sequence[Any], records: Sequence[Any], length: int) -> None:
+def refuse_reshaped(
+    arrays: Sequence[Any], public: Sequence[Any], records: Sequence[Any], length: int, programs: Sequence[Program]
+) -> None:
     """Refuse arrays in the closure that look like the table in another shape, or like a good part of it.
 
     Only shapes are looked at. A table in the closure cannot be told for sure: not if it is summed up, or cut into small
@@ -221,8 +227,9 @@ def refuse_reshaped(arrays: Sequence[Any], public: Sequence[Any], records: Seque
             raise ValueError(
                 f"The model or the guide uses an array of shape {shape} from its closure, which was not passed as records "
                 f"but has the shape of {'a part of' if part else 'all'} {length} records. Records must come as arguments of "
-                "run, or they would be used whole in every record's loss, without clipping. A public array can be passed "
-                "to DPSVI as a keyword argument, which the model then takes."
+                "run, or they would be used whole in every record's loss, without clipping."
+                + make_arguments(programs, shape.__eq__)
+                + " A public array can be passed to DPSVI as a keyword argument, which the model then takes."
             )
 
 
@@ -309,278 +316,55 @@ class with_levels:  # noqa: N801 - used like NumPyro's handlers
         return copied(*args, **kwargs)
 
 
-# --- Models that hold their table ---
+# --- Models that use a table from outside their arguments ---
 
 
-class with_records:  # noqa: N801 - used like NumPyro's handlers
-    """A model that holds its table, in globals, a closure or `handlers.condition`, as a function of that table.
+def reached(program: Any, name: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
+    """A program with all that it wraps or names, each with the name of its variable.
 
-    Wherever the model reaches one of these very arrays, under whatever name, it sees the argument in its place: in globals,
-    closures and defaults of its own and of the functions that it calls, in partial functions, bound methods, handlers,
-    attributes of objects and modules, lists, tuples and dicts. A copy of all that reaches an array is run; nothing is changed
-    in place. The result is an ordinary model of arguments, of which `DPSVI` asks all that it asks of any other.
-
-    Guarantee: no named array is left as a public constant. All that Python's garbage collector can follow from the model is
-    looked through, except the globals of installed packages, and so are weak references, context variables and NumPy's arrays
-    of objects. What reaches an array and cannot be copied (a class, a compiled function) is refused, and so are views of the
-    arrays and other arrays as long as they are (above 16 records). A function that calls `globals`, `eval` or `exec` by these
-    names is refused if a global of its module reaches an array; one that looks modules up (`sys.modules`, `__import__`), if
-    any module of the user's does.
-
-    Limits: What was computed from the table beforehand and is no array of its length cannot be told from a public number: a
-    mean, a list of its numbers, its bytes, a pyarrow array, each record twice. Neither can what a compiled extension, a file
-    or a string of code that imports gives the model while it runs. All this stays a public constant, without a word.
-
-    Args:
-        model: A model, perhaps with handlers around it; give the result to the guide and to `DPSVI`.
-        tables: The arrays as the model holds them, with records along the first axis that is longer than one. They are the
-            last positional arguments of the result, in this order, without the axes of length one before the records, as in
-            shape (1, records); the model's own arguments come before them.
-
-    Raises:
-        TypeError: A table is no array.
-        ValueError: The model does not hold an array, or it holds one where it cannot be exchanged.
-
-    Example:
-        >>> y = np.arange(20.0)
-        >>> def model():
-        ...     return y.sum()
-        >>> with_records(model, y)(np.ones(3))
-        np.float64(3.0)
+    These are the parts of lists, the functions within handlers, methods and partial functions, and the global and closure
+    variables of functions, with those of the functions that they call.
     """
-
-    def __init__(self, model: Callable[..., Any], *tables: Any) -> None:
-        """See the class."""
-        for table in tables:
-            if not isinstance(table, jax.Array | np.ndarray):
-                raise TypeError(
-                    f"with_records takes the arrays that the model holds, and this is a {type(table).__name__}."
-                )
-        lengths = {_length(x) for x in tables}
-        if len(lengths) != 1 or len({id(x) for x in tables}) != len(tables):
-            raise ValueError(
-                f"The tables of with_records have {sorted(lengths)} records, or one is named twice. Name the arrays of the "
-                "model whose records are the rows, each once."
-            )
-        self.fn, self._tables = model, tables
-        # What cannot be copied is refused here rather than when the model runs.
-        _Exchange(model, tables, tables).copy_of(model)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model on other records."""
-        own, named = args[: -len(self._tables)], args[-len(self._tables) :]
-        if len(named) < len(self._tables):
-            raise ValueError(f"with_records names {len(self._tables)} tables, and {len(named)} arguments were passed.")
-        records = [_in_shape_of(table, x) for table, x in zip(self._tables, named, strict=True)]
-        return _Exchange(self.fn, self._tables, records).copy_of(self.fn)(*own, **kwargs)
+    seen = set() if seen is None else seen
+    if id(program) in seen:
+        return
+    seen.add(id(program))
+    yield name, program
+    inner: Mapping[str, Any] = {}
+    parts: Sequence[Any] = ()
+    if isinstance(program, AutoGuideList | list | tuple):
+        parts = list(program)
+    elif isinstance(program, functools.partial):
+        parts = [program.func, *program.args, *program.keywords.values()]
+    elif isinstance(program, Messenger):
+        parts = [program.fn]
+    elif inspect.ismethod(program):
+        parts = [program.__func__]
+        inner = getattr(program.__self__, "__dict__", {})
+    elif inspect.isfunction(program):
+        variables = inspect.getclosurevars(program)
+        inner = {**variables.globals, **variables.nonlocals}
+    for part in parts:
+        yield from reached(part, name, seen)
+    for its_name, value in inner.items():
+        yield from reached(value, its_name, seen)
 
 
-def _in_shape_of(table: Any, records: Any) -> Any:
-    """Records with the axes of length one that the table has before them."""
-    before = table.ndim - jnp.ndim(records)
-    if before < 0 or any(n != 1 for n in table.shape[:before]) or jnp.shape(records)[1:] != table.shape[before + 1 :]:
-        raise ValueError(
-            f"An argument of shape {jnp.shape(records)} was passed for a table of shape {table.shape}. Pass the tables last, in "
-            "the order of with_records, without axes of length one before the records."
-        )
-    return records[(None,) * before]
-
-
-class _Exchange:
-    """Copies of the objects that reach certain arrays, with other arrays in their place.
-
-    All that the model reaches is listed with what each object holds. From the arrays backwards follow the objects that reach
-    one, and only these are copied, each once, so that what was one object stays one. An object that can be filled after it is
-    made is known before its parts are copied, so that circles end (a function that calls itself).
-    """
-
-    def __init__(self, model: Any, tables: Sequence[Any], others: Sequence[Any]) -> None:
-        """Look through a model, and refuse what cannot be copied."""
-        self._copies = {id(x): other for x, other in zip(tables, others, strict=True)}
-        self._reaching: set[int] = set()
-        seen, holders = {}, {}
-        queue = [model]
-        while queue:
-            holder = queue.pop()
-            if id(holder) in seen or id(holder) in self._copies:
-                continue
-            places, rest = _held_by(holder)
-            # What `_held_by` makes must live as long as its id is looked at.
-            seen[id(holder)] = holder, places, rest
-            for value, place in (*((x, place) for place, x in places.items()), *((x, None) for x in rest)):
-                _refuse_other_tables(value, tables, place)
-                holders.setdefault(id(value), []).append((holder, place))
-                queue.append(value)
-        if missing := [x for x in tables if id(x) not in holders]:
-            raise ValueError(
-                f"The model does not hold the array of shape {missing[0].shape} that with_records names. Name the very array "
-                "that it uses and no copy; what is an argument of the model already needs no name."
-            )
-        queue = list(tables)
-        while queue:
-            value = queue.pop()
-            for holder, place in holders.get(id(value), ()):
-                if place is None:
-                    raise _not_exchanged(holder)
-                if id(holder) not in self._reaching:
-                    self._reaching.add(id(holder))
-                    queue.append(holder)
-
-    def copy_of(self, x: Any) -> Any:
-        """The copy of an object, or the object itself where it reaches no table."""
-        if id(x) in self._copies or id(x) not in self._reaching:
-            return self._copies.get(id(x), x)
-        places, _ = _held_by(x)
-        if type(x) in (tuple, MethodType, functools.partial):
-            parts = [self.copy_of(value) for value in places.values()]
-            if isinstance(x, functools.partial):
-                made: Any = functools.partial(parts[0], *parts[1], **parts[2])
-            else:
-                made = MethodType(*parts) if isinstance(x, MethodType) else tuple(parts)
-            return self._copies.setdefault(id(x), made)
-        if isinstance(x, FunctionType):
-            # Every global that is a table, also one that the function's text does not name.
-            names = {name: self._copies.get(id(value), value) for name, value in x.__globals__.items()}
-            made = FunctionType(x.__code__, names, x.__name__, None, self.copy_of(x.__closure__))
-        elif isinstance(x, ModuleType):
-            made = _Bound(x, {})
-        elif type(x) in (dict, list, CellType, SimpleNamespace):
-            made = type(x)()
-        else:
-            if any(isinstance(y, MemberDescriptorType) for kind in type(x).__mro__ for y in vars(kind).values()):
-                # A slot would be empty in the copy.
-                raise _not_exchanged(x)
-            try:
-                made = object.__new__(type(x))
-            except TypeError as e:
-                raise _not_exchanged(x) from e
-        self._copies[id(x)] = made
-        held = {place: self.copy_of(value) for place, value in places.items()}
-        if isinstance(x, FunctionType):
-            made.__defaults__, made.__kwdefaults__ = held.pop("__defaults__"), held.pop("__kwdefaults__")
-            vars(made).update(held.pop("__dict__"))
-            made.__globals__.update({name: value for name, value in held.items() if name != "__closure__"})
-        elif isinstance(x, CellType):
-            made.cell_contents = held["cell_contents"]
-        elif isinstance(x, list):
-            made.extend(held.values())
-        else:
-            (made if type(x) is dict else vars(made)).update(held)
-        return made
-
-
-# Names by which a function finds, while it runs, globals that its text does not name, and modules.
-_LOOKUPS = ("globals", "eval", "exec", "__globals__", "f_globals")
-_MODULE_LOOKUPS = ("__import__", "import_module")
-
-
-def _held_by(x: Any) -> tuple[dict[Any, Any], list[Any]]:
-    """The objects that an object holds: by the places where a copy can hold others, and the rest."""
-    if isinstance(x, np.generic | np.ndarray):
-        held = np.asarray(x).ravel().tolist() if x.dtype.hasobject else []
-        return {}, [*held, *getattr(x, "__dict__", {}).values()]
-    if isinstance(x, jax.Array | CodeType | str | bytes | int | float | complex | None):
-        return {}, []
-    if isinstance(x, weakref.ref):
-        return {}, [weakref.ref.__call__(x), *gc.get_referents(x)]
-    if isinstance(x, ContextVar):
-        return {}, [x.get(None), *gc.get_referents(x)]
-    if isinstance(x, FunctionType):
-        places = {name: getattr(x, name) for name in ("__closure__", "__defaults__", "__kwdefaults__", "__dict__")}
-        if not users_file(x.__code__.co_filename):
-            return places, []
-        names, imported = _names(x.__code__)
-        loaded = [m for name, m in sys.modules.items() if name.rpartition(".")[2] in imported] if imported else []
-        places |= {name: x.__globals__[name] for name in names if name in x.__globals__}
-        by_module = not names.isdisjoint(_MODULE_LOOKUPS) or (
-            "modules" in names and any(m is sys for m in (*places.values(), *loaded))
-        )
-        if by_module or not names.isdisjoint(_LOOKUPS):
-            loaded += [value for name, value in x.__globals__.items() if not name.startswith("__")]
-        if by_module:
-            loaded += filter(_is_users, list(sys.modules.values()))
-        return places, loaded
-    if isinstance(x, CellType):
-        return ({"cell_contents": x.cell_contents} if gc.get_referents(x) else {}), []
-    if isinstance(x, MethodType):
-        return {"__func__": x.__func__, "__self__": x.__self__}, []
-    if type(x) is functools.partial:
-        return {"func": x.func, "args": x.args, "keywords": x.keywords}, []
-    if type(x) in (list, tuple):
-        return dict(enumerate(x)), []
-    if type(x) is dict:
-        return x, []
-    if isinstance(x, ModuleType):
-        return {name: value for name, value in vars(x).items() if not name.startswith("__")} if _is_users(x) else {}, []
-    if isinstance(x, type):
-        return {}, gc.get_referents(x) if _is_users(sys.modules.get(x.__module__)) else []
-    rest, own = gc.get_referents(x), getattr(x, "__dict__", None)
-    if not isinstance(own, dict) or isinstance(x, AutoGuide | with_records):
-        # A copy of a guide would forget what it finds when it is set up.
-        return {}, rest
-    # An object holds its dict, or in its place the values that are in it.
-    known = {id(own)} if any(value is own for value in rest) else {id(value) for value in own.values()}
-    return own, [value for value in rest if id(value) not in known]
-
-
-def _names(code: CodeType) -> tuple[set[str], set[str]]:
-    """The names that a function and the functions within it use, and those that they import while they run."""
-    steps = list(dis.get_instructions(code))
-    # A network has a method `eval`.
-    methods = {"eval", "exec"} - {step.argval for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    names = set(code.co_names) - methods
-    imported = {str(step.argval).rpartition(".")[2] for step in steps if step.opname in ("IMPORT_NAME", "IMPORT_FROM")}
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            more = _names(inner)
-            names, imported = names | more[0], imported | more[1]
-    return names, imported
-
-
-def _is_users(module: Any) -> bool:
-    """True for a user's module."""
-    name, file = getattr(module, "__name__", ""), getattr(module, "__file__", None)
-    return name == "__main__" or bool(file and users_file(file))
-
-
-def _named(holder: Any) -> str:
-    """Describe an object without its contents."""
-    name = getattr(holder, "__qualname__", None)
-    return f"a {type(holder).__name__}" + (f" ({name})" if isinstance(name, str) else "")
-
-
-def _not_exchanged(holder: Any) -> ValueError:
-    """The refusal of a model in which an object reaches a table and cannot be copied."""
-    why = " that looks names up or imports them while it runs" if isinstance(holder, FunctionType) else ""
-    return ValueError(
-        f"The model reaches a table of with_records through {_named(holder)}{why}, in which it cannot be exchanged. "
-        "Write the model as a function of the table."
+def make_arguments(programs: Sequence[Any], belongs: Callable[[tuple[int, ...]], bool]) -> str:
+    """What to write where programs use arrays of certain shapes from outside: a sentence, or "" if no variable holds one."""
+    found = [(name, x) for program in programs for name, x in reached(program) if name]
+    names = [name for name, x in found if isinstance(x, np.ndarray | jax.Array) and belongs(x.shape)]
+    if not names:
+        return ""
+    listed = ", ".join(dict.fromkeys(names))
+    one = len(set(names)) == 1
+    return (
+        f" {listed} {'is' if one else 'are'} defined outside: make {'it an argument' if one else 'them arguments'} of the model, "
+        f"def model(..., {listed}), and pass {'it' if one else 'them'} to run."
     )
 
 
-def _refuse_other_tables(x: Any, tables: Sequence[Any], place: Any) -> None:
-    """Refuse an array that is none of the tables, but a view of one or as long as they are."""
-    if not isinstance(x, np.ndarray | jax.Array) or any(x is table for table in tables):
-        return
-    # NumPy may look into the memory of JAX's arrays.
-    views = isinstance(x, np.ndarray) and any(np.may_share_memory(x, np.asarray(y)) for y in tables)
-    if views or (_length(tables[0]) > _FEWEST_TELLING_ROWS and _length(tables[0]) in x.shape):
-        raise ValueError(
-            f"The model also reaches an array of shape {x.shape}{f' ({place})' if isinstance(place, str) else ''} that is no "
-            "table of with_records, but a view of one or as long as they are. Name it, too, and pass it to run, or compute it "
-            "within the model. (A public array of this length by chance can be a tuple of numbers.)"
-        )
-
-
-def _length(table: Any) -> int:
-    """The number of records of a table of `with_records`."""
-    return next((n for n in table.shape if n != 1), 1)
-
-
 # --- Plates ---
-
-
-Program = Callable[..., Any]
 
 
 class WholePlates(Messenger):

@@ -11,8 +11,6 @@ The point guide puts each global latent at one point of unconstrained space, for
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
 import itertools
 import math
 import re
@@ -37,7 +35,15 @@ from numpyro.primitives import Messenger
 
 from discreet._jax import captured_arrays, run_kept, used_inputs, users_file
 from discreet._validate import left_out
-from discreet.inference._records import Fixed, Program, Programs, WholePlates, value_of_improper, with_records
+from discreet.inference._records import (
+    Fixed,
+    Program,
+    Programs,
+    WholePlates,
+    make_arguments,
+    reached,
+    value_of_improper,
+)
 
 # --- AutoGuides ---
 
@@ -166,26 +172,9 @@ def is_numpyros(guide: Any) -> bool:
     return isinstance(guide, autoguide.AutoGuide) and type(guide).__module__.startswith("numpyro.")
 
 
-def auto_guides(program: Any, seen: set[int] | None = None) -> Iterator[Any]:
+def auto_guides(program: Any) -> Iterator[Any]:
     """The AutoGuides of a guide: itself, the parts of a list, and those that a function calls or wraps."""
-    seen = set() if seen is None else seen
-    if id(program) in seen:
-        return
-    seen.add(id(program))
-    if isinstance(program, autoguide.AutoGuide):
-        yield program
-    if isinstance(program, autoguide.AutoGuideList | list | tuple):
-        for part in program:
-            yield from auto_guides(part, seen)
-    elif isinstance(program, functools.partial):
-        yield from auto_guides([program.func, *program.args, *program.keywords.values()], seen)
-    elif isinstance(program, Messenger | with_records):
-        yield from auto_guides(program.fn, seen)
-    elif inspect.ismethod(program):
-        yield from auto_guides([program.__func__, *vars(program.__self__).values()], seen)
-    elif inspect.isfunction(program):
-        names = inspect.getclosurevars(program)
-        yield from auto_guides([*names.nonlocals.values(), *names.globals.values()], seen)
+    return (x for _, x in reached(program) if isinstance(x, autoguide.AutoGuide))
 
 
 # --- The point guide ---
@@ -495,8 +484,7 @@ def _density(site: Mapping[str, Any]) -> tuple[int, ...]:
             raise ValueError(
                 f"The observed site {site['name']!r} observes an array of shape {shape} that was not passed as records: it "
                 "comes from the model's closure or from handlers.condition. Records must come as arguments of run, or they "
-                "enter every record's loss as a whole, without clipping: write obs=y with y an argument of the model, or use "
-                "discreet.inference.with_records(model, y)."
+                "enter every record's loss as a whole, without clipping: write obs=y with y an argument of the model."
             ) from None
         raise ValueError(
             f"The observed site {site['name']!r} has a value of shape {shape} and a distribution of batch shape "
@@ -638,23 +626,27 @@ def _explained(what: str, programs: Programs) -> Iterator[None]:
         ) from None
     except FAILURES as error:
         place = _place(error)
-        if not place or str(error).startswith("The observed site"):
+        program = getattr(programs, what)
+        long = {n for n in (programs.records.size, programs.num_records) if n > _FEWEST_TELLING_ROWS}
+        remedy = make_arguments([program], lambda shape: not long.isdisjoint(shape))
+        if str(error).startswith("The observed site"):
+            raise ValueError(f"{error}{remedy}") from None
+        if not place:
             raise
         shapes = re.findall(r"\(\d[\d, ]*\)", str(error))
         sizes = {int(n) for shape in shapes for n in re.findall(r"\d+", shape)}
-        lengths = programs.records.size, programs.num_records
-        tables = [n for n in lengths if n > _FEWEST_TELLING_ROWS and n in sizes]
+        tables = sorted(long & sizes)
         cause = (
             f"it uses an array of length {tables[0]}, as long as the table, that was not passed as records. Records must come "
             "as arguments of run, not through the closure, a keyword argument of DPSVI or handlers.condition"
             if tables
-            else f"{str(error).rstrip('.')}. {left_out(getattr(programs, what), *programs.arguments(programs.records.leaves))}"
+            else f"{str(error).rstrip('.')}. {left_out(program, *programs.arguments(programs.records.leaves))}"
             "Each record is evaluated alone, so it must run with any number of rows; a time "
             "series whose steps are the rows does not"
         )
         raise ValueError(
             f"The {what} does not run on a few artificial records{place}: {cause}. Where it makes an array as long as the table "
-            "or a batch itself, it must take that length from an argument, as x.shape[0]."
+            f"or a batch itself, it must take that length from an argument, as x.shape[0].{remedy if tables else ''}"
         ) from error
 
 

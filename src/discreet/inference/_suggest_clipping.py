@@ -131,7 +131,8 @@ def suggest_clipping(
     objective, psi = _starting(dpsvi, start_key, given)
     if not (num_records or length):
         # Nobody said how long a table is here, so anything long may be one.
-        refuse_tables(objective.held, sorted({n for x in objective.held for n in x.shape}))
+        lengths = sorted({n for x in objective.held for n in x.shape})
+        refuse_tables(objective.held, lengths, (model, guide))
     redraw = () if make_up is not None else _redrawable(objective, psi, given.leaves, each_key)
     norms = _norms(objective, psi, given.leaves, redraw, jax.random.split(each_key, num_made_up))
     return _suggestion(np.asarray(norms, np.float64), quantile, redraw)
