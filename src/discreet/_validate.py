@@ -2,8 +2,8 @@
 
 A number is what Python's `numbers` tower calls one: `int`, `float` and NumPy's scalars, but never a bool (`epsilon=True`
 is a slip, not an epsilon of 1) and never an array or a string. Each function returns the value as Python's own `float`,
-`int` or `str`, so that what is stored, hashed and saved does not depend on the type that the caller used. Each refusal is a
-`ValueError` of one form: the argument's name, the value it had, what it must be, and a hint where the caller gives one.
+`int` or `str`, so that what is stored, hashed and saved does not depend on the type that the caller used. Each error is a
+`RefusedError` of one form: the argument's name, the value it had, what it must be, and a hint where the caller gives one.
 
 The core (plans, mechanisms, fits, proofs, statements) imports no package of an extra. A part that needs one calls `require`
 first, so that where it is absent the error names the extra instead of a package that the reader never heard of.
@@ -16,6 +16,10 @@ import numbers
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, NoReturn, TypeGuard
+
+
+class RefusedError(ValueError):
+    """An error whose text quotes no record, so that other processes and logs may repeat it."""
 
 
 def is_real(value: Any) -> TypeGuard[float]:
@@ -55,7 +59,7 @@ def positive(name: str, value: Any, *, hint: str = "") -> float:
 
     >>> positive("epsilon", True)
     Traceback (most recent call last):
-    ValueError: epsilon is True; it must be a finite number above 0.
+    discreet._validate.RefusedError: epsilon is True; it must be a finite number above 0.
     """
     if not (is_real(value) and 0 < float(value) < math.inf):
         refuse(name, value, "a finite number above 0", hint)
@@ -81,7 +85,7 @@ def integer(name: str, value: Any, least: int = 1, most: int | None = None, *, h
 
     >>> integer("num_records", 0, hint="It is the public number of records.")
     Traceback (most recent call last):
-    ValueError: num_records is 0; it must be an integer of at least 1. It is the public number of records.
+    discreet._validate.RefusedError: num_records is 0; it must be an integer of at least 1. It is the public number of records.
     """
     if not (is_integer(value) and least <= value and (most is None or value <= most)):
         refuse(name, value, f"an integer {f'of at least {least}' if most is None else f'from {least} to {most}'}", hint)
@@ -93,7 +97,7 @@ def choice(name: str, value: Any, options: Collection[str], *, hint: str = "") -
 
     >>> choice("kind", "laplace", ("gaussian", "none"))
     Traceback (most recent call last):
-    ValueError: kind is 'laplace'; it must be one of 'gaussian', 'none'.
+    discreet._validate.RefusedError: kind is 'laplace'; it must be one of 'gaussian', 'none'.
     """
     if not (isinstance(value, str) and value in options):
         refuse(name, value, f"one of {', '.join(map(repr, options))}", hint)
@@ -119,8 +123,8 @@ def shown(value: Any) -> str:
 
 
 def refuse(name: str, value: Any, must: str, hint: str = "") -> NoReturn:
-    """Raise the `ValueError` that all checks raise."""
-    raise ValueError(f"{name} is {shown(value)}; it must be {must}.{' ' + hint if hint else ''}")
+    """Raise the error that all checks raise."""
+    raise RefusedError(f"{name} is {shown(value)}; it must be {must}.{' ' + hint if hint else ''}")
 
 
 def left_out(function: Callable[..., object], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
-from discreet._validate import notebook_html
+from discreet._validate import RefusedError, notebook_html
 from discreet.accounting import (
     Cost,
     Planned,
@@ -46,7 +46,7 @@ except ImportError:  # not a POSIX system
 Entry = Mapping[str, Any]
 
 
-class LedgerError(ValueError):
+class LedgerError(RefusedError):
     """A file that cannot be read, is not a ledger, or was changed."""
 
 
@@ -190,7 +190,7 @@ RELEASED_BEFORE = "release before a fit"
 ONE_RECORD = "one record"
 
 
-class SpentError(ValueError):
+class SpentError(RefusedError):
     """The plan exceeds the remaining budget; nothing was debited."""
 
 

@@ -122,7 +122,7 @@ REFUSALS = [
     ([FIT, WITHOUT_PERSONS], "Process 1 has another schema, target or person column"),
     ([FIT, f"{FIT} --dry-run"], "Process 1 has other options"),
     (COUNTED, "--distributed is for fits in steps, and fit/counts"),
-    ([FIT, COUNTED], "Process 1 refused: ValueError: --distributed is for fits in steps"),
+    ([FIT, COUNTED], "Process 1 refused: --distributed is for fits in steps"),
     ([FIT, FIT.replace("--steps 12", "--steps 13")], "Process 1 has another plan"),
     ([f"{FIT} --ledger none.ledger", FIT], "none.ledger"),
     ([f"{FIT} --out schema.toml", FIT], "schema.toml"),

@@ -24,8 +24,10 @@ from tests.inference import over_processes
 
 import discreet as dp
 from discreet import audit, estimators
+from discreet._validate import probability
 from discreet.compat import d3p
 from discreet.inference._processes import _in_words
+from discreet.inference._records import take_apart
 from discreet.inference._step import step_sizes
 from discreet.standardise import Standardisation, private_standardisation
 from discreet.tables import open_records, schema_from_bounds
@@ -170,17 +172,28 @@ def from_disk():
 @pytest.mark.parametrize(
     ("raises", "words"),
     [
-        (lambda: dp.FixedSizeSampling(0), "ValueError: batch_size = 0 is outside"),
-        (lambda: float(CELL), "ValueError"),
-        (lambda: step_sizes(lambda t: float(CELL), 3), "TypeError"),  # ours, but repeats what the user's function said
-        (lambda: jnp.zeros(3).reshape(CELL), "TypeError"),
-        (lambda: {}[CELL], "KeyError"),
+        (lambda: probability("delta", 7.0), "delta is 7.0; it must be"),
+        (lambda: schema_from_bounds("age"), "DataError: "),
         (from_disk, f"OSError: {os.strerror(errno.ENOSPC)}"),
     ],
 )
-def test_other_processes_are_told_the_text_of_our_own_errors_alone(raises, words):
+def test_other_processes_get_the_text_of_refusals(raises, words):
     assert told(raises).startswith(words)
     assert CELL not in told(raises)
+
+
+@pytest.mark.parametrize(
+    ("raises", "kind"),
+    [
+        (lambda: float(CELL), "ValueError"),
+        (lambda: take_apart([1.0], {}), "ValueError"),  # ours, but no RefusedError
+        (lambda: step_sizes(lambda t: float(CELL), 3), "TypeError"),  # ours, and repeats what the user's function said
+        (lambda: jnp.zeros(3).reshape(CELL), "TypeError"),
+        (lambda: {}[CELL], "KeyError"),
+    ],
+)
+def test_of_other_errors_they_get_the_kind_alone(raises, kind):
+    assert told(raises) == kind
 
 
 # --- Several processes on one machine, as a program would start them ---
@@ -284,8 +297,8 @@ def test_what_differs_is_refused_by_both_before_anything_is_spent(began):
         assert words in first[name], name
         assert words in second[name], name
     assert first["without a mesh"] == second["without a mesh"] == []
-    assert "ValueError: Process 1 refused: ValueError: delta is 7.0" in first["an argument"]
-    assert "ValueError: delta is 7.0" in second["an argument"]
+    assert "RefusedError: Process 1 refused: delta is 7.0" in first["an argument"]
+    assert "RefusedError: delta is 7.0" in second["an argument"]
     assert "Process 1 refused: DataError" in first["shard"]
     assert "x-03 is not the file that the index names" in second["shard"]
     assert "SpentError" in first["budget"]
@@ -354,7 +367,7 @@ def test_what_fails_before_anything_is_spent_is_told_to_all(tmp_path):
     first, second, outputs, statuses = both("refuses", tmp_path)
     assert statuses == [0, 0], outputs
     for stage in over_processes.FORESEEN:
-        assert first[stage] == "ValueError: Process 1 refused: KeyError"  # whose message may quote a record
+        assert first[stage] == "RefusedError: Process 1 refused: KeyError"  # whose message may quote a record
         assert second[stage] == "KeyError: 'planted'"
 
 

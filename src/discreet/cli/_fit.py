@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 import discreet as dp
-from discreet._validate import integer, positive
+from discreet._validate import RefusedError, integer, positive
 from discreet.cli import _options as options
 from discreet.cli._options import LINEAR, TWIN, choose_model
 from discreet.cli._plan import KINDS, say_other_size, with_plan
@@ -210,7 +210,7 @@ def check_method(asked: Asked) -> None:
             "--sampling, --clip, --learning-rate, --plan and --checkpoint, or choose --by svi"
         )
     if by == options.Method.MOMENTS and asked.distributed:
-        raise ValueError("--distributed is for fits in steps, and noisy moments take none: add --by svi")
+        raise RefusedError("--distributed is for fits in steps, and noisy moments take none: add --by svi")
     if asked.choices is not None and (model != TWIN or by == options.Method.SVI or asked.in_steps):
         raise ValueError(f"--choices is for --model {TWIN} by marginals: leave it out")
     if asked.draws is not None and not 1 <= asked.draws <= MOST_DRAWS:
@@ -225,7 +225,7 @@ def _by_marginals(asked: Asked, described: "dp.tables.Schema") -> bool:
     elif asked.by != options.Method.MARGINALS:
         return False
     if asked.distributed:
-        raise ValueError(
+        raise RefusedError(
             "--distributed is for fits in steps, and noisy counts take one pass: leave it out, or add --by svi"
         )
     if described.max_rows > 1:
@@ -372,7 +372,7 @@ def _fit_again(asked: Asked) -> None:
     """Fit noisy counts that were kept: in their own folder, or in another one."""
     data, out = asked.data, asked.out
     if asked.distributed:
-        raise ValueError(f"--distributed is for fits in steps, and {data} has noisy counts: leave it out")
+        raise RefusedError(f"--distributed is for fits in steps, and {data} has noisy counts: leave it out")
     free = ("data", "model", "by", "components", "draws", "out", "overwrite", "as_json")
     left_out = all(getattr(asked, x.name) == x.default for x in dataclasses.fields(asked) if x.name not in free)
     if asked.model != TWIN or asked.by not in (None, options.Method.MARGINALS) or not left_out:

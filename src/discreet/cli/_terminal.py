@@ -26,6 +26,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import discreet as dp
+from discreet._validate import RefusedError
 
 P = ParamSpec("P")
 WIDTH = 88
@@ -181,6 +182,8 @@ def _answer(error: Exception) -> int:
         say_error(f"Refused: {message}{stop} For the options, run: {command} --help")
         return 2
     if isinstance(error, ValueError | TypeError):
+        # What is no RefusedError reaches other processes without its text, so this one says it.
+        settings.silent = settings.silent and isinstance(error, RefusedError)
         say_error(f"Refused: {error}")
         return 2
     if isinstance(error, ModuleNotFoundError) and "pip install 'discreet[" in str(error):

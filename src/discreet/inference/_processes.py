@@ -14,7 +14,6 @@ So does a program that ends by an error outside of a fit.
 from __future__ import annotations
 
 import atexit
-import dis
 import functools
 import hashlib
 import json
@@ -33,6 +32,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from discreet._jax import as_one_curator, await_processes, tell_processes, told_by_processes
+from discreet._validate import RefusedError
 
 _BYTES = 1024  # of a message; longer ones are cut
 START_AGAIN, FAILED = 75, 70
@@ -137,7 +137,7 @@ class Processes:
         if any(said) and not said[0]:
             number = next(i for i, x in enumerate(said) if x)
             self._refuse(
-                ValueError(
+                RefusedError(
                     f"Process {number} is given {name}, and process 0, which alone would use it, is not. Nothing was spent. "
                     "Pass it in process 0, or in all."
                 )
@@ -172,7 +172,7 @@ class Processes:
             if reason == KeyboardInterrupt.__name__:
                 self._refuse(KeyboardInterrupt())
             if reason:
-                self._refuse(ValueError(f"Process {number} refused: {reason}"))
+                self._refuse(RefusedError(f"Process {number} refused: {reason}"))
 
     def agree(self, **facts: str) -> None:
         """Compare facts.
@@ -188,7 +188,7 @@ class Processes:
             others = [str(number) for number, x in enumerate(said) if x.get(name) != said[0].get(name)]
             if others:
                 who = f"Process {others[0]} has" if len(others) == 1 else f"Processes {', '.join(others)} have"
-                self._refuse(ValueError(f"{who} {_DIFFERENCES[name]}"))
+                self._refuse(RefusedError(f"{who} {_DIFFERENCES[name]}"))
 
     def _refuse(self, error: BaseException) -> NoReturn:
         vars(error)[_KNOWN] = True
@@ -225,29 +225,15 @@ def _is_known(error: BaseException | None) -> bool:
 
 
 def _in_words(error: BaseException | None) -> str:
-    """An error for other processes: the text of discreet's own, which quote no record, and of others the kind alone."""
+    """An error for other processes: a `RefusedError` with its text, and others, whose text may quote a record, by kind."""
     if error is None:
         return ""
-    reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else ""
-    reason = str(error) if isinstance(error, ValueError | TypeError) and _is_own(error) else reason
-    return f"{type(error).__name__}: {reason}" if reason else type(error).__name__
-
-
-def _is_own(error: BaseException) -> bool:
-    """True if a `raise` statement of discreet raised the error, so that its text does not repeat another error's.
-
-    The frame alone does not tell: an error within `float(cell)`, whose text has the cell, and errors of JAX, which hides its
-    frames, end in a frame of discreet as well. So the last instruction there must be that of `raise`.
-    """
-    where = error.__traceback__
-    while where is not None and where.tb_next is not None:
-        where = where.tb_next
-    if where is None or where.tb_frame.f_globals.get("__name__", "").partition(".")[0] != "discreet":
-        return False
-    if where.tb_frame.f_code.co_code[where.tb_lasti] != dis.opmap["RAISE_VARARGS"]:
-        return False
-    others = [x for x in (error.__cause__, error.__context__) if x is not None]
-    return all(_is_own(x) or not (text := str(x).rstrip(".")) or text not in str(error) for x in others)
+    kind = type(error).__name__
+    if isinstance(error, OSError) and error.errno:
+        return f"{kind}: {os.strerror(error.errno)}"
+    if not isinstance(error, RefusedError):
+        return kind
+    return str(error) if type(error) is RefusedError else f"{kind}: {error}"
 
 
 _entered: list[Processes] = []

@@ -41,6 +41,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from discreet import gradients, random
 from discreet._jax import ClosedJaxpr, marker, one_process, open_program, run_jaxpr, types_of
+from discreet._validate import RefusedError
 from discreet.accounting import BoundedRangeDpEvent
 from discreet.gradients import BookKeepingEngine, Channels, ClippedSum, GradientEngine, ReferenceEngine, check_positive
 from discreet.mechanisms._integers import (
@@ -247,7 +248,7 @@ MECHANISMS: list[Mechanism] = [GAUSSIAN, LAPLACE, FLOAT_GAUSSIAN]
 """The trusted mechanisms: the verifier relies on their declared events, and on no others'."""
 
 
-class NoNoiseError(ValueError):
+class NoNoiseError(RefusedError):
     """The noise of a mechanism is zero at trace time, so its release would not be private."""
 
 

@@ -14,10 +14,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from discreet._validate import integer, is_real, notebook_html, positive
+from discreet._validate import RefusedError, integer, is_real, notebook_html, positive
 
 
-class DataError(ValueError):
+class DataError(RefusedError):
     """A table or schema that cannot be used: what, why and the remedy.
 
     Guarantee: the message names columns, rules and public facts. It holds no cell's value, no row's number, no count.

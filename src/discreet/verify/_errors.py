@@ -14,6 +14,8 @@ import linecache
 import os
 import re
 
+from discreet._validate import RefusedError
+
 
 @enum.unique
 class Why(enum.Enum):
@@ -124,7 +126,7 @@ class Origin:
     mask: bool = False  # On this path it comes from the mask alone
 
 
-class PrivacyError(ValueError):
+class PrivacyError(RefusedError):
     """A program could not be proved private: which output leaks, along which lines, by which rule, and the remedy.
 
     Attributes:
