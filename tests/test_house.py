@@ -1,6 +1,7 @@
 """Packages import in one direction, only through each other's `__init__`, and one file touches JAX's internals."""
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -148,8 +149,15 @@ READS_NO_TABLE = {"models", "synthetic", "page", "planning"}
 COMPARES_WITH_REAL_ROWS = "synthetic/_utility.py"
 SCHEMA_FILES = {"_cells", "_schema", "_schema_text"}  # that read nothing
 OF_TABLES_IN_MEMORY = {"cells_of", "typed"}
-EVERYBODY_MAY_IMPORT = {"_jax", "_validate"}
+EVERYBODY_MAY_IMPORT = {"_jax", "_numpyro", "_validate"}
 JAX_INTERNALS = ("jax._src", "jax.extend", "jax.interpreters")
+# Of NumPyro, besides private names: what its documentation does not list, by import and by use.
+NUMPYRO_INTERNALS = {
+    "numpyro.contrib.control_flow.scan.scan_wrapper",
+    "numpyro.distributions.util.scale_and_mask",
+    "numpyro.infer.util.helpful_support_errors",
+}
+USES_OF_NUMPYRO_INTERNALS = re.compile(r"_NumPyroOptim|_PYRO_STACK|_setup_prototype|find_valid_initial_params")
 
 
 def sources() -> list[Path]:
@@ -270,6 +278,20 @@ def test_jax_internals_only_in_the_adapter() -> None:
     assert not wrong, "only discreet/_jax.py may: " + "\n".join(wrong)
 
 
+def test_numpyro_internals_only_in_the_adapter() -> None:
+    others = [path for path in sources() if name_of(path) != "_numpyro.py"]
+    wrong = [
+        f"{name_of(path)}:{line} imports {name}"
+        for path in others
+        for name, line in imported_modules(path)
+        if name in NUMPYRO_INTERNALS or re.match(r"numpyro\b.*\._", name)
+    ]
+    for path in others:
+        used = USES_OF_NUMPYRO_INTERNALS.findall(path.read_text(encoding="utf-8"))
+        wrong += [f"{name_of(path)} uses {name}" for name in used]
+    assert not wrong, "only discreet/_numpyro.py may: " + "\n".join(wrong)
+
+
 def test_every_package_is_known() -> None:
     rooms = {room_of(path) for path in sources()} - {"__init__", "__main__"} - EVERYBODY_MAY_IMPORT
     assert rooms <= set(MAY_IMPORT), f"packages that are not in the list: {sorted(rooms - set(MAY_IMPORT))}"
@@ -323,6 +345,9 @@ def test_importing_discreet_costs_less_than_numpyro() -> None:
         ("random/_key.py", "from jax.interpreters import mlir", test_jax_internals_only_in_the_adapter),
         ("random/_key.py", "import jax._src.prng", test_jax_internals_only_in_the_adapter),
         ("random/_key.py", "from jax import extend", test_jax_internals_only_in_the_adapter),
+        ("inference/_a.py", "from numpyro.optim import _NumPyroOptim", test_numpyro_internals_only_in_the_adapter),
+        ("inference/_a.py", "from numpyro.primitives import Messenger, _x", test_numpyro_internals_only_in_the_adapter),
+        ("inference/_a.py", "guide._setup_prototype(x)", test_numpyro_internals_only_in_the_adapter),
         (
             "synthetic/_draw.py",
             "from discreet.tables import Schema, encode",

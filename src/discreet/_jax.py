@@ -63,7 +63,7 @@ def untried_jax() -> str:
 
     Development versions, such as "0.12.0.dev20260101", count as untested.
     """
-    if _release(TRIED_FROM) <= _release(jax.__version__) < _release(UNTRIED_FROM):
+    if release_numbers(TRIED_FROM) <= release_numbers(jax.__version__) < release_numbers(UNTRIED_FROM):
         return ""
     return (
         f"discreet was tested on JAX {TRIED_FROM} to the last release before {UNTRIED_FROM}, and this is JAX {jax.__version__}, "
@@ -77,7 +77,7 @@ def warn_of_release() -> None:
         warnings.warn(why, UserWarning, stacklevel=3)
 
 
-def _release(version: str) -> tuple[int, ...]:
+def release_numbers(version: str) -> tuple[int, ...]:
     """The numbers of a release; an empty tuple, which compares lowest, for anything else."""
     parts = version.split(".")
     return tuple(map(int, parts)) if all(x.isdecimal() for x in parts) else ()

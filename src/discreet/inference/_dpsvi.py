@@ -26,6 +26,7 @@ from numpyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMean
 
 from discreet import random
 from discreet._jax import as_one_curator, outside_meshes, program_digest
+from discreet._numpyro import NumPyroOptim
 from discreet._validate import choice, fraction, integer, probability, real
 from discreet.clipping import contribution_bound
 from discreet.gradients import BookKeepingEngine, EngineReport
@@ -762,10 +763,10 @@ def as_numpyro_optim(optim: Any) -> Any:
             "numpyro.optim.Minimize evaluates the loss many times a step, each of which would be a release. Use a "
             "first-order optimizer such as numpyro.optim.Adam."
         )
-    if isinstance(optim, numpyro_optim._NumPyroOptim):
+    if isinstance(optim, NumPyroOptim):
         return optim
     if isinstance(optim, Optimizer):
-        return numpyro_optim._NumPyroOptim(lambda *parts: parts, *optim)
+        return NumPyroOptim(lambda *parts: parts, *optim)
     if isinstance(optim, tuple) and hasattr(optim, "init") and hasattr(optim, "update"):
         _refuse_line_search(optim)
         return numpyro_optim.optax_to_numpyro(optim)

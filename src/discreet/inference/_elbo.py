@@ -24,8 +24,6 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.kl import kl_divergence
-from numpyro.distributions.util import scale_and_mask
-from numpyro.infer.util import helpful_support_errors
 
 from discreet import random
 from discreet._jax import (
@@ -38,6 +36,7 @@ from discreet._jax import (
     run_once,
     used_inputs,
 )
+from discreet._numpyro import helpful_support_errors, scale_and_mask
 from discreet.inference._records import (
     Program,
     Programs,

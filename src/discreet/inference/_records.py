@@ -19,17 +19,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 import numpyro.handlers as handlers
 from jax.sharding import Mesh
 from jaxtyping import Array, PRNGKeyArray
-from numpyro.contrib.control_flow.scan import scan_wrapper
 from numpyro.distributions import ImproperUniform, biject_to
-from numpyro.distributions.util import scale_and_mask
 from numpyro.infer.autoguide import AutoGuideList
-from numpyro.primitives import _PYRO_STACK, Messenger
+from numpyro.primitives import Messenger
 
 from discreet._jax import one_process, warn_of_release, warn_of_spread
+from discreet._numpyro import open_plates, scale_and_mask, scan_wrapper, warn_of_numpyro
 from discreet._validate import integer
 from discreet.mechanisms import InFiles
 
@@ -82,7 +80,7 @@ def take_apart(
     """Find the record arrays among the arguments of a model.
 
     Every function that takes records comes through here before it does anything else, so this is where several processes
-    are refused, and where a release of JAX that nobody tried is named.
+    are refused, and where a release of JAX or NumPyro that nobody tried is named.
 
     The arguments are pytrees of arrays with records along the leading axis; Python numbers, strings and None are static and
     public. Arrays stay where they are if the caller will spread them over a mesh. `programs` are the functions that take the
@@ -90,6 +88,7 @@ def take_apart(
     """
     passed = jax.tree.leaves((tuple(args), dict(kwargs)))
     warn_of_release()
+    warn_of_numpyro()
     one_process("discreet", passed)
     if mesh is None:
         warn_of_spread("discreet", passed)
@@ -419,7 +418,7 @@ class WholePlates(Messenger):
 
         The plate would compare their number with the size that the model declares.
         """
-        plates = [x for x in _PYRO_STACK if isinstance(x, numpyro.plate)]
+        plates = open_plates()
         mine = [x for x in plates if self._covers(x.name)]
         event_dim, shape = msg["kwargs"].get("event_dim"), jnp.shape(msg["value"])
         if not mine or event_dim is None or any(x.size != x.subsample_size for x in plates if x not in mine):

@@ -28,7 +28,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
-from numpyro.optim import _NumPyroOptim
 
 from discreet import mechanisms, random
 from discreet._jax import (
@@ -44,6 +43,7 @@ from discreet._jax import (
     types_of,
     unstack_p,
 )
+from discreet._numpyro import NumPyroOptim
 from discreet.gradients import BookKeepingEngine, Channels, EngineReport, GradientEngine
 from discreet.inference._elbo import Objective
 from discreet.plan import PrivacyPlan
@@ -147,7 +147,7 @@ class LangevinState(NamedTuple):
     reached: dict[str, Float[Array, ""]]
 
 
-class Langevin(_NumPyroOptim):
+class Langevin(NumPyroOptim):
     """Stochastic gradient Langevin dynamics on a gradient that carries Gaussian noise of a known size.
 
     With step size eta, gradient g and the release's noise of standard deviation s in each coordinate of g:

@@ -11,10 +11,10 @@ The point guide puts each global latent at one point of unconstrained space, for
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 import re
-import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,11 +29,10 @@ from jax.core import Tracer
 from jaxtyping import Array, PRNGKeyArray
 from numpyro.distributions import Delta, ExpandedDistribution, Independent, MaskedDistribution, biject_to
 from numpyro.infer import autoguide
-from numpyro.infer import util as numpyro_util
-from numpyro.infer.util import helpful_support_errors
 from numpyro.primitives import Messenger
 
 from discreet._jax import captured_arrays, run_kept, used_inputs, users_file
+from discreet._numpyro import helpful_support_errors, searching_by, set_up_prototype
 from discreet._validate import left_out
 from discreet.inference._records import (
     Fixed,
@@ -121,10 +120,11 @@ def set_up_auto_guides(
         for part in guides:
             part.prototype_trace = None
             part.model = WholePlates(Fixed(part.model, hidden), record_plates, len(rows[0]))
-        with _searching_at_once(), handlers.block(), handlers.seed(rng_seed=key):
+        with searching_by(_at_once), handlers.block(), handlers.seed(rng_seed=key):
             # Its first call also draws from it, operation by operation, each of which would be compiled.
             alone = is_numpyros(guide) and not isinstance(guide, autoguide.AutoGuideList)
-            (guide._setup_prototype if alone else guide)(*args, **kwargs, **programs.static)
+            first_call = functools.partial(set_up_prototype, guide) if alone else guide
+            first_call(*args, **kwargs, **programs.static)
         for part in guides:
             # A list knows the whole model; what it covers are its parts.
             if not isinstance(part, autoguide.AutoGuideList):
@@ -140,16 +140,11 @@ def set_up_auto_guides(
             part.model = model
 
 
-_ONE_SEARCH = threading.Lock()
-
-
-@contextmanager
-def _searching_at_once() -> Iterator[None]:
+def _at_once(search: Program) -> Program:
     """Compile NumPyro's search for initial values as one program; compiling each operation alone takes longer.
 
     The values are the same: it is NumPyro's own search, of which only the first try would not have been compiled.
     """
-    search = numpyro_util.find_valid_initial_params
 
     def at_once(key: PRNGKeyArray, model: Program, *, prototype_params: Any = None, **options: Any) -> Any:
         if isinstance(key, Tracer):
@@ -159,12 +154,7 @@ def _searching_at_once() -> Iterator[None]:
             key, prototype_params
         )
 
-    with _ONE_SEARCH:
-        numpyro_util.find_valid_initial_params = at_once
-        try:
-            yield
-        finally:
-            numpyro_util.find_valid_initial_params = search
+    return at_once
 
 
 def is_numpyros(guide: Any) -> bool:

@@ -17,9 +17,9 @@ import numpyro.distributions as dist
 from jax.typing import ArrayLike
 from jaxtyping import Array
 from numpyro import handlers
-from numpyro.optim import _NumPyroOptim
 
 from discreet import optimizers
+from discreet._numpyro import NumPyroOptim
 from discreet.compat.d3p.random import as_key, convert_to_jax_rng_key
 from discreet.sampling import feistel_permutation
 
@@ -242,7 +242,7 @@ def adadp(
     return init, update, lambda state: state[0]
 
 
-class ADADP(_NumPyroOptim):
+class ADADP(NumPyroOptim):
     """ADADP as a NumPyro optimizer; see `adadp` for its arguments.
 
     >>> ADADP(1e-2).get_params(ADADP(1e-2).init({"x": 1.0}))

@@ -1,0 +1,68 @@
+"""All uses of NumPyro's private names, and of those that its documentation does not list.
+
+NumPyro promises stability for what it documents. What discreet needs beyond that is imported here, so that a new release can
+break this file only. A comment gives the purpose of each name. discreet declares the tested releases (`TRIED_FROM`,
+`UNTRIED_FROM`). On any other it warns: proofs read the program that JAX runs, whatever NumPyro made of the model, but the
+parts of a model may be found otherwise than they were here.
+"""
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpyro
+from numpyro.contrib.control_flow.scan import scan_wrapper as scan_wrapper  # the function of a `scan` message
+from numpyro.distributions.util import scale_and_mask as scale_and_mask  # as NumPyro's ELBO scales a site's density
+from numpyro.infer import util as numpyro_util
+from numpyro.infer.util import helpful_support_errors as helpful_support_errors  # names the site in an error
+from numpyro.optim import _NumPyroOptim as NumPyroOptim  # the base class of all optimizers
+from numpyro.primitives import _PYRO_STACK  # the handlers that are open
+
+from discreet._jax import release_numbers
+
+__all__ = ["NumPyroOptim", "helpful_support_errors", "scale_and_mask", "scan_wrapper"]
+
+TRIED_FROM, UNTRIED_FROM = "0.22", "0.23"
+"""The first tested release of NumPyro, and the first one after it that is not tested, as in pyproject.toml."""
+
+_ONE_SEARCH = threading.Lock()
+
+
+def untried_numpyro() -> str:
+    """A sentence that warns users of an untested release of NumPyro; empty for a tested one."""
+    if release_numbers(TRIED_FROM) <= release_numbers(numpyro.__version__) < release_numbers(UNTRIED_FROM):
+        return ""
+    return (
+        f"discreet was tested on NumPyro {TRIED_FROM} to the last release before {UNTRIED_FROM}, and this is NumPyro "
+        f"{numpyro.__version__}, which may run a model otherwise: pip install 'numpyro>={TRIED_FROM},<{UNTRIED_FROM}'."
+    )
+
+
+def warn_of_numpyro() -> None:
+    """Warn about an untested release of NumPyro."""
+    if why := untried_numpyro():
+        warnings.warn(why, UserWarning, stacklevel=3)
+
+
+def open_plates() -> list[Any]:
+    """The plates that are open, from the outermost."""
+    return [x for x in _PYRO_STACK if isinstance(x, numpyro.plate)]
+
+
+def set_up_prototype(guide: Any, *args: Any, **kwargs: Any) -> None:
+    """Set up an AutoGuide of NumPyro's own on these arguments, without the draw that follows in its first call."""
+    guide._setup_prototype(*args, **kwargs)
+
+
+@contextmanager
+def searching_by(made_of: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """Let AutoGuides search initial values by a function that is made of NumPyro's own; one thread at a time."""
+    with _ONE_SEARCH:
+        search = numpyro_util.find_valid_initial_params
+        numpyro_util.find_valid_initial_params = made_of(search)
+        try:
+            yield
+        finally:
+            numpyro_util.find_valid_initial_params = search
