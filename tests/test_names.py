@@ -50,21 +50,6 @@ def test_a_module_is_found_without_its_import() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_fit_imports_events_without_accountants_that_are_the_same_classes() -> None:
-    """dp_accounting's accountants import scipy.stats, which no fit needs and which costs half of what NumPyro costs."""
-    code = """
-import sys, discreet as dp
-names = dp.DPSVI, dp.DPSGLD, dp.PrivacyPlan, dp.PoissonSampling, dp.certify, dp.load_result, dp.Ledger
-assert not {"scipy.stats", "scipy.signal", "dp_accounting"} & set(sys.modules)
-from dp_accounting.dp_event import GaussianDpEvent as ours
-import dp_accounting
-from dp_accounting import dp_event, pld
-assert dp_accounting.GaussianDpEvent is dp_event.GaussianDpEvent is ours
-assert dp_accounting.NeighboringRelation is dp.Relation and pld.PLDAccountant
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 @pytest.mark.parametrize("name", ["nothing", "_nothing", "__wrapped__", "py", "models.GaussianMixture"])
 def test_other_names_are_none(name: str) -> None:
     with pytest.raises(AttributeError, match="has no attribute"):

@@ -12,29 +12,8 @@ True
 """
 
 import pkgutil
-import sys
-from importlib import import_module, util
-from types import ModuleType
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-
-def _load_events_alone() -> None:
-    """Load dp_accounting's events without the rest of it, whose accountants import scipy.stats: half a second saved.
-
-    `import dp_accounting` runs its `__init__`, and so everything. With an empty package in its place only what is asked for
-    is loaded; when somebody imports dp_accounting itself, it finds these modules and uses them, so that classes are the same.
-    """
-    found = None if "dp_accounting" in sys.modules else util.find_spec("dp_accounting")
-    if found is not None and found.submodule_search_locations:
-        sys.modules["dp_accounting"] = package = ModuleType("dp_accounting")
-        package.__path__ = list(found.submodule_search_locations)
-        try:
-            import_module("dp_accounting.privacy_accountant")
-        finally:
-            del sys.modules["dp_accounting"]
-
-
-_load_events_alone()
 
 # Where each public name is defined.
 _HOME = {
