@@ -45,7 +45,7 @@ from discreet.gradients import SPARE
 from discreet.inference import check_unused, claim
 from discreet.ledger import Ledger, Spending
 from discreet.mechanisms import GAUSSIAN, clip_records, planned_gaussian
-from discreet.report import Statement, make_release_statement
+from discreet.report import COEFFICIENTS, Statement, make_release_statement
 from discreet.verify import Certificate, certify
 
 __all__ = ["MomentsPlan", "MomentsResult", "fit_moments"]
@@ -165,7 +165,14 @@ class MomentsPlan:
             reproducible=reproducible,
             released=[f"{len(stddevs)} × {values:,} noisy sums of products, and what is computed from them"],
             public=[f"The number of records, N = {self.num_records}", "The plan: the noise and the number of sums"],
-        )
+        ).with_use(COEFFICIENTS, WHICH_LINE)
+
+
+WHICH_LINE = (
+    "the intervals include the noise and that of sampling. They are for the line of this fit, in which rows far out count less "
+    "than in least squares: where a relation is curved, or residuals have long tails, the line of least squares may lie "
+    "outside of them"
+)
 
 
 def _stddevs(noise_multiplier: float) -> tuple[float, ...]:

@@ -245,8 +245,6 @@ def _fit_records(
     planned: "PlanFile | None",
 ) -> "Fitted | None":
     """Fit the records, in steps or by noisy moments; None after a dry run."""
-    from discreet.cli._intervals import NoiseAdded
-
     # What the messages that follow depend on: processes that differ would wait for one another.
     key = "secret" if asked.seed is None else str(asked.seed)
     members.agree(key=key, schema=dp.tables.schema_to_toml(described), options=str(asked.dry_run))
@@ -298,9 +296,7 @@ def _fit_records(
         max_rows=table.schema.max_rows,
         own=table.own,
         about={"model": chosen.name, "schema": dp.tables.schema_to_toml(table.schema)} if chosen.needs_target else None,
-        noise_added=NoiseAdded(
-            longest_gradient(chosen, table.schema), groups if chosen.needs_target else (), len(classes) or None
-        ),
+        groups=groups if chosen.needs_target else (),
         classes=classes,
     )
     if asked.as_json and members.first:
@@ -569,22 +565,6 @@ def check_numbers(asked: Asked) -> None:
         relation=options.relation_of(asked.relation, sampler),
         target_delta=asked.delta,
     )
-
-
-# The longest gradient of a row in the predictor; other regressions have none.
-RESIDUALS = {"logistic": 1.0, options.MULTINOMIAL: math.sqrt(2)}
-
-
-def longest_gradient(chosen: "ChosenModel", schema: "dp.tables.Schema") -> float | None:
-    """A public bound on the length of a record's gradient, which a larger clipping norm never touches; None: there is none.
-
-    Each column gives a row of the features a length of at most 1, the intercept gives 1, and a logistic regression multiplies
-    them by a number between -1 and 1, a multinomial one by probabilities of the classes less a one, at most the root of 2 long.
-    """
-    if chosen.name not in RESIDUALS:
-        return None
-    # len(columns): those of the features, and one for the intercept in the place of the target. Rounded up.
-    return math.ceil(100 * RESIDUALS[chosen.name] * schema.max_rows * math.sqrt(len(schema.columns))) / 100
 
 
 def check_use(table: Table, plan: "dp.PrivacyPlan | dp.moments.MomentsPlan", *, goes_on: bool, may_ask: bool) -> None:

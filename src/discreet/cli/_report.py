@@ -60,7 +60,6 @@ def write_results(
     *,
     statement: "dp.Statement",
     note: str,
-    converged: bool | None,
     about: Mapping[str, str] | None = None,
 ) -> list[Path]:
     """Write what a fit released into a folder, beside its statement; returns the files."""
@@ -79,7 +78,7 @@ def write_results(
         "estimate": result.estimate.tolist() if isinstance(result, dp.moments.MomentsResult) else None,
         "losses": finite_or_none(losses),
         # For the page: the course of the fit, and the decisive points of the plan's profile, (ε, δ) that hold for the statement.
-        "course": _course(dp.page.course_of(result, records.feature_names), converged),
+        "course": dp.page.course_of(result, records.feature_names),
         "profile": pairs,
         "statement_sha256": hashlib.sha256(statement.to_json().encode("utf-8")).hexdigest(),
     }
@@ -101,25 +100,30 @@ def npz(arrays: Mapping[str, np.ndarray]) -> bytes:
     return content.getvalue()
 
 
-def _course(course: dict[str, Any], converged: bool | None) -> dict[str, Any]:
-    """The course of a fit, with what is known of its end."""
-    if "rest" in course and converged is not None:
-        course["rest"]["kind"] = "rest" if converged else "drifting"
-    return course
+def relative(samples: Mapping[str, np.ndarray], contrasts: np.ndarray) -> dict[str, np.ndarray]:
+    """Draws of a regression with the weights of one column's categories relative to their mean, which the intercept gets.
+
+    These weights and the intercept can be shifted against each other without any effect on the predictions. `contrasts` is the
+    matrix of `dp.models.contrasts`.
+    """
+    import numpy as np
+
+    with np.errstate(all="ignore"):  # of a fit that diverged
+        drawn = np.concatenate([samples["intercept"][:, None], samples["weights"]], axis=1)
+        drawn = np.moveaxis(np.tensordot(contrasts, drawn, (1, 1)), 0, 1)
+    return {**samples, "intercept": drawn[:, 0], "weights": drawn[:, 1:]}
 
 
 def summarise(
     samples: Mapping[str, np.ndarray],
     records: "dp.tables.Records",
-    without_noise: "np.ndarray | None" = None,
     estimate: "np.ndarray | None" = None,
     classes: Sequence[str] = (),
 ) -> list[tuple[str, dict[str, float]]]:
     """Mean, standard deviation and central 90 % interval of every posterior coordinate, by name.
 
-    Without draws of `without_noise`, and without an `estimate` of the first coordinates, which stands beside the mean of draws
-    that include the noise, there is a mean alone; of `NO_INTERVAL` always. With the former there is also the central 90 %
-    interval of where the mean would be in a fit without noise. `classes` are the categories of a multinomial target.
+    Without an `estimate` of the first coordinates, which stands beside the mean of draws that include the noise, there is a
+    mean alone; of `NO_INTERVAL` always. `classes` are the categories of a multinomial target.
     """
     import numpy as np
 
@@ -137,14 +141,11 @@ def summarise(
             # A fit that diverged has draws without a mean; that is no reason to lose the others.
             with np.errstate(all="ignore"):
                 numbers = (column.mean(), column.std(), *np.quantile(column, [0.05, 0.95]))
-            if (without_noise is None and estimate is None) or site == NO_INTERVAL:
+            if estimate is None or site == NO_INTERVAL:
                 numbers = (numbers[0], math.nan, math.nan, math.nan)
             rows.append((name, dict(zip(PARTS, map(float, numbers), strict=True))))
     for (_, row), value in zip(rows, () if estimate is None else estimate, strict=False):
         row["estimate"] = float(value)
-    if without_noise is not None:
-        for (_, row), ends in zip(rows, np.quantile(without_noise, [0.05, 0.95], axis=0).T, strict=True):
-            row |= dict(zip(("low_of_mean", "high_of_mean"), map(float, ends), strict=True))
     return rows
 
 

@@ -22,7 +22,7 @@ import discreet as dp
 from discreet._validate import require
 from discreet.cli._options import AsJson
 from discreet.cli._own_model import FILE as MODEL_FILE
-from discreet.cli._report import latent_of, plot, summarise, write_page, write_results, write_statement
+from discreet.cli._report import latent_of, plot, relative, summarise, write_page, write_results, write_statement
 from discreet.cli._terminal import (
     continue_hint,
     folder_for_results,
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import PRNGKeyArray
 
-    from discreet.cli._intervals import NoiseAdded
     from discreet.cli._own_model import Prepared
 
     Draw = Callable[[int], dict[str, np.ndarray]]
@@ -174,7 +173,6 @@ def kept_secret(path: Path) -> bytes:
 
 
 PLAN_IS_SPENT = "count the ε of the whole plan as spent"
-WITH_NOISE = "Standard deviations and intervals of the posterior include the noise of the private fit."
 RELATIVE = (
     " The weights of one column's categories are relative to their mean, which the intercept has; in posterior.npz they are "
     "not."
@@ -185,14 +183,10 @@ ESTIMATES = (
     "long tails, sigma is smaller than their standard deviation."
 )
 SPREAD_WITH_NOISE = "The draws in posterior.npz include the noise of the private fit."
-NO_INTERVALS = "No intervals are given: {}."
+NO_INTERVALS = "No intervals are given: a fit in steps does not measure how far its noise moved the coefficients."
 SPREAD = (
     "The draws in posterior.npz are those of the fitted guide: their spread does not include the noise of the private fit, which "
     "can be several times as large at small ε."
-)
-NOT_CONVERGED = (
-    "The fit had not converged: a longer one would give other results. If the noise hides the coefficients, use fewer columns, "
-    "more records or a larger --epsilon; else more --steps or a larger --learning-rate. Another fit spends again."
 )
 TWIN_SPREAD = (
     "Twins are drawn from the fitted guide, which does not include the noise of the private fit: analyses of several twins "
@@ -208,8 +202,6 @@ class Fitted:
     statement: "dp.Statement"  # Its statement, with the command's additions
     samples: dict[str, np.ndarray]  # Draws of each global latent; none of a model of a whole table
     rows: list[tuple[str, dict[str, float]]]  # Mean and interval of each coefficient, by name
-    why_not: str  # Why there are no intervals; empty where there are
-    converged: bool | None  # True if the parameters converged; None if there are too few steps to tell
     files: list[Path]  # The files written
     own: "Prepared | None" = None  # The user's model, if it is one
 
@@ -230,12 +222,11 @@ class Fitted:
         """The fit for programs."""
         from discreet._validate import finite_or_none
 
-        warnings = [NOT_CONVERGED] if self.converged is False else []
         rows = {name: {part: x for part, x in row.items() if part != "sd"} for name, row in self.rows}
         return {
             "statement": self.statement.to_dict(),
-            "converged": self.converged,
-            "warnings": warnings + ([NO_INTERVALS.format(self.why_not)] if self.why_not and self.rows else []),
+            "converged": getattr(self.result, "converged", None),
+            "warnings": [*self.statement.warnings, *[NO_INTERVALS] * (bool(self.rows) and not self.by_moments)],
             "coefficients": finite_or_none(rows),
             "files": [str(file) for file in self.files],
         }
@@ -246,10 +237,8 @@ class Fitted:
         steps = self.stopped_after
         line = f"Fitted {what}" if steps is None else f"Stopped after {steps:,} steps of fitting {what}"
         say_price(line, self.statement, budget_line(ledger, self.statement.delta))
-        if self.converged is False:
-            say_lines(NOT_CONVERGED, fg="yellow")
-        elif not self.by_moments:
-            say_lines("Converged." if self.converged else "Too few steps to tell whether the fit converged.")
+        usable = self.statement.use != dp.report.NOT_USABLE
+        say_lines(f"Use: {dp.report.use_words(self.statement)}", fg=None if usable else "yellow")
         self._say_coefficients()
         say_lines(f"Files in {out}: {', '.join(file.name for file in self.files)}.")
         twins = f"discreet synth {shlex.quote(str(out))}"
@@ -271,18 +260,13 @@ class Fitted:
         scale = "in their own units" if self.own is not None and self.own.raw else "scaled to [-1, 1] by their bounds"
         scale = f"features {'and target ' if self.by_moments else ''}{scale}"
         which = f"Largest of {len(weights)} coefficients" if len(weights) > SHOWN else "Coefficients"
-        both = ", each with two 90 % intervals: its own, and that of the mean without noise"
-        intervals = "" if self.why_not else ", each with its 90 % interval" if self.by_moments else both
+        intervals = ", each with its 90 % interval" * self.by_moments
         say_lines(f"{which} ({scale}){intervals}:")
         for name, row in named:
-            both = ((row.get(f"low{part}", 0.0), row.get(f"high{part}", 0.0)) for part in ("", "_of_mean"))
-            ends = [f"{low:.3g} to {high:.3g}" for low, high in both]
-            if self.by_moments:
-                del ends[1:]
-            interval = "" if self.why_not else f" ({'; without noise '.join(ends)})"
-            say_lines(f"  {name}: {_best(row):.3g}{interval}")
-        if self.why_not:
-            say_lines(NO_INTERVALS.format(self.why_not))
+            ends = f" ({row['low']:.3g} to {row['high']:.3g})" * self.by_moments
+            say_lines(f"  {name}: {_best(row):.{3 if self.by_moments else 2}g}{ends}")
+        if not self.by_moments:
+            say_lines(NO_INTERVALS)
 
     def leave(self) -> None:
         """End the command with the exit code of an interrupted one, if Ctrl-C stopped the fit."""
@@ -351,7 +335,7 @@ def fit_and_write(
     ledger: Path | None = None,
     checkpoint: Path | None = None,
     own: "Prepared | None" = None,
-    noise_added: "NoiseAdded | None" = None,
+    groups: Sequence[Sequence[int]] = (),
     processes: "dp.inference.Processes | None" = None,
     about: Mapping[str, str] | None = None,
     classes: Sequence[str] = (),
@@ -361,14 +345,10 @@ def fit_and_write(
 
     `out` is checked before the fit; results of an earlier one in it are replaced. `complete` adds to the statement what
     the command knows besides. Of a `whole` table's model, what twins need is written and no draws; of the user's `own`,
-    what twins need, too. `noise_added` says how the noise of the fit gets into intervals. `how` is what `run` takes
+    what twins need, too. `groups` are the places of the features of each column of categories. `how` is what `run` takes
     besides; `classes` are a multinomial target's categories. Of several `processes` the first one writes; what the others
     return has no files.
     """
-    import numpy as np
-
-    from discreet.cli._intervals import NoiseAdded
-
     processes = processes or dp.inference.Processes()
     after = (
         ("The fit ran and its budget is spent.", dp.inference.FAILED)
@@ -379,7 +359,6 @@ def fit_and_write(
         processes.first_is_given(name, given is not None)
     if not processes.first:
         ledger = checkpoint = None
-    noise_added = noise_added or NoiseAdded(None)
     with ExitStack() as stack:
         with processes.together():
             # The page is written last: what it needs must be there before anything is spent.
@@ -389,36 +368,31 @@ def fit_and_write(
         if isinstance(plan, dp.moments.MomentsPlan):
             result, draw = run_moments(plan, records, ledger=ledger, **how)
         else:
-            keeps = noise_added.keeps_gradients(len(records.feature_names), plan.num_steps)
-            how |= {"keep_gradients": keeps, "whole": whole, "ledger": ledger, "checkpoint": checkpoint, "own": own}
+            how |= {"whole": whole, "ledger": ledger, "checkpoint": checkpoint, "own": own}
             how["processes"] = processes
             result, draw = run(model, plan, records, **how)
         spent(f"no statement was written, so {PLAN_IS_SPENT}")
         processes.remedy = after
         stack.enter_context(processes.together())
         if not processes.first:
-            return Fitted(result, result.statement, {}, [], "", None, [])
+            return Fitted(result, result.statement, {}, [], [])
         by_moments = isinstance(result, dp.moments.MomentsResult)
         spread = SPREAD_WITH_NOISE if by_moments else SPREAD if whole is None else TWIN_SPREAD
         statement = complete(result.statement).with_notes(spread)
-        converged = noise_added.converged(result)
-        if converged is False:
-            statement = statement.with_notes(NOT_CONVERGED)
         files = write_first(out, statement, checkpoint)
         samples = draw(draws) if whole is None else {}
-        if not all(np.isfinite(x).all() for x in (samples or getattr(result, "params", {})).values()):
-            say_error(
-                "The posterior is not finite: the steps were too large. Use a smaller --learning-rate in another "
-                "fit, which spends again."
-            )
-        rows, why_not = [], ""
+        rows = []
         if whole is None:
-            drawn = noise_added(result, samples)
-            why_not = drawn.why_not
-            note = NO_INTERVALS.format(why_not) if why_not else WITH_NOISE
-            note += (RELATIVE if noise_added.groups else "") + (ESTIMATES if by_moments else "")
-            rows = summarise(drawn.samples, records, drawn.without_noise, drawn.estimate, classes)
-            facts = {"statement": statement, "note": note, "converged": converged, "about": about}
+            drawn, estimate = samples, None
+            if groups:
+                contrasts = dp.models.contrasts(len(records.feature_names), groups)
+                drawn = relative(samples, contrasts)
+            if isinstance(result, dp.moments.MomentsResult):
+                estimate = contrasts @ result.estimate if groups else result.estimate
+            note = dp.report.use_words(statement) if by_moments else NO_INTERVALS
+            note += (RELATIVE if groups else "") + (ESTIMATES if by_moments else "")
+            rows = summarise(drawn, records, estimate, classes)
+            facts = {"statement": statement, "note": note, "about": about}
             files += write_results(out, result, samples, records, rows, **facts)
             files += [] if own is None else [write_file(out / MODEL_FILE, own.settings_text())]
         elif not isinstance(result, dp.moments.MomentsResult):
@@ -426,7 +400,7 @@ def fit_and_write(
         if not isinstance(result, dp.moments.MomentsResult):
             files += plot(out, result)
         files.append(write_page(out, ledger=ledger).file)
-        return Fitted(result, statement, samples, rows, why_not, converged, files, own)
+        return Fitted(result, statement, samples, rows, files, own)
 
 
 def write_first(out: Path, statement: "dp.Statement", checkpoint: Path | None, done: str = "The fit ran") -> list[Path]:
@@ -510,11 +484,10 @@ def run(
     person: str | None = None,
     max_rows: int = 1,
     own: "Prepared | None" = None,
-    keep_gradients: bool = False,
 ) -> tuple["dp.DPSVIResult", Draw]:
     """Fit by DPSVI with a diagonal normal guide, or the whole table's own; arguments as in `fit_and_write`.
 
-    A `seed` of None is the operating system's entropy; `person`, `max_rows` and `keep_gradients` are as in `DPSVI.run`.
+    A `seed` of None is the operating system's entropy; `person` and `max_rows` are as in `DPSVI.run`.
     Also returned is a function from a number of draws to the draws of each global latent along the leading axis.
     """
     import jax
@@ -550,7 +523,6 @@ def run(
             checkpoint=checkpoint,
             person=person,
             max_rows=max_rows,
-            keep_gradients=keep_gradients,
             mesh=processes.mesh,
         )
     except BaseException as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from discreet.inference._trace import METHODS, NoiseAware, Trace
 from discreet.inference_data import to_arviz
 from discreet.mechanisms import GAUSSIAN, MECHANISMS
 from discreet.plan import PaidRelease, PrivacyPlan
-from discreet.report import ProfilePoint, Statement
+from discreet.report import NOT_USABLE, PREDICTION, ProfilePoint, Statement, use_words
 from discreet.sampling import SAMPLERS
 from discreet.storage import read_archive, write_archive
 
@@ -187,22 +188,33 @@ MOST_CLIPPED = 0.15
 _MOST_DROPPED = 0.02
 
 
-def _shares_in_words(clipped: Share, counted: Share, plan: PrivacyPlan) -> tuple[str, str]:
-    """What clipping and records that do not count did to a fit: a remark, and a warning, empty where there is none."""
-    note = f"In the second half of the fit {clipped} of the records had a gradient longer than C, which was shortened."
-    if clipped.value - 2 * clipped.stderr > MOST_CLIPPED:
-        return note, (
-            f"Do not use these parameters: {clipped} of the gradients were shortened, so the fit answers another question than "
-            "the model's. Leave clipping_norm out of the plan, which then finds one, or choose a larger one."
-        )
+def _judged(statement: Statement, result: DPSVIResult) -> Statement:
+    """The statement with the shares of clipped and of dropped records, and the verdict on the result's use."""
+    clipped, counted, plan = result.clipped, result.counted, result.plan
+    statement = statement.with_notes(
+        f"In the second half of the fit {clipped} of the records had a gradient longer than C, which was shortened."
+    )
     if 1 - counted.value - 3 * counted.stderr > _MOST_DROPPED:
-        fewer = "" if plan.relation.name == "REPLACE_ONE" else ", or the table has fewer records than the plan says"
+        fewer = "" if plan.relation is Relation.REPLACE_ONE else ", or the table has fewer records than the plan says"
         missing = Share(1 - counted.value, counted.stderr)
-        return note, (
-            f"{missing} of the {plan.num_records:,} records did not count: their loss or its gradient is not finite at "
-            f"these parameters{fewer}. The fit is that of the others."
+        statement = statement.with_warnings(
+            f"{missing} of the {plan.num_records:,} records did not count: their loss or its gradient is not finite at these "
+            f"parameters{fewer}. The fit is that of the others."
         )
-    return note, ""
+    if not all(np.isfinite(x).all() for x in jax.tree.leaves(result.params)):
+        return statement.with_use(NOT_USABLE, "the parameters are not finite, since the steps were too large")
+    if clipped.value - 2 * clipped.stderr > MOST_CLIPPED:
+        return statement.with_use(
+            NOT_USABLE,
+            f"{clipped} of the gradients were shortened, so the fit answers another question than the model's. Leave "
+            "clipping_norm out of the plan, which then finds one, or choose a larger one",
+        )
+    drifts = "the fit had not converged, so a longer one would give other coefficients, and " * (
+        result.converged is False
+    )
+    return statement.with_use(
+        PREDICTION, f"{drifts}a fit in steps does not measure how far its noise moved the coefficients"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -386,14 +398,15 @@ class DPSVIResult:
         return write_fields(path, fields | {"plan": self.plan.storable()})
 
     @property
-    def _drifts(self) -> bool:
-        """True if the parameters still drift at the end; false for fits of too few steps to tell."""
-        trace = self.trace
-        return len(trace.iterates) * 0.9 >= 20 and trace.converged_from is None
+    def converged(self) -> bool | None:
+        """True if the parameters show no drift at the end of the fit; None: it has too few steps to tell."""
+        iterates = self.trace.iterates
+        if len(iterates) * 0.9 < 20:
+            return None
+        return bool(np.isfinite(iterates).all()) and self.trace.converged_from is not None
 
     def _repr_html_(self) -> str:
-        drifts = "<p>The fit did not converge: more steps or another learning rate would give other results.</p>"
-        return self.statement._repr_html_() + drifts * self._drifts
+        return f"{self.statement._repr_html_()}<p>{html.escape(use_words(self.statement))}</p>"
 
     def plot(self, **options: Any) -> Any:
         """Draw the releases: what `discreet.plots.plot_releases` makes of this result, with its options.
@@ -408,11 +421,11 @@ class DPSVIResult:
 
     def __repr__(self) -> str:
         """Short repr without arrays."""
-        rest = ", not converged" * self._drifts
+        use = f", {spent.use}" * bool(spent.use)
         count = sum(np.size(x) for x in jax.tree.leaves(self.params))
         return (
             f"DPSVIResult({count} parameters, {self.steps_completed} of {self.plan.num_steps} steps, "
-            f"averaged over {self.averaged_over}{rest}, {self.statement.brief})"
+            f"averaged over {self.averaged_over}{use}, {spent.brief})"
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -424,13 +437,11 @@ def result_of(step: PrivateStep, outcome: Outcome, statement: Statement, plan: P
     """Build the `DPSVIResult` from a loop's outcome."""
     losses = outcome.figures[:, 0]
     shares = outcome.figures[:, 1:]
-    note, warning = _shares_in_words(_late_share(shares[:, 0]), _late_share(shares[:, 1]), plan)
-    statement = statement.with_notes(note).with_warnings(*[warning] * bool(warning))
     last = step.optim.get_params(outcome.state.optim_state)
     _, unravel = ravel_pytree(last)
     averaged = unravel(jnp.asarray(outcome.trace.average()))
     params, last_params = (jax.tree.map(np.asarray, step.objective.constrain(psi)) for psi in (averaged, last))
-    return DPSVIResult(
+    result = DPSVIResult(
         params=params,
         last_params=last_params,
         losses=losses,
@@ -443,6 +454,7 @@ def result_of(step: PrivateStep, outcome: Outcome, statement: Statement, plan: P
         _form=Form.of(step.objective),
         _objective=step.objective,
     )
+    return dataclasses.replace(result, statement=_judged(result.statement, result))
 
 
 def _late_share(shares: Float[np.ndarray, "step"]) -> Share:

@@ -47,7 +47,7 @@ from discreet.page._charts import (
 )
 from discreet.plan import PrivacyPlan
 from discreet.plots import coordinate_labels, foremost
-from discreet.report import Statement, fact_name, sentence, steps_words, value_words
+from discreet.report import NOT_USABLE, Statement, fact_name, sentence, steps_words, use_words, value_words
 from discreet.storage import write_file
 from discreet.tables import Column, Missing, Schema
 
@@ -359,7 +359,7 @@ def statement_page(
         "epsilon": upper(statement.epsilon),
         "delta": small(statement.delta),
         "reasons": _reasons(statement),
-        "use": _use(course),
+        "use": {"good": statement.use != NOT_USABLE, "words": use_words(statement)} if statement.use else None,
         "facts": [
             *((name, x) for name, x in (("Table", dataset), ("Date", date), ("Contact", contact)) if x),
             *_facts(statement),
@@ -517,17 +517,6 @@ def day_words(day: datetime.date | None) -> str:
     if day is None:
         return ""
     return f"{day.day} {_MONTHS[3 * day.month - 3 : 3 * day.month]} {day.year}"
-
-
-def _use(course: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The consequence of the fit's convergence for its use, in a line."""
-    words = {
-        "rest": "the fit converged.",
-        "drifting": "the fit did not converge, so a longer fit would give other results.",
-        "short": "too few steps to tell whether the fit converged.",
-    }
-    kind = course.get("rest", {}).get("kind")
-    return {"good": kind == "rest", "words": words[kind]} if kind in words else None
 
 
 _PERSON = "a2.3 2.3 0 1 1 0 4.6a2.3 2.3 0 1 1 0-4.6zm-4 13v-3.4a4 4 0 0 1 8 0v3.4z"

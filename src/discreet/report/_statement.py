@@ -146,6 +146,7 @@ def statement_text(statement: "Statement") -> str:
     kept = statement.is_private
     sections = [
         ("What broke the guarantee", bullets(statement.violations)),
+        ("Use", paragraph(use_words(statement))),
         (
             "What was protected" if kept else "What should have been protected",
             paragraph(f"{statement.unit[:1].upper()}{statement.unit[1:]}. {statement.relation_in_words}"),
@@ -171,6 +172,15 @@ def statement_text(statement: "Statement") -> str:
     parts = [f"{title}\n{'=' * len(title)}", paragraph(_headline(statement))]
     parts += [f"{heading}\n{'-' * len(heading)}\n{body}" for heading, body in sections if body]
     return "\n\n".join(parts) + "\n"
+
+
+COEFFICIENTS, PREDICTION, NOT_USABLE = "for its coefficients", "for prediction", "not usable"
+"""Verdicts on the use of a result. The first includes the second."""
+
+
+def use_words(statement: "Statement") -> str:
+    """The verdict on the result's use and its reason, in a sentence; empty where there is none."""
+    return f"{sentence(statement.use).rstrip('.')}: {sentence(statement.use_reason)}" if statement.use else ""
 
 
 FORMAT = "discreet privacy statement, version 1"
@@ -228,6 +238,9 @@ class Statement:
         not_covered: Limits of the guarantee.
         violations: Actions that void the guarantee, if any.
         notes: Further remarks.
+        use: What the result may be used for, judged from releases and public facts: `COEFFICIENTS`, `PREDICTION`,
+            `NOT_USABLE`, or empty where it is not judged.
+        use_reason: The one reason, in a sentence without its full stop.
     """
 
     method: str
@@ -257,6 +270,8 @@ class Statement:
     not_covered: tuple[str, ...]
     violations: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    use: str = ""
+    use_reason: str = ""
 
     @property
     def is_private(self) -> bool:
@@ -331,6 +346,10 @@ class Statement:
     def with_violations(self, *violations: str) -> "Statement":
         """The same statement with violations of the guarantee outside of the private computation."""
         return dataclasses.replace(self, violations=(*self.violations, *violations))
+
+    def with_use(self, use: str, reason: str) -> "Statement":
+        """The same statement with a verdict on the use of the result."""
+        return dataclasses.replace(self, use=use, use_reason=reason)
 
     def as_part_of(self, whole: "Statement") -> "Statement":
         """The same statement with the figures of a larger computation, of which this is the selected part.
