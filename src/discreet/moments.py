@@ -554,8 +554,8 @@ def fit_moments(
     table = in_turns(rows, target)
     with jax.enable_x64(True):
         programs = [_program(stddev, *table[0].shape, plan.relation, reproducible) for stddev in plan.stddevs]
-        spend()
         claim(noise)
+        spend()
         keys = jax.random.split(noise, len(programs))
         wide, found = _measure(programs, keys, table, plan)
     # Without their fingerprints, which follow the number of records.

@@ -691,8 +691,8 @@ def private_metrics(
         last, others = _last_and_others(terms, persons)
         records = np.zeros((_LAST, plan.width))
         records[: len(last)] = last
-        spend()
         claim(noise)
+        spend()
         sums = np.asarray(program(noise, others.astype(np.float64), records, np.arange(_LAST) < len(last)), np.float64)
     proved = f"Proved before it ran: the event was found again in the program itself (SHA-256 {program.fingerprint})."
     return PrivateMetrics(plan, sums / _ONE, spend.stated().with_notes(proved), level)
@@ -969,7 +969,8 @@ class _Run(Ledger):
         part, before = unpaid(self._entries, plan)
         asked = renyi_bound(ComposedDpEvent([*self._paid, part.event()]), plan.relation, orders=FINE_ORDERS)
         held = renyi_bound(self._plan.one_run(), plan.relation, orders=FINE_ORDERS)
-        if np.any(asked.divergences > held.divergences * (1 + 1e-9)) or part.slack > self._slack:
+        more = np.any(asked.divergences > held.divergences * (1 + 1e-9)) or asked.slack > held.slack * (1 + 1e-9)
+        if more or part.slack > self._slack:
             raise SpentError(
                 "A run spends more than the costs of the SelectionPlan, which the selection has paid for: name the plans of all "
                 "releases of a run in costs, also that of its score."
@@ -1080,8 +1081,8 @@ def select(
     check_unused(secret)
     many, which, runs = jax.random.split(secret, 3)
     times = plan.draw(many)
-    spend()
     claim(secret)
+    spend()
     entries = None if ledger is None else len(ledger.entries)
     best: tuple[float, Any, int | None] = (-math.inf, None, None)
     for number in range(times):

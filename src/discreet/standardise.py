@@ -232,11 +232,13 @@ def private_standardisation(
     with jax.enable_x64(True):
         certificate = certify(release, *arguments, records=1, mask=4, relation=plan.relation, expect=paid.event())
     check_unused(noise)
+    alone, terms = _Release(paid, plan.relation), {"unit": "one person" if person else ONE_RECORD}
+    delta = suggest(num_records=plan.num_records).delta if plan.target_delta is None else plan.target_delta
     if ledger is not None:
-        delta = suggest(num_records=plan.num_records).delta if plan.target_delta is None else plan.target_delta
-        unit = "one person" if person else ONE_RECORD
-        ledger.debit(_Release(paid, plan.relation), delta=delta, method=RELEASED_BEFORE, unit=unit)
+        ledger.check(alone, delta=delta, **terms)
     claim(noise)
+    if ledger is not None:
+        ledger.debit(alone, delta=delta, method=RELEASED_BEFORE, **terms)
     with jax.enable_x64(True):
         sums = {name: np.asarray(total, np.float64) for name, total in certificate(*arguments).items()}
     centre, spread = _moments(sums, plan.num_records, paid.stddev)

@@ -718,8 +718,8 @@ class OnePosteriorSample:
         spending = Spending(ledger, self, statement)
         leaves = list(records.leaves) if self.radius is None else project_records(records.leaves, self.radius)
         refuse_outside_support(objective, psi, [(leaves, None)])
-        spending()
         claim(key)
+        spending()
         chains = run_chains(
             TemperedPosterior(objective, self.tempering),
             jax.eval_shape(lambda: psi),

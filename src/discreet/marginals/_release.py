@@ -522,8 +522,8 @@ def private_marginals(
         counted, last = _counted(table, plan.candidates if plan.open else plan, out_of_bounds, person_key, rows)
         levels, mask = np.zeros((rows, len(plan.schema.columns)), np.int32), np.arange(rows) < len(last)
         levels[: len(last)] = last
-        spend()
         claim(noise)
+        spend()
         keys = list(jax.random.split(noise, 1 + 2 * plan.open)) if plan.open else [noise]
         sums = np.asarray(first(keys[0], counted[: sum(plan.cells)], levels, mask), np.float64)
     counts = sums / np.repeat(np.asarray(plan.weights[: len(plan.tables)], np.float64), plan.cells)
