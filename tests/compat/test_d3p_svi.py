@@ -12,6 +12,7 @@ from numpyro.infer import SVI, Trace_ELBO
 from numpyro.optim import SGD
 
 import discreet.compat.d3p as d3p
+from discreet import inference
 from discreet.accounting import Relation
 from discreet.compat.d3p.dputil import Calibration, NoiseScale
 from discreet.compat.d3p.minibatch import poisson_batchify_data, split_batchify_data, subsample_batchify_data
@@ -74,6 +75,35 @@ def test_a_compiled_update_of_one_state_has_other_noise_for_another_batch():
     assert np.ptp(moved) > 1000
     with pytest.raises(TypeError, match="all rows have one key"):
         jax.vmap(lambda xs: dpsvi.update(start._replace(rng_key=KEY), xs))(np.ones((2, 20), np.float32))
+
+
+@pytest.mark.parametrize("poisson", [False, True])
+def test_a_batchifier_state_for_all_epochs_repeats_no_batch_in_a_compiled_loop(poisson, monkeypatch):
+    xs = (np.arange(1, 201, dtype=np.float32),)
+    init, get_batch = poisson_batchify_data(xs, 0.1, 60) if poisson else subsample_batchify_data(xs, 20)
+    _, state = init(KEY)
+    whole = (lambda i, state: get_batch(i, state)) if poisson else (lambda i, state: (get_batch(i, state), True))
+    dpsvi = make()
+    start = dpsvi.init(KEY, *whole(0, state)[0])
+
+    def shown(fit, state, xs, mask):
+        return state._replace(step=state.step + 1), (xs.sum(), jnp.all((xs > 0) == mask))
+
+    monkeypatch.setattr(inference, "update_in_loop", shown)
+
+    @jax.jit
+    def epoch(svi_state, state):
+        def step(svi_state, i):
+            batch, mask = whole(i, state)
+            return dpsvi.update(svi_state, *batch, mask=mask)
+
+        return jax.lax.scan(step, svi_state, jnp.arange(4))
+
+    after, (first, together) = epoch(start, state)
+    _, (second, _) = epoch(after, state)
+    assert together.all(), "the mask is that of the batch"
+    # Sums of 20 of 200 numbers: two are equal in about one of 2,000 pairs, and the seed is fixed.
+    assert len({*map(float, first), *map(float, second)}) == 8
 
 
 def test_the_threshold_for_scaled_contributions_is_divided_by_the_number_of_records():

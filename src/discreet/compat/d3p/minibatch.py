@@ -3,7 +3,8 @@
 Each batchifier returns `init` and `get_batch`, which work in Python loops, `jit` and `fori_loop`. d3p's `DPSVI.update` gets
 arrays without their sampling scheme, but epsilon depends on it. So each `get_batch` registers the arrays that it returns,
 concrete ones and the tracers of a program being compiled, and `source_of` finds the batchifier behind them. The table and
-sampling scheme of a batchifier are its `Source`, which outlives it.
+sampling scheme of a batchifier are its `Source`, which outlives it. In a compiled loop nobody can see whether a batch is used
+twice, so there `update` draws another one for each step (`drawn_for`).
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ class GetBatch:
     """`get_batch(i, batchifier_state)` of a batchifier."""
 
     source: Source
-    _get: Callable[[Any, Any], Any] = dataclasses.field(repr=False)
+    _get: Callable[..., Any] = dataclasses.field(repr=False)
 
     def __post_init__(self) -> None:
         _live.add(self)
@@ -152,10 +153,10 @@ class GetBatch:
 
     def __call__(self, i: Any, batchifier_state: Any) -> Any:
         """Return batch number i (may be traced) of a state from `init`; use each pair once, since it repeats the batch."""
-        batch, origin = self._get(i, batchifier_state), Origin(self.source, i, batchifier_state)
-        for array in jax.tree.leaves(batch):
+        batch, origin = self._get(i, batchifier_state), Origin(self.source, i, batchifier_state, self._get)
+        for place, array in enumerate(jax.tree.leaves(batch)):
             forget = functools.partial(_handed_out.pop, id(array))
-            _handed_out[id(array)] = weakref.ref(array, forget), origin
+            _handed_out[id(array)] = weakref.ref(array, forget), origin, place
         return batch
 
 
@@ -169,6 +170,7 @@ class Origin:
     source: Source
     i: Any
     state: Any
+    get: Callable[..., Any] = dataclasses.field(repr=False)
 
     def number(self) -> tuple[int, bytes] | None:
         """The identity of the batch within its source; None in a program being compiled."""
@@ -180,15 +182,29 @@ class Origin:
             return int(self.i), np.asarray(words).tobytes()
 
 
-_handed_out: dict[int, tuple[weakref.ref[Any], Origin]] = {}
-"""The live arrays returned by batchifiers, by identity: concrete ones, and the tracers of a program being compiled. An
-entry is removed with its array, so that an identity is never another array's."""
+_handed_out: dict[int, tuple[weakref.ref[Any], Origin, int]] = {}
+"""The live arrays returned by batchifiers, by identity, with their place in the batch: concrete ones, and the tracers of a
+program being compiled. An entry is removed with its array, so that an identity is never another array's."""
 
 
 def origin_of(arrays: Sequence[Any]) -> Origin | None:
     """The call of `get_batch` that returned all of these arrays; None unless it is one call."""
     origins = {entry[1] if (entry := _handed_out.get(id(array))) else None for array in arrays}
     return origins.pop() if len(origins) == 1 else None
+
+
+def drawn_for(step: Any, arrays: Sequence[Any]) -> list[Any]:
+    """Draw a batch anew for one step, in a program being compiled: the same arrays of it, by the same law.
+
+    A batchifier's state that is used for several epochs repeats its batches, and within a program nobody can see that. The new
+    draw follows from the step's number, too. Arrays that are not of one call of `get_batch` are returned unchanged, as are the
+    pieces of a shuffled table, whose passes may repeat.
+    """
+    origin = origin_of(arrays)
+    if origin is None or origin.source.law.disjoint:
+        return list(arrays)
+    again = jax.tree.leaves(origin.get(origin.i, origin.state, step))
+    return [again[_handed_out[id(array)][2]] for array in arrays]
 
 
 def source_of(arrays: Sequence[Any]) -> Source | None:
@@ -335,8 +351,8 @@ def _batchifier(source: Source, batches: int, handed_out: Callable[[Any, Array],
         source.take(rng_key)
         return batches, rng_key
 
-    def get_batch(i: Any, state: Any) -> Any:
-        return handed_out(*_fetch(sampling, arrays, tables, source.take(state), i))
+    def get_batch(i: Any, state: Any, step: Any = None) -> Any:
+        return handed_out(*_fetch(sampling, arrays, tables, source.take(state), i, step))
 
     return init, GetBatch(source, get_batch)
 
@@ -372,10 +388,12 @@ def _batch_size(batch_size: int | None, q: float | None, count: int) -> int:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _fetch(
-    sampling: Sampling, arrays: tuple[Array, ...], tables: Any, key: Array, i: Any
+    sampling: Sampling, arrays: tuple[Array, ...], tables: Any, key: Array, i: Any, step: Any
 ) -> tuple[tuple[Array, ...], Array]:
     # Programs written for d3p pass one key to the batchifier and to DPSVI.init: derive different keys from it.
     key = jax.random.fold_in(random.subkey(key, random.Purpose.SAMPLING), i)
+    if step is not None:
+        key = jax.random.fold_in(key, step)
     batch: Batch = sampling.draw(key, tables, num_records=arrays[0].shape[0])
 
     def rows(array: Array) -> Array:

@@ -33,7 +33,15 @@ from discreet._jax import tracing
 from discreet._validate import positive
 from discreet.compat.d3p import random as d3p_random
 from discreet.compat.d3p.dputil import Calibration, D3PAccountingWarning, NoiseScale, whole_steps
-from discreet.compat.d3p.minibatch import BatchLaw, GetBatch, Source, live_sources, origin_of, source_of
+from discreet.compat.d3p.minibatch import (
+    BatchLaw,
+    GetBatch,
+    Source,
+    drawn_for,
+    live_sources,
+    origin_of,
+    source_of,
+)
 from discreet.compat.d3p.modelling import is_array
 from discreet.inference import DPSVIState, Records, claim, take_apart
 from discreet.plan import PrivacyPlan
@@ -433,8 +441,11 @@ class DPSVI(SVI):
         if drawn not in self._used.get(binding, ()):
             self._check_untested(drawn)
         batch = self._check_fresh(svi_state, records.leaves, binding.law)
+        update = binding.fit.update
+        if tracing():
+            args, mask = self._drawn_anew(svi_state, records, mask)
+            update = functools.partial(inference.update_in_loop, binding.fit)
         mask = jnp.broadcast_to(jnp.asarray(mask, bool), records.size)
-        update = functools.partial(inference.update_in_loop, binding.fit) if tracing() else binding.fit.update
         after = update(svi_state, *args, mask=mask)
         # From here on the update counts: a refusal above releases nothing.
         self._used.setdefault(binding, set()).add(drawn)
@@ -635,6 +646,13 @@ class DPSVI(SVI):
         if self._drawn.get(batch, step) != step:
             raise ValueError(f"Batch number {number[0]} of this batchifier state was in an update before. {remedy}")
         return batch
+
+    def _drawn_anew(self, state: DPSVIState, records: Records, mask: Any) -> tuple[tuple[Any, ...], Any]:
+        """The arguments and the mask of a compiled update, drawn for its step; see `drawn_for`."""
+        leaves = [*records.leaves, *([mask] if is_array(mask) else [])]
+        leaves = drawn_for(state.step, leaves)
+        args, _ = records.rebuild(leaves[: len(records.leaves)])
+        return args, leaves[-1] if is_array(mask) else mask
 
     def _check_test_data(self, args: tuple[Any, ...]) -> None:
         """Accept records of a table that this fit does not use in `evaluate`, with a warning; refuse any others."""
