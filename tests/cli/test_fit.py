@@ -242,6 +242,29 @@ def test_the_default_clipping_norm_adapts_whatever_the_rows_of_a_person(survey, 
     assert plan.clipping_norm == dp.AdaptiveClipping()
 
 
+@pytest.mark.parametrize("model", ["logistic", "linear"])
+def test_rows_without_a_target_are_records_that_contribute_nothing(survey, no_fit, model) -> None:
+    """Their number is published nowhere; the plan's is that of the table, of which it is public. Moments take every row."""
+    survey.write_text("age,smoker\n20,no\n40,\n60,yes\n30,no\n")
+    cells = '[columns.age]\nkind = "real"\nbounds = [0, 100]\n[columns.smoker]\nkind = "binary"\ncategories = ["no", "yes"]\n'
+    schema = survey.with_suffix(".toml")
+    if model == "linear":
+        survey.write_text("smoker,age\n0,20\n1,\n1,60\n0,30\n")
+        cells = '[columns.smoker]\nkind = "binary"\n[columns.age]\nkind = "real"\nbounds = [0, 100]\n'
+    schema.write_text(f'target = "{"age" if model == "linear" else "smoker"}"\n{cells}missing = "drop"\n')
+    words = {"schema": str(schema), "bounds": None, "target": None, "model": model}
+    outcome = RUN.invoke(app, arguments(survey, "--yes", **words))
+    assert outcome.exit_code == 0, outcome.stderr
+    ((_, plan, records, _),) = no_fit
+    assert plan.num_records == records.num_records == 4
+    assert np.isnan(records.y).tolist() == [False, True, False, False]
+    text = " ".join((survey.parent / "out" / "statement.txt").read_text().split())
+    assert "contributed nothing. They count as records, and their number was not published." in text
+    if model == "linear":
+        wrong = RUN.invoke(app, arguments(survey, "--by", "moments", "--overwrite", **words))
+        assert "--by moments takes every row" in " ".join(wrong.stderr.split())
+
+
 @pytest.mark.parametrize("option", ["--choices=3", "--by=marginals"])
 def test_counts_take_one_row_a_person(survey, option) -> None:
     columns = '[columns.age]\nkind = "real"\nbounds = [0, 100]\n[columns.smoker]\ncategories = ["no", "yes"]\nkind = "binary"\n'

@@ -105,6 +105,18 @@ def test_the_record_plate_follows_the_table(model) -> None:
         assert np.isfinite(trace["y"]["value"]).all()
 
 
+@pytest.mark.parametrize("name", [*BY_HAND, "multinomial"])
+def test_a_dropped_row_has_no_density(name) -> None:
+    """It is NaN throughout, and its class 0 as an integer: with a finite density it would count."""
+    model = multinomial_regression(3) if name == "multinomial" else BY_HAND[name][0]
+    x, y = np.full((1, 3), np.nan, np.float32), np.full(1, np.nan, np.float32)
+    shape = (3,) if name == "multinomial" else ()
+    values = {"intercept": jnp.zeros(shape), "weights": jnp.zeros((3, *shape)), "sigma": 0.4, "concentration": 3.0}
+    density = jax.jit(lambda values, *args: log_density(model, args, {}, values)[0])
+    assert not jnp.isfinite(density(values, x, y))
+    assert jnp.isfinite(density(values, np.zeros_like(x), np.zeros_like(y)))
+
+
 def test_classes_sum_to_zero_and_their_number_is_public() -> None:
     seeded = numpyro.handlers.seed(multinomial_regression(3), jax.random.key(0))
     trace = numpyro.handlers.trace(seeded).get_trace(np.zeros((5, 4), np.float32))

@@ -1,10 +1,12 @@
+import dataclasses
+
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pyarrow
 import pytest
 
-from discreet.tables import Column, DataError, Kind, Missing, Schema, encode
+from discreet.tables import Column, DataError, Kind, Missing, Schema, convert, encode
 
 
 def schema_of(*columns: Column, target: str | None = None) -> Schema:
@@ -43,6 +45,39 @@ def test_targets() -> None:
     np.testing.assert_array_equal(encode(table, schema_of(AGE, VISITS, target="visits")).y, [3, 4])
     np.testing.assert_array_equal(encode(table, schema_of(AGE, FLAG, target="flag")).y, [0, 1])
     np.testing.assert_array_equal(encode(table, schema_of(AGE, REGION, target="region")).y, [1, 0])
+
+
+def test_a_dropped_row_is_a_record_that_contributes_nothing(tmp_path) -> None:
+    """Records are NaN throughout, of which gradients are zero; their number is the table's, whatever the cells."""
+    wage = Column(name="wage", kind=Kind.REAL, bounds=(0, 10), missing=Missing.DROP)
+    described = schema_of(AGE, REGION, wage, target="wage")
+    table = pyarrow.table({"age": [20.0, 60.0, 40.0], "region": ["north"] * 3, "wage": [5.0, None, 10.0]})
+    for raw in (False, True):
+        records = encode(table, described, raw=raw)
+        assert np.isnan(records.x[1]).all()
+        assert np.isnan(records.y).tolist() == [False, True, False]
+        assert np.isfinite(records.x[[0, 2]]).all()
+    out = encode(table.set_column(2, "wage", [[5.0, 99.0, 10.0]]), described, out_of_bounds="missing")
+    np.testing.assert_array_equal(out.y, [0, np.nan, 1])
+    stored = convert(table, described, tmp_path / "records")
+    np.testing.assert_array_equal(stored.x, encode(table, described).x)
+    refusing = dataclasses.replace(described, columns=(AGE, REGION, dataclasses.replace(wage, missing="refuse")))
+    with pytest.raises(DataError, match='missing = "drop"'):
+        encode(table, refusing)
+    with pytest.raises(DataError, match="'wage': 'dorp' is not a valid Missing"):
+        dataclasses.replace(wage, missing="dorp")
+
+
+def test_a_dropped_row_of_several_is_no_row_of_its_person(tmp_path) -> None:
+    wage = Column(name="wage", kind=Kind.REAL, bounds=(0, 10), missing=Missing.DROP)
+    described = Schema(columns=(AGE, wage), target="wage", person="id", max_rows=2)
+    cells = {"age": [20.0, 60.0, 40.0], "wage": [5.0, None, None], "id": ["a", "a", "b"]}
+    records = encode(pyarrow.table(cells), described)
+    assert records.mask.tolist() == [[True, False], [False, False]]
+    np.testing.assert_array_equal(records.x[..., 0], [[-1, 0], [0, 0]])
+    stored = convert(pyarrow.table(cells), described, tmp_path / "records")
+    for one, other in zip(stored.arrays, records.arrays, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_columns_of_other_types_are_read_as_their_kind() -> None:

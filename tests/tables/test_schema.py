@@ -123,7 +123,7 @@ def test_a_target_must_be_described_and_explained() -> None:
         ({"kind": "categorical"}, "0 categories"),
         ({"kind": "categorical", "categories": "ab"}, "must be a list"),
         ({"kind": "categorical", "categories": ["a", "b"], "bounds": [0, 1]}, "has bounds"),
-        ({"kind": "binary", "missing": "drop"}, "choose one of refuse, indicator"),
+        ({"kind": "binary", "missing": "zero"}, "choose one of refuse, indicator, drop"),
         ({"kind": "real", "bound": [0, 1]}, "unknown keys bound"),
         (7, "not a table"),
     ],

@@ -21,6 +21,7 @@ from discreet.cli._tables import Table, how_converted
 from discreet.cli._terminal import (
     folder_for_results,
     refusing,
+    say_error,
     say_files,
     say_json,
     say_lines,
@@ -88,6 +89,10 @@ def describe(
         relation=options.relation_of(relation),
         slices=slices,
     )
+    if described.max_rows > 1:
+        say_error(
+            f"Of each person one row is counted, chosen in secret; the schema's max_rows is {described.max_rows}."
+        )
     found: list[dp.marginals.Description] = []
 
     def write(released: "dp.marginals.Marginals") -> list[Path]:
@@ -99,7 +104,7 @@ def describe(
             return files
 
     complete = functools.partial(
-        complete_statement, schema=described, out_of_bounds=out_of_bounds, counted=True, own=None
+        complete_statement, schema=plan.schema, out_of_bounds=out_of_bounds, counted=True, own=None
     )
     statement, files = count_and_write(
         out, table, plan, complete=complete, then=write, ledger=ledger, out_of_bounds=out_of_bounds, seed=seed
@@ -157,6 +162,8 @@ def score(
     Writes statement.json, statement.txt and scores.json. A fit of a model of your own is scored in Python
     (`discreet.scores.private_metrics`).
     """
+    import numpy as np
+
     check_folder(out, overwrite=overwrite)
     probability("--level", level, hint="0.95 is a common choice.")
     model, text, draws = _fit_of(fitted)
@@ -173,12 +180,13 @@ def score(
     if draws["weights"].shape[1:] != (x.shape[-1], *draws["intercept"].shape[1:]):
         raise ValueError(f"the posterior in {fitted} is not that of the schema in its summary.json: fit again")
     if records.mask is not None:
-        import numpy as np
-
         how |= {"groups": np.nonzero(records.mask)[0], "max_rows": schema.max_rows}
         x, y = x[records.mask], y[records.mask]
-    elif schema.person is not None:
-        how |= {"groups": range(len(x))}
+    else:
+        used = ~np.isnan(y)  # Dropped rows are NaN
+        x, y = x[used], y[used]
+        if schema.person is not None:
+            how |= {"groups": range(len(x))}
     if target.kind.has_bounds:
         low, high = target.limits
         y = y * records.target_scale + records.target_centre
@@ -202,7 +210,7 @@ def score(
         done = "The release was made"
         spent(f"no statement was written, so {PLAN_IS_SPENT}", done)
         of_person = found.statement.for_person(schema.person, schema.max_rows)
-        statement = complete_statement(of_person, schema, out_of_bounds, counted=True, own=None)
+        statement = complete_statement(of_person, schema, out_of_bounds, counted=True, own=None, drops=True)
         content = {**found.to_dict(), "statement": statement.to_dict()}
         if not as_json:
             say_text(str(found))  # Before files are written, since it is paid for

@@ -281,6 +281,7 @@ def _fit_records(
             out_of_bounds=table.odd_cells,
             counted=asked.num_records is None,
             own=table.own,
+            drops=table.whole is None,
         ),
         learning_rate=chosen.defaults(table.schema).learning_rate
         if asked.learning_rate is None
@@ -527,7 +528,9 @@ def _moments_plan(asked: Asked, table: Table, num_records: int) -> "dp.moments.M
         raise ValueError(
             f"--by moments takes one row a person, and the schema's max_rows is {table.schema.max_rows}: --by svi"
         )
-    if table.schema.max_rows > 1 or (not wanted and num_records * features > MOST_CELLS):
+    if table.schema.drops and wanted:
+        raise ValueError('--by moments takes every row, and the schema drops some (missing = "drop"): --by svi')
+    if table.schema.max_rows > 1 or table.schema.drops or (not wanted and num_records * features > MOST_CELLS):
         return None
     assert asked.epsilon is not None
     return dp.moments.MomentsPlan.calibrate(
@@ -727,9 +730,15 @@ def warn_of_no_privacy(schema: "dp.tables.Schema", seed: int | None, ledger: Pat
 
 
 def complete_statement(
-    statement: "dp.Statement", schema: "dp.tables.Schema", out_of_bounds: str, *, counted: bool, own: "Prepared | None"
+    statement: "dp.Statement",
+    schema: "dp.tables.Schema",
+    out_of_bounds: str,
+    *,
+    counted: bool,
+    own: "Prepared | None",
+    drops: bool = False,
 ) -> "dp.Statement":
-    """The statement of the fit with what the command line knows besides."""
+    """The statement of the fit with what the command line knows besides; `drops` if it leaves out rows that the schema drops."""
     lines = zip(schema.columns, schema.describe(), strict=True)
     public = [line for column, line in lines if column.name not in schema.inferred]
     if public:
@@ -741,6 +750,11 @@ def complete_statement(
         notes.append(
             f"Each person is one record: of the rows with the same '{schema.person}' {kept} used, by a secret order that "
             "depends on nobody else's rows. An identifier that is written in two ways is two persons."
+        )
+    if drops and schema.drops:
+        notes.append(
+            f"Rows with a missing cell in {', '.join(schema.drops)} contributed nothing. They count as {statement.noun}s, and "
+            "their number was not published."
         )
     if not counted:
         notes.append(f"The number of {statement.noun}s is a public figure that the user gave, not the file's count.")

@@ -62,6 +62,8 @@ class OwnModel:
                 f"{self.path} takes one row of a person, and the schema's person may have {schema.max_rows}: write person = "
                 f'"{schema.person}" in it, or give a model of x, y and mask'
             )
+        if schema.drops and (self.function is None or hasattr(self.module, "preprocess")):
+            raise ValueError(f'{self.path} takes every row, and the schema drops some: remove missing = "drop" from it')
         if self.function is None:
             described, function, guide = text_model(self.path, schema, self.components)
             return Prepared(self, described, function, guide, raw=True)

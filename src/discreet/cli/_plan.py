@@ -186,7 +186,7 @@ def plan(
     }
     function, about = _what(model, components, target, bounds, schema)
     in_steps = any(x is not None for x in lists.values())
-    if model == LINEAR and about is not None and not in_steps and about.max_rows == 1:
+    if model == LINEAR and about is not None and not in_steps and about.max_rows == 1 and not about.drops:
         if out is not None or plot is not None:
             raise ValueError(
                 "a linear model is fitted to noisy moments, which have no settings: there is no plan to write. Leave out --out "

@@ -44,7 +44,7 @@ from discreet.accounting import Relation, upper
 from discreet.ledger import Ledger
 from discreet.marginals._release import Marginals, MarginalsPlan, private_marginals
 from discreet.report import Statement
-from discreet.tables import EPOCH, Column, Kind, Missing, Schema
+from discreet.tables import EPOCH, Column, Kind, Schema
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -293,10 +293,11 @@ def describe(
 
     Law of the intervals: each by itself holds the figure of the table that was counted with probability `level` or more, over the
     noise; none is about a population. With out_of_bounds="clip" this table has clipped values, and with a person column
-    one row of each person. Shares, counts and the number of records: the interval of a Gaussian, and Fieller's of a ratio. Means,
-    standard deviations (dividing by the number of values) and quantiles (the least value that a share of at
-    least q does not exceed): the values may lie anywhere in their slices, so that more slices make these intervals narrower
-    until noise outweighs them. A mean has no interval narrower than a slice, unless each value is a slice.
+    one row of each person, whatever the schema's `max_rows`. Shares, counts and the number of records: the interval of a
+    Gaussian, and Fieller's of a ratio. Means, standard deviations (dividing by the number of values) and quantiles (the least
+    value that a share of at least q does not exceed): the values may lie anywhere in their slices, so that more slices make
+    these intervals narrower until noise outweighs them. A mean has no interval narrower than a slice, unless each value is a
+    slice.
 
     Args:
         table: Columns by name, or a path to a file, which may be larger than memory: as for `private_marginals`.
@@ -366,6 +367,8 @@ def description_plan(
     slices: int = SLICES,
 ) -> MarginalsPlan:
     """Plan the release that `describe` makes: all columns, and these pairs. Arguments and errors as there."""
+    # A figure of persons needs one row of each, whatever number a fit would use.
+    schema = dataclasses.replace(schema, max_rows=1)
     names = [column.name for column in schema.columns]
     chosen: Sequence[Any] = [pairs] if isinstance(pairs, str) else pairs
     if pairs == "all":
@@ -464,7 +467,7 @@ class _Column:
     def present(self) -> Float[np.ndarray, " level"]:
         """One for each level but that of missing cells."""
         there = np.ones(len(self.counts))
-        there[-1] -= self.column.missing is Missing.INDICATOR
+        there[-1] -= self.column.may_be_missing
         return there
 
     @functools.cached_property
@@ -644,7 +647,7 @@ def shown(column: Column, value: float) -> str:
 
 
 def _column_text(name: str, found: ColumnFigures) -> str:
-    column, missing = found.column, found.column.missing is Missing.INDICATOR
+    column, missing = found.column, found.column.may_be_missing
     heading = f"{name} ({column.kind}, {column.rule()})" if column.kind.has_bounds else f"{name} ({column.kind})"
     levels = list(zip(found.labels, zip(*found.counts, strict=True), zip(*found.shares, strict=True), strict=True))
     rows = []

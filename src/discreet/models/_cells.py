@@ -25,7 +25,6 @@ from discreet.tables import (
     Column,
     DataError,
     Kind,
-    Missing,
     OutOfBounds,
     Report,
     Schema,
@@ -105,7 +104,7 @@ class Levels:
     def sizes(self) -> tuple[int, ...]:
         """Number of levels of each column, with the one for missing cells."""
         return tuple(
-            (len(column.categories) or len(self.edges(column)) - 1) + (column.missing is Missing.INDICATOR)
+            (len(column.categories) or len(self.edges(column)) - 1) + (column.may_be_missing)
             for column in self.schema.columns
         )
 
@@ -133,7 +132,7 @@ class Levels:
         >>> [levels.labels(column) for column in levels.schema.columns]
         [['0 to 2.25', '2.25 to 4.5', '4.5 to 6.75', '6.75 to 9'], ['no', 'yes']]
         """
-        missing = ["missing"] if column.missing is Missing.INDICATOR else []
+        missing = ["missing"] if column.may_be_missing else []
         if column.bounds is None:
             return [*column.categories, *missing]
         edges = self.edges(column)
@@ -185,7 +184,7 @@ class Levels:
                 found[place] = np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, len(edges) - 2)
             else:
                 found[place] = _slice_of(column, numbers, self._edges[place])
-            if column.missing is Missing.INDICATOR:
+            if column.may_be_missing:
                 found[place][missing] = size - 1
         return found
 
@@ -265,7 +264,7 @@ class Levels:
 
         columns: dict[str, Any] = {}
         for column, size, found in zip(self.schema.columns, self.sizes, np.transpose(levels), strict=True):
-            missing = found == size - 1 if column.missing is Missing.INDICATOR else None
+            missing = found == size - 1 if column.may_be_missing else None
             numbers = found if column.bounds is None else self._within(column, found, rng)
             columns[column.name] = cells_of(column, numbers, missing)
         return pyarrow.table(columns)
@@ -433,7 +432,7 @@ class Scores:
     def __post_init__(self) -> None:
         refuse_several_rows(self.schema)
         for column in self.schema.columns:
-            if column.bounds is None or column.missing is Missing.INDICATOR:
+            if column.bounds is None or column.may_be_missing:
                 what = "categories" if column.bounds is None else "missing cells"
                 raise DataError(
                     f"column '{column.name}' ({column.kind}) has {what}: this model is for numbers only. Drop the column, or "

@@ -49,7 +49,7 @@ from discreet.plan import PrivacyPlan
 from discreet.plots import coordinate_labels, foremost
 from discreet.report import NOT_USABLE, Statement, fact_name, sentence, steps_words, use_words, value_words
 from discreet.storage import write_file
-from discreet.tables import Column, Missing, Schema
+from discreet.tables import Column, Schema
 
 _MADE_ON = re.compile(r"Made on (\d{4}-\d\d-\d\d)\b")
 _RECEIPT = re.compile(r"Debited as entry (\d+) of the ledger .* \(hash ([0-9a-f]{16})\)", re.DOTALL)
@@ -274,7 +274,7 @@ def marginals_of(twins: Sequence[Any], schema: Schema) -> Marginals:
 def _marginal(column: Column, labels: list[str], shares: np.ndarray) -> Marginal:
     mean, least, most = shares.mean(axis=0), shares.min(axis=0), shares.max(axis=0)
     bars = [Bar(*bar) for bar in zip(labels, mean.tolist(), least.tolist(), most.tolist(), strict=True)]
-    if column.bounds and column.missing is Missing.INDICATOR:
+    if column.bounds and column.may_be_missing:
         bars[-1] = dataclasses.replace(bars[-1], apart=True)
     return Marginal(column.name, column.rule() if column.bounds else str(column.kind), few(bars))
 

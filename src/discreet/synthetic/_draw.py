@@ -28,7 +28,7 @@ from discreet.marginals import MarginalsResult, load_marginals_result
 from discreet.models import MixtureOfProducts
 from discreet.report import Statement
 from discreet.storage import read_archive, replacing, write_archive
-from discreet.tables import PARTS_OF_SCHEMA, Missing, Schema
+from discreet.tables import PARTS_OF_SCHEMA, Schema
 
 if TYPE_CHECKING:
     import pyarrow
@@ -273,7 +273,7 @@ def _is_plain(text: str) -> bool:
 
 def _missing_text(schema: Schema) -> str | None:
     """The text of a missing cell; None: an empty cell, because that reads as missing or no cell is missing."""
-    if all(column.missing is Missing.REFUSE for column in schema.columns):
+    if not any(column.may_be_missing for column in schema.columns):
         return None
     if not schema.missing_values:
         raise ValueError(
@@ -291,7 +291,7 @@ def _for_csv(table: pyarrow.Table, schema: Schema, missing: str | None) -> pyarr
     if missing is None:
         return table
     for place, column in enumerate(schema.columns):
-        if column.missing is Missing.INDICATOR:
+        if column.may_be_missing:
             texts = table.column(place).cast("string").fill_null(missing)
             table = table.set_column(place, column.name, texts)
     return table

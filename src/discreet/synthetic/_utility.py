@@ -25,7 +25,7 @@ from discreet._validate import finite_or_none, require
 from discreet.models import Levels
 from discreet.plots import Shares, plot_shares
 from discreet.predict import classification_metrics
-from discreet.tables import Column, DataError, Kind, Missing, Schema
+from discreet.tables import Column, DataError, Kind, Schema
 
 if TYPE_CHECKING:
     import pyarrow
@@ -638,7 +638,7 @@ def _shares(levels: Levels, evaluation: Encoded, twins: list[Encoded]) -> dict[s
     shares = {}
     for column in levels.schema.columns:
         place, names = levels.places[column.name], levels.labels(column)
-        sliced, missing = column.kind.has_bounds, column.missing is Missing.INDICATOR
+        sliced, missing = column.kind.has_bounds, column.may_be_missing
         labels = [*levels.starts(column), *(["missing"] if missing else [])] if sliced else names
         axis = f"lower edge{f' ({column.unit})' if column.unit else ''}" if sliced else ""
         shares[column.name] = Shares(labels, real[place], twin[place], axis, sliced, missing, names)

@@ -73,7 +73,8 @@ def _present(column: Column, report: Report) -> None:
         report.faults.add(
             f"column '{column.name}' has missing cells"
             f"{', or cells that count as missing' if report.rule is OutOfBounds.MISSING else ''}: fill them in by a rule that "
-            'does not look at other people\'s rows, or (except for the target) set missing = "indicator" for it in a schema file'
+            'does not look at other people\'s rows, or set missing = "indicator" for it in a schema file, or (as for a target) '
+            'missing = "drop", with which such rows contribute nothing'
         )
 
 

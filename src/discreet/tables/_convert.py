@@ -33,7 +33,7 @@ from tqdm.auto import tqdm
 
 from discreet._validate import integer
 from discreet.tables._cells import OutOfBounds, Report, rows_of_persons
-from discreet.tables._encode import Layout, Records, as_table
+from discreet.tables._encode import Layout, Records, as_table, is_dropped
 from discreet.tables._read import files_of, over_pieces, persons_of
 from discreet.tables._schema import DataError, Schema
 from discreet.tables._schema_text import schema_from_dict, schema_to_toml
@@ -272,11 +272,15 @@ def _place(folder: Path, pieces: Iterator[np.ndarray], width: int, rows: np.ndar
     numbers, places = rows.ravel()[used][order], np.flatnonzero(used)[order]
     x = np.memmap(folder / "x", np.float32, "r+", shape=(rows.size, width))
     y = np.memmap(folder / "y", np.float32, "r+", shape=rows.size) if (folder / "y").exists() else None
-    row = 0
+    row, mask = 0, used.copy()
     for matrix in pieces:
         here = slice(*np.searchsorted(numbers, (row, row + len(matrix))))
         if not report.faults:
             found = matrix[numbers[here] - row]
+            if rows.shape[1] > 1:
+                dropped = is_dropped(found)
+                found[dropped] = 0
+                mask[places[here]] = ~dropped
             x[places[here]] = found[:, :width]
             if y is not None:
                 y[places[here]] = found[:, width]
@@ -285,7 +289,7 @@ def _place(folder: Path, pieces: Iterator[np.ndarray], width: int, rows: np.ndar
     if y is not None:
         y.flush()
     if rows.shape[1] > 1:
-        used.tofile(folder / "mask")
+        mask.tofile(folder / "mask")
     return len(rows)
 
 

@@ -241,7 +241,7 @@ class Records:
     Where a person may have several rows, x, y and mask have an axis more, of the schema's `max_rows`, after the leading one.
 
     Attributes:
-        x: float32, records by features, each entry in [-1, 1] unless the columns were left raw.
+        x: float32, records by features, each entry in [-1, 1] unless the columns were left raw; NaN for a dropped row.
         y: float32, one entry a record, or None without a target. Binary: 0 or 1. Real and date: scaled to [-1, 1] by the
             public bounds. Count: the count itself. Categorical and ordered: the position among the categories.
         feature_names: Names of the columns of `x`, for example "age" or "region=north".
@@ -284,7 +284,8 @@ class Layout:
         target = self.schema.target_column
         if target is not None and target.missing is Missing.INDICATOR:
             raise DataError(
-                f"column '{target.name}' is the target: its missing cells cannot be encoded, set missing = \"refuse\""
+                f"column '{target.name}' is the target: its missing cells cannot be encoded, set missing = \"drop\", with which "
+                "such rows contribute nothing"
             )
 
     @functools.cached_property
@@ -311,16 +312,27 @@ class Layout:
         return len(self.feature_names) + (self.schema.target is not None)
 
     def fill(self, table: pyarrow.Table, matrix: np.ndarray, report: Report) -> None:
-        """Encode a table into a float32 matrix of rows by `width`, the target last. Reported cells become zeros."""
-        first = 0
+        """Encode a table into a float32 matrix of rows by `width`, the target last. Reported cells become zeros.
+
+        A row that the schema drops becomes NaN throughout. Records that are not finite contribute exactly zero, and the number
+        of records stays that of the table: without such rows it would follow the cells, and neighbouring tables of one size
+        would have two.
+        """
+        first, dropped = 0, np.zeros(table.num_rows, bool)
         for column in self.schema.features:
             width = len(self.names(column))
-            _fill(column, table.column(column.name), matrix[:, first : first + width], report, self.raw)
+            missing = _fill(column, table.column(column.name), matrix[:, first : first + width], report, self.raw)
+            if column.missing is Missing.DROP:
+                dropped |= missing
             first += width
         target = self.schema.target_column
         if target is not None:
             centre, scale = self.target_scaling
-            matrix[:, first] = (coded(target, table.column(target.name), report)[0] - centre) / scale
+            numbers, missing = coded(target, table.column(target.name), report)
+            matrix[:, first] = (numbers - centre) / scale
+            if target.missing is Missing.DROP:
+                dropped |= missing
+        matrix[dropped] = np.nan
 
     def records(self, matrix: np.ndarray, mask: np.ndarray | None = None) -> Records:
         """The records that a filled matrix holds, without a copy."""
@@ -399,7 +411,9 @@ def encode(
 
     Real, count and date columns are mapped from their bounds to [-1, 1]; a binary column becomes 0 or 1; an ordered column's
     categories lie evenly from -1 to 1; a categorical column becomes one 0/1 column a category. With `missing = "indicator"` a
-    missing cell becomes zeros, and one more 0/1 column says which cells were missing.
+    missing cell becomes zeros, and one more 0/1 column says which cells were missing. With `missing = "drop"` a row with a
+    missing cell becomes NaN throughout, so that it contributes nothing to a fit; of persons with several rows the mask leaves it
+    out.
 
     Args:
         table: A pyarrow table, as `read_table` gives it or with other types that its columns can be read as.
@@ -423,22 +437,32 @@ def encode(
     if schema.person is None:
         return layout.records(matrix)
     rows = rows_of_persons(table.column(schema.person), schema.max_rows, key=key)
-    return layout.records(*_gather(rows, matrix)) if schema.max_rows > 1 else layout.records(matrix[rows[:, 0]])
+    if schema.max_rows == 1:
+        return layout.records(matrix[rows[:, 0]])
+    return layout.records(*_gather(rows, matrix, bool(schema.drops)))
 
 
-def _gather(rows: np.ndarray, array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of each person, as `rows_of_persons` numbers them, with zeros where there is none; and which there are."""
+def is_dropped(matrix: np.ndarray) -> np.ndarray:
+    """Which rows of a matrix that `Layout.fill` filled are dropped."""
+    return np.isnan(matrix).all(axis=-1)
+
+
+def _gather(rows: np.ndarray, array: np.ndarray, drops: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of each person, as `rows_of_persons` numbers them, zeros where there is none or it is dropped; and their mask."""
     mask = rows >= 0
     gathered = array[np.where(mask, rows, 0)]
+    if drops:
+        mask &= ~is_dropped(gathered)
     gathered[~mask] = 0
     return gathered, mask
 
 
-def _fill(column: Column, values: pyarrow.ChunkedArray, block: np.ndarray, report: Report, raw: bool) -> None:
+def _fill(column: Column, values: pyarrow.ChunkedArray, block: np.ndarray, report: Report, raw: bool) -> np.ndarray:
+    """Encode the cells of a feature; returns which are missing."""
     numbers, missing = coded(column, values, report)
     if raw:
         block[:, 0] = np.where(missing, np.nan, numbers)
-        return
+        return missing
     if column.kind.has_bounds:
         low, high = column.limits
         scaled = 2 * numbers
@@ -452,6 +476,7 @@ def _fill(column: Column, values: pyarrow.ChunkedArray, block: np.ndarray, repor
     if column.missing is Missing.INDICATOR:
         block[missing, :-1] = 0
         block[:, -1] = missing
+    return missing
 
 
 @functools.cache

@@ -60,10 +60,16 @@ class Kind(enum.StrEnum):
 
 
 class Missing(enum.StrEnum):
-    """The rule for a missing cell: refuse the table, or encode zeros and a 0/1 indicator column of missing cells."""
+    """The rule for a missing cell.
+
+    REFUSE: the table is refused. INDICATOR: zeros, and a 0/1 column that says which cells are missing. DROP: the row contributes
+    nothing, and still counts as a record: how many there are is nobody's to know. Models and counts of whole tables have a level
+    for missing cells in place of both.
+    """
 
     REFUSE = "refuse"
     INDICATOR = "indicator"
+    DROP = "drop"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,6 +102,12 @@ class Column:
     step: float | None = None
 
     def __post_init__(self) -> None:
+        try:
+            # A text that is not made one would pass for neither rule.
+            object.__setattr__(self, "kind", Kind(self.kind))
+            object.__setattr__(self, "missing", Missing(self.missing))
+        except ValueError as error:
+            raise DataError(f"column '{self.name}': {error}") from None
         where = f"column '{self.name}' ({self.kind})"
         if self.step is not None:
             if self.kind is not Kind.REAL:
@@ -161,6 +173,11 @@ class Column:
             raise ValueError(f"column '{self.name}' ({self.kind}) has categories and no bounds")
         low, high = ((bound - EPOCH).days if isinstance(bound, datetime.date) else bound for bound in self.bounds)
         return float(low), float(high)
+
+    @property
+    def may_be_missing(self) -> bool:
+        """True if the table is not refused for a missing cell of this column."""
+        return self.missing is not Missing.REFUSE
 
     def rule(self) -> str:
         """Bounds or categories in words, for example "17 to 90 years" or "no | yes"."""
@@ -343,6 +360,11 @@ class Schema:
     def features(self) -> tuple[Column, ...]:
         """All columns but the target."""
         return tuple(column for column in self.columns if column.name != self.target)
+
+    @property
+    def drops(self) -> tuple[str, ...]:
+        """Names of the columns without which a row contributes nothing."""
+        return tuple(column.name for column in self.columns if column.missing is Missing.DROP)
 
     @property
     def target_column(self) -> Column | None:

@@ -236,7 +236,7 @@ TEMPLATE_HEAD = """\
 #   kind = "binary"                          with categories = ["no", "yes"]; the second is encoded as 1
 #   kind = "categorical"                     with categories = ["north", "south", "east"]
 #   kind = "ordered"                         with categories = ["low", "middle", "high"], the lowest first
-#   missing = "indicator"                    where cells may be missing; left out, they are refused
+#   missing = "indicator" | "drop"           where cells may be missing; "drop", as for a target: such rows contribute nothing
 # target = ""              # the column to explain
 # person = {column = "", max_rows = 1}     # the column that identifies persons, and the most rows of a person to use
 # missing_values = ["", "NA"]
