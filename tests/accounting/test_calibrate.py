@@ -1,10 +1,11 @@
 """Calibration: from the safe side, close to the target, quick, and refusing what cannot be done."""
 
 import math
+import re
 import time
 
 import pytest
-from dp_accounting import dp_event
+from dp_accounting import GaussianDpEvent, dp_event
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -71,11 +72,16 @@ def test_slack_costs_noise():
     assert check(poisson(0.01, 100), 1.0, 1e-6, ADD, slack=1e-7) > plain
 
 
-def test_slack_that_leaves_small_epsilons_only_still_ends_on_the_safe_side():
-    # (1 + e^0.5) slack is above delta, so no finite epsilon near 0.5 exists.
-    noise = calibrate_noise_multiplier(poisson(0.01, 10), epsilon=0.5, delta=1e-6, relation=ADD, slack=4.9e-7)
-    assert profile(poisson(0.01, 10)(noise), ADD, slack=4.9e-7).epsilon(1e-6) <= 0.5
-    assert profile(poisson(0.01, 10)(0.99 * noise), ADD, slack=4.9e-7).epsilon(1e-6) == math.inf
+@pytest.mark.parametrize(("epsilon", "slack"), [(0.5, 4.9e-7), (50.0, 1.7e-21)])
+def test_an_epsilon_between_the_largest_finite_one_and_infinity_is_refused(epsilon, slack):
+    """(1 + e^epsilon) slack is above delta. Less than was asked for is not returned without a word."""
+    goal = {"delta": 1e-6, "relation": ADD, "slack": slack}
+    with pytest.raises(ValueError, match="Ask for an epsilon of at most") as refusal:
+        calibrate_noise_multiplier(GaussianDpEvent, epsilon=epsilon, **goal)
+    remedy = float(re.findall(r"at most ([0-9.e-]+), or", str(refusal.value))[0])
+    noise = calibrate_noise_multiplier(GaussianDpEvent, epsilon=remedy, **goal)
+    assert 0.999 * remedy <= profile(GaussianDpEvent(noise), ADD, slack=slack).epsilon(1e-6) <= remedy
+    assert profile(GaussianDpEvent(0.95 * noise), ADD, slack=slack).epsilon(1e-6) == math.inf
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)

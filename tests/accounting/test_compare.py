@@ -229,6 +229,18 @@ def test_removed_and_added_needs_the_smaller_delta():
     assert theorems._twice(lambda delta: 400.0, 1e-5) == math.inf
 
 
+def test_composition_by_steps_is_charged_the_slack_of_each():
+    """Also where the slack of all steps together leaves no finite epsilon: a step's own epsilon is small."""
+    plan = Plan(dp_event.GaussianDpEvent(1.0), 1000, slack=1e-21)
+    rows, step = plan.rows(1e-5), 1e-24
+    assert rows[PLD].epsilon == math.inf
+    assert rows[BASIC].epsilon < math.inf
+    epsilon, delta = rows[BASIC].epsilon / 1000, 1e-8
+    assert (
+        norm.cdf(0.5 - epsilon) - math.exp(epsilon) * norm.cdf(-0.5 - epsilon) + (1 + math.exp(epsilon)) * step <= delta
+    )
+
+
 def test_the_samplers_slack_is_charged():
     assert theorems.with_slack(lambda delta: 1.0, 1e-5, 1e-6) == 1.0
     assert theorems.with_slack(lambda delta: 3.0, 1e-5, 1e-6) == math.inf
@@ -239,6 +251,7 @@ def test_the_samplers_slack_is_charged():
     loose = {row.name: row for row in comparison.rows}
     unattainable = loose.pop(MOMENTS_2017)
     assert all(row.epsilon == math.inf and row.note.startswith("no finite") for row in loose.values())
+    assert all("slack" in row.note for row in loose.values())
     # It leaves the slack out, and nothing else vouches for it.
     assert not unattainable.upper_bound
     assert "not an upper bound here: its proof" in str(comparison)

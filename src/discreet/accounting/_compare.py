@@ -352,8 +352,9 @@ def compare_accountants(plan: Planned, delta: float) -> AccountantComparison:
     Basic and advanced composition take each step as a Gaussian mechanism on a sample: (epsilon, delta / q) of the mechanism
     becomes (log(1 + q (e^epsilon - 1)), delta) of the step. That holds for Poisson samples and samples without replacement
     alike, with a sensitivity of C or, where one record is replaced, 2C. The mechanism's epsilon is the exact one (Balle, Wang
-    2018), so that both hold for any noise. Advanced composition takes the split of delta that serves it best. The distance
-    between sampler and event is charged to each.
+    2018), so that both hold for any noise. Advanced composition takes the split of delta that serves it best. Each row is
+    charged the slack, the distance between sampler and event: basic and advanced composition step by step, where it costs
+    e^epsilon of one step, and the others that of all steps together. So the first two may be finite where the others are not.
 
     The rows "as in UAI 2017" are what Jälkö, Dikmen and Honkela compute: one with the classical formula
     sqrt(2 ln(1.25 / delta)) / sigma, which is proved for an epsilon below 1 only; under REPLACE_ONE, another by the moments
@@ -390,11 +391,13 @@ def compare_accountants(plan: Planned, delta: float) -> AccountantComparison:
 
 def _accounts(steps: Steps, delta: float) -> tuple[Account, ...]:
     claimed = numerical(steps, delta)
+    slack = steps.count * steps.slack
+    why = f": slack of {slack:.2g} costs e^epsilon times itself of it" if slack > 0 else ""
 
     def row(name: str, epsilon: float, source: str, note: str, gap: str = "") -> Account:
         """A figure; `gap` is the missing condition of its proof."""
         if epsilon == math.inf:
-            return Account(name, epsilon, delta, source, True, "no finite epsilon at this delta")
+            return Account(name, epsilon, delta, source, True, f"no finite epsilon at this delta{why}")
         if not gap:
             return Account(name, epsilon, delta, source, True, note)
         if epsilon >= claimed:

@@ -190,7 +190,8 @@ def _curve(event: DpEvent, relation: Relation, slack: float, tolerance: float) -
 
 _COARSE, _FINE = 5e-3, 1e-5
 _CLOSE = 0.9994
-"""Share of the target at which the search stops; the guarantee is 0.999."""
+"""Share of the target at which the search stops, a little more than the guarantee."""
+_LEAST_SHARE = 0.999
 _NOISE_RANGE = (1e-3, 1e12)
 _MAX_STEPS = 10**9
 
@@ -200,9 +201,8 @@ def calibrate_noise_multiplier(
 ) -> float:
     """Find the least noise multiplier whose event costs no more than (epsilon, delta).
 
-    Guarantee: profile(event_of(result), relation, slack=slack).epsilon(delta) <= epsilon, and at least 0.999 of it,
-    unless epsilon jumps over that window: with slack near delta/2 it does, from a small value to infinity; then the least noise
-    with a finite epsilon is returned.
+    Guarantee: profile(event_of(result), relation, slack=slack).epsilon(delta) <= epsilon, and at least 0.999 of it. A target
+    between the largest finite epsilon and infinity is refused: slack costs (1 + e^epsilon) slack of delta.
 
     Args:
         event_of: The event as a function of the noise multiplier (stddev / C); its epsilon falls as the noise grows.
@@ -215,7 +215,8 @@ def calibrate_noise_multiplier(
         The noise multiplier.
 
     Raises:
-        ValueError: The targets are out of range, or no noise meets them, or any noise does (delta so large that it says nothing).
+        ValueError: The targets are out of range, or no noise meets them, or any noise does (delta so large that it says nothing),
+            or less noise than that of a smaller epsilon has none.
 
     Example:
         >>> from dp_accounting import dp_event
@@ -229,8 +230,21 @@ def calibrate_noise_multiplier(
     def spent(log_noise: float, tolerance: float) -> float:
         return smallest_epsilon(_curve(event_of(math.exp(log_noise)), relation, slack, tolerance), delta)
 
-    guess, slope = _solve(lambda x: spent(x, _COARSE), 0.0, 2.0, epsilon, close=0.99)
-    return math.exp(_solve(lambda x: spent(x, _FINE), guess, slope, epsilon, close=_CLOSE)[0])
+    guess, slope, _ = _solve(lambda x: spent(x, _COARSE), 0.0, 2.0, epsilon, close=0.99)
+    found, _, reached = _solve(lambda x: spent(x, _FINE), guess, slope, epsilon, close=_CLOSE)
+    if reached < _LEAST_SHARE * epsilon:
+        raise ValueError(
+            f"epsilon={epsilon:g} is infeasible at delta={delta:g}: with less noise, epsilon rises to {reached:.6g} and then is "
+            f"infinite, since the slack of sampler and noise, a total variation of {slack:.3g}, costs e^epsilon times itself of "
+            f"delta. Ask for an epsilon of at most {_rounded_down(reached)}, or raise delta."
+        )
+    return math.exp(found)
+
+
+def _rounded_down(value: float) -> str:
+    """A number of three digits that is no larger."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return f"{math.floor(value / unit) * unit:.6g}"
 
 
 def calibrate_num_steps(
@@ -319,16 +333,17 @@ def _bracket_steps(affordable: Callable[[int], bool], start: int, growth: float)
 
 def _solve(
     spent: Callable[[float], float], start: float, slope: float, target: float, *, close: float
-) -> tuple[float, float]:
+) -> tuple[float, float, float]:
     """Finds x with close * target <= spent(x) <= target, for a falling function of x = log(noise multiplier).
 
     Secant steps on log(spent), aimed a little below the target; once the target is bracketed, within the bracket, every third
     time to its middle. Where spent jumps over the whole window, returns the safe side of the jump. `slope` is that of -log(spent)
-    at `start`, as far as known; returned with x is that at x.
+    at `start`, as far as known; returned with x are that at x, and spent(x).
     """
     smallest, largest = (math.log(limit) for limit in _NOISE_RANGE)
     aim = math.log(target * (1 + close) / 2)
     low = high = previous = None
+    least = 0.0
     x = start
     for attempt in range(200):
         value = spent(x)
@@ -337,11 +352,11 @@ def _solve(
             slope = min(max((previous[1] - log_value) / (x - previous[0]), 0.3), 30.0)
         previous = (x, log_value)
         if close * target <= value <= target:
-            return x, slope
+            return x, slope, value
         if value > target:
             low = x
         else:
-            high = x
+            high, least = x, value
         stride = (log_value - aim) / slope if math.isfinite(log_value) else math.copysign(1.5, log_value)
         if low is None or high is None:
             if x >= largest and high is None:
@@ -360,11 +375,11 @@ def _solve(
             stride = min(max(stride * (1 + 0.5 * max(0, attempt - 1)), -3.0), 3.0)
             x = min(max(x + stride, smallest), largest)
         elif high - low < 1e-14 * max(1.0, abs(high)):
-            return high, slope
+            return high, slope, least
         else:
             inside = low < x + stride < high and attempt % 3 != 2
             x = x + stride if inside else low + (high - low) / 2
-    return (largest if high is None else high), slope
+    return (largest if high is None else high), slope, least
 
 
 def _check_targets(epsilon: float, delta: float, slack: float, *, epsilon_remedy: str) -> None:

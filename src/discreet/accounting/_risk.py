@@ -244,8 +244,8 @@ def _warnings(profile: PrivacyProfile, epsilon: float, delta: float, num_records
     found = []
     if math.isinf(epsilon):
         found.append(
-            "no finite epsilon holds at this delta: nothing is promised. Something was released without noise, or delta is below "
-            "what the sampler's precision allows; choose a larger delta or add noise."
+            "no finite epsilon holds at this delta: nothing is promised. Something was released without noise, or with so little "
+            "that slack times e^epsilon exceeds delta, or delta is below what is resolved; choose a larger delta or add noise."
         )
     elif epsilon > 10:
         found.append(
