@@ -8,6 +8,7 @@ import pytest
 from dp_accounting import dp_event
 
 from discreet.accounting import Relation, profile
+from discreet.clipping import AdaptiveClipping
 from discreet.mechanisms import FLOAT_GAUSSIAN, GAUSSIAN
 from discreet.plan import PrivacyPlan
 from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
@@ -159,11 +160,15 @@ def test_infeasible_calibration_is_refused(facts, message):
         ({"clipping_norm": -1.0}, "clipping_norm"),
         ({"clipping_norm": math.nan}, "clipping_norm"),
         ({"clipping_norm": math.inf}, "clipping_norm"),
+        ({"clipping_norm": 1e20}, "neither vanish nor overflow"),
+        ({"clipping_norm": 1e-20}, "neither vanish nor overflow"),
         ({"noise_multiplier": 0.0}, "noise_multiplier"),
         ({"noise_multiplier": math.inf}, "noise_multiplier"),
         ({"noise_multiplier": "1"}, "noise_multiplier"),
         ({"noise_multiplier": 2e6}, "Raise epsilon or delta, or take"),
-        ({"noise_multiplier": 1e5, "clipping_norm": 1e29}, "32-bit"),
+        ({"noise_multiplier": 1e5, "clipping_norm": 1e13}, "32-bit"),
+        ({"noise_multiplier": 1e-5, "clipping_norm": 1e-14}, "32-bit"),
+        ({"noise_multiplier": 1e5, "clipping_norm": AdaptiveClipping(initial=1e9)}, "32-bit"),
         ({"num_steps": 0}, "num_steps"),
         ({"num_steps": 2.5}, "num_steps"),
         ({"num_steps": True}, "num_steps"),

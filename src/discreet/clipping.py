@@ -12,19 +12,28 @@ from jaxtyping import Array, Float
 from discreet._validate import positive, probability, real
 from discreet.gradients import Channels
 
-__all__ = ["ADAPTIVE", "AdaptiveClipping", "ClippingRule", "FixedClipping", "as_clipping_rule", "contribution_bound"]
+__all__ = [
+    "ADAPTIVE",
+    "LEAST_NORM",
+    "MOST_NORM",
+    "AdaptiveClipping",
+    "ClippingRule",
+    "FixedClipping",
+    "as_clipping_rule",
+    "contribution_bound",
+]
 
 COUNT_SHARE = 0.019
 """The counts' share of a release: 1 % more noise on the gradient."""
-# As for a plan: in 32-bit sums of smaller numbers too much would vanish.
-_LEAST, _MOST = 1e-20, 1e30
+LEAST_NORM, MOST_NORM = 1e-15, 1e15
+"""Limits of C. Squares of gradients, as optimizers such as Adam compute them, are normal 32-bit numbers then."""
 _LEAST_CLIPPED, _MOST_CLIPPED = 0.005, 0.1
 _FASTEST = 0.2
 
 
 def _check_norm(what: str, value: Any) -> None:
     hint = "It is an L2 bound on one record's contribution; 1.0 is a common choice."
-    real(what, value, _LEAST, _MOST, hint=hint)
+    real(what, value, LEAST_NORM, MOST_NORM, hint=hint)
 
 
 def _more_noise(share: float) -> str:
@@ -180,8 +189,8 @@ class AdaptiveClipping:
     @property
     def limits(self) -> tuple[float, float]:
         """The public bounds within which C is kept."""
-        least = max(_LEAST, 1e-4 * self.initial) if self.minimum is None else self.minimum
-        most = min(_MOST, 1e4 * self.initial) if self.maximum is None else self.maximum
+        least = max(LEAST_NORM, 1e-4 * self.initial) if self.minimum is None else self.minimum
+        most = min(MOST_NORM, 1e4 * self.initial) if self.maximum is None else self.maximum
         return least, most
 
     @property

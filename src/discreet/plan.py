@@ -24,7 +24,7 @@ from discreet.accounting import (
     suggest,
     upper,
 )
-from discreet.clipping import ADAPTIVE, AdaptiveClipping, ClippingRule, as_clipping_rule
+from discreet.clipping import ADAPTIVE, LEAST_NORM, MOST_NORM, AdaptiveClipping, ClippingRule, as_clipping_rule
 from discreet.mechanisms import GAUSSIAN, Mechanism
 from discreet.sampling import Sampling
 
@@ -111,7 +111,7 @@ class PrivacyPlan:
         _check_facts(self.sampling, self.clipping_norm, self.num_records, self.relation, self.mechanism)
         hint = "Leave num_steps out of PrivacyPlan.calibrate to learn how many steps epsilon affords."
         integer("num_steps", self.num_steps, hint=hint)
-        _check_noise(self.noise_multiplier, self.clipping_norm)
+        _check_noise(self.noise_multiplier, self.clipping_norm, self.rate)
         if self.target_delta is not None:
             _check_delta(self.target_delta)
         object.__setattr__(self, "also", _checked_releases(self.also))
@@ -366,10 +366,10 @@ def _check_facts(
             "while fitting."
         )
         positive("clipping_norm", clipping_norm, hint=hint)
-    if isinstance(clipping_norm, int | float) and not 1e-20 <= clipping_norm <= 1e30:
+    if isinstance(clipping_norm, int | float) and not LEAST_NORM <= clipping_norm <= MOST_NORM:
         raise ValueError(
-            f"clipping_norm is {clipping_norm!r}; 32-bit sums neither vanish nor overflow for norms between 1e-20 and 1e30. "
-            "Scale the loss, or choose a C near the length of one record's gradient."
+            f"clipping_norm is {clipping_norm!r}; squares of 32-bit numbers neither vanish nor overflow for norms between "
+            f"{LEAST_NORM:g} and {MOST_NORM:g}. Scale the loss, or choose a C near the length of one record's gradient."
         )
     sampling.check(num_records, relation)
 
@@ -378,7 +378,11 @@ _MOST_NOISE = 1e6
 """Largest noise multiplier. The prover follows factors of C up to 10^7, and a record's joint bound may be larger than C."""
 
 
-def _check_noise(noise_multiplier: float, clipping_norm: ClippingNorm) -> None:
+_MOST_SIZE = 1e18
+"""Noise, and gradients that are made of it, lie between this and its inverse: their squares are 32-bit numbers."""
+
+
+def _check_noise(noise_multiplier: float, clipping_norm: ClippingNorm, rate: float) -> None:
     hint = (
         "It is the noise's standard deviation divided by clipping_norm; PrivacyPlan.calibrate(epsilon=..., delta=...) finds it "
         "for you."
@@ -390,10 +394,12 @@ def _check_noise(noise_multiplier: float, clipping_norm: ClippingNorm) -> None:
             "clipping_norm, and more than that hides what millions of records have in common. Raise epsilon or delta, or take "
             "fewer steps or a smaller sampling rate."
         )
-    if not noise_multiplier * as_clipping_rule(clipping_norm).start <= 1e30:
+    rule = as_clipping_rule(clipping_norm)
+    least, most = rule.limits if isinstance(rule, AdaptiveClipping) else (rule.start, rule.start)
+    if noise_multiplier * most / rate > _MOST_SIZE or noise_multiplier * least < 1 / _MOST_SIZE:
         raise ValueError(
-            f"noise_multiplier is {noise_multiplier!r}; noise with a standard deviation (noise_multiplier * clipping_norm) above "
-            f"1e30 becomes infinite in 32-bit arithmetic. {hint}"
+            f"noise_multiplier is {noise_multiplier!r}, and C between {least:g} and {most:g}: noise of standard deviation "
+            f"noise_multiplier * C, or a gradient made of it, is too small or too large for 32-bit arithmetic. {hint}"
         )
 
 

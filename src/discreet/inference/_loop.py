@@ -359,7 +359,9 @@ def run_steps(
             seconds, made = time.perf_counter() - started, count
             count = int(np.clip(made * _SECONDS_A_CHUNK / max(seconds, 1e-6), made / 4, made * 8))
             count = max(1, min(count, chunk_length))
-            count, due, stop = processes.decide(count, checkpoint.due, interrupt.requested)
+            # What is no number stays so: nothing is learned from further steps.
+            lost = not all(bool(jnp.all(jnp.isfinite(x))) for x in _parameters(step, state))
+            count, due, stop = processes.decide(count, checkpoint.due, interrupt.requested or lost)
             done = progress.done = done + made
             if recorder.every_step:
                 kept = np.asarray(gradients)[:made].copy() if keep_gradients else None
@@ -378,6 +380,10 @@ def run_steps(
     norms = np.concatenate(progress.norms)
     trace = recorder.finish(np.asarray(progress.mean), done)
     return Outcome(step.gathered(state, memory=False), figures, norms, trace, done)
+
+
+def _parameters(step: PrivateStep, state: DPSVIState) -> list[Array]:
+    return jax.tree.leaves(step.optim.get_params(state.optim_state))
 
 
 def _bar(num_steps: int, enabled: bool) -> Any:

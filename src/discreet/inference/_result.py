@@ -201,8 +201,11 @@ def _judged(statement: Statement, result: DPSVIResult) -> Statement:
             f"{missing} of the {plan.num_records:,} records did not count: their loss or its gradient is not finite at these "
             f"parameters{fewer}. The fit is that of the others."
         )
-    if not all(np.isfinite(x).all() for x in jax.tree.leaves(result.params)):
-        return statement.with_use(NOT_USABLE, "the parameters are not finite, since the steps were too large")
+    if not all(np.isfinite(x).all() for x in jax.tree.leaves((result.params, result.last_params))):
+        return statement.with_use(
+            NOT_USABLE,
+            "the fit diverged: its parameters are not finite. Choose smaller steps of the optimizer, or scale the data",
+        )
     if clipped.value - 2 * clipped.stderr > MOST_CLIPPED:
         return statement.with_use(
             NOT_USABLE,
@@ -234,7 +237,8 @@ class DPSVIResult:
         trace: The iterates.
         statement: The privacy statement.
         plan: The plan of the fit.
-        steps_completed: Fewer than `plan.num_steps` after Ctrl-C; the cost remains the plan's.
+        steps_completed: Fewer than `plan.num_steps` after Ctrl-C, or if the parameters ceased to be finite numbers, which the
+            statement then says; the cost remains the plan's.
     """
 
     params: dict[str, Any]
@@ -421,6 +425,7 @@ class DPSVIResult:
 
     def __repr__(self) -> str:
         """Short repr without arrays."""
+        spent = self.statement
         use = f", {spent.use}" * bool(spent.use)
         count = sum(np.size(x) for x in jax.tree.leaves(self.params))
         return (

@@ -84,7 +84,7 @@ class Grid:
         _check("steps", self.steps, most=10_000_000, whole=True)
         _check("learning_rates", self.learning_rates, most=math.inf)
         _check("rates", (1.0,) if self.rates is None else self.rates, most=1.0)
-        _check("clipping_norms", (1.0,) if self.clipping_norms is None else self.clipping_norms, most=1e30)
+        _check("clipping_norms", (1.0,) if self.clipping_norms is None else self.clipping_norms, most=1e15)
 
     def rates_for(self, num_records: int) -> tuple[float, ...]:
         """The sampling rates for a table of so many records.
