@@ -8,6 +8,7 @@ DEMO_OUT ?= discreet-demo
 PYTEST_WORKERS ?= 2
 PYTEST_OPTIONS ?=
 PEERS ?= peers
+NOTEBOOKS ?= run
 BIN := $(VENV)/bin
 
 .DELETE_ON_ERROR:
@@ -52,7 +53,8 @@ test-part: $(VENV)/.ready-dev  ## The part of the tests that a new release of JA
 
 # What mkdocs-material says of its successor is no warning of ours. Not --quiet: what it keeps quiet about is not counted as a warning.
 docs docs-serve: export NO_MKDOCS_2_WARNING := 1
-docs: $(VENV)/.ready-docs  ## The documentation as a site in site/, built strictly; nothing in it comes from elsewhere
+docs docs-serve: export EXECUTE_NOTEBOOKS := $(if $(NOTEBOOKS),true,false)
+docs: $(VENV)/.ready-docs  ## The documentation as a site in site/, built strictly; 'make docs NOTEBOOKS=' does not run the notebooks, which take five minutes
 	$(BIN)/python -m mkdocs build --strict
 
 docs-serve: $(VENV)/.ready-docs  ## The same at http://127.0.0.1:8000, built again when a page changes

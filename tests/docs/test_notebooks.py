@@ -1,10 +1,16 @@
 """The notebooks run as the site shows them, without a word on standard error, and leave nothing behind."""
 
 import re
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "notebooks"
 # What the extra `docs` installs, in which `make test` runs.
@@ -38,6 +44,42 @@ def check(name: str, folder: Path) -> set[str]:
 @pytest.mark.essential
 def test_the_notebook_of_proofs(tmp_path: Path) -> None:
     assert "text/html" in check("proofs", tmp_path)
+
+
+def installed_with(extra: str, project: dict[str, Any]) -> set[str]:
+    """The distributions that an extra of discreet brings, by pyproject.toml and by what is installed."""
+    own = {**project["optional-dependencies"], "": project["dependencies"]}
+    queue, found = [Requirement(f"discreet[{extra}]")], set()
+    while queue:
+        wanted = queue.pop()
+        name, extras = canonicalize_name(wanted.name), {"", *wanted.extras}
+        if {(name, x) for x in extras} <= found:
+            continue
+        found |= {(name, x) for x in extras}
+        if name == "discreet":
+            queue += [Requirement(x) for e in extras for x in own[e]]
+            continue
+        try:
+            needs = [Requirement(x) for x in metadata.requires(name) or ()]
+        except metadata.PackageNotFoundError:  # of another platform
+            continue
+        queue += [x for x in needs if x.marker is None or any(x.marker.evaluate({"extra": e}) for e in extras)]
+    return {name for name, _ in found}
+
+
+def test_the_notebook_of_proofs_needs_no_more_than_its_extra(repository: Path, tmp_path: Path) -> None:
+    """`make docs` runs it in an environment of its own, which has sympy only if the extra brings it."""
+    project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    brought = installed_with("docs", project)
+    hidden = {
+        module
+        for module, names in metadata.packages_distributions().items()
+        if brought.isdisjoint(map(canonicalize_name, names))
+    }
+    assert {"pytest", "flax"} <= hidden
+    code = f"import sys; sys.modules.update(dict.fromkeys({sorted(hidden)}))\n"
+    code += (FOLDER / "proofs.py").read_text(encoding="utf-8")
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
 
 
 @pytest.mark.exhaustive
