@@ -9,6 +9,7 @@ PYTEST_WORKERS ?= 2
 PYTEST_OPTIONS ?=
 PEERS ?= peers
 NOTEBOOKS ?= run
+DIST ?= dist
 BIN := $(VENV)/bin
 
 .DELETE_ON_ERROR:
@@ -87,8 +88,8 @@ format: $(VENV)/.ready-dev  ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix --exit-zero --quiet .
 	$(BIN)/ruff format .
 
-build: $(VENV)/.ready-dev  ## Source archive and wheel in dist/
-	$(BIN)/python -m build
+build: $(VENV)/.ready-dev  ## Source archive and wheel in dist/; .ci/try-wheel installs and uses one
+	$(BIN)/python -m build --outdir "$(DIST)"
 
 hooks: $(VENV)/.ready-dev  ## Run lint before each commit
 	$(BIN)/pre-commit install
