@@ -3,7 +3,7 @@
 # Other commands: docker run --rm -v "$PWD:/work" -w /work discreet discreet fit --help
 FROM python:3.13-slim
 COPY . /src
-RUN pip install --no-cache-dir '/src[cli,plot]' && rm -rf /src && useradd --create-home --uid 1000 steward
+RUN pip install --no-cache-dir '/src[cli,plot,fast]' && rm -rf /src && useradd --create-home --uid 1000 steward
 USER 1000
 WORKDIR /home/steward
 CMD ["discreet", "demo", "--out", "demo"]

@@ -112,7 +112,7 @@ $(VENV)/.ready-venv:
 
 $(VENV)/.ready-demo: pyproject.toml $(VENV)/.ready-venv
 	@echo "Installing discreet (once, a minute or two)."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cli,plot]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cli,plot,fast]'
 	@touch "$@"
 
 $(VENV)/.ready-dev: pyproject.toml $(VENV)/.ready-venv

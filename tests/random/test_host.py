@@ -91,7 +91,8 @@ def test_a_missing_or_refusing_library_is_no_error(monkeypatch):
     for name in ("cffi", "cryptography.hazmat.primitives.ciphers"):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, name, None)
-            assert _chacha._available.__wrapped__() is False
+            with pytest.warns(UserWarning, match=rf"{name}.* is not installed.*pip install 'discreet\[fast\]'"):
+                assert _chacha._available.__wrapped__() is False
     monkeypatch.setattr(_chacha._Producer, "write", lambda self, state, out: None)  # a wrong stream
     assert _chacha._available.__wrapped__() is False
 

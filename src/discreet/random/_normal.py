@@ -147,8 +147,8 @@ def normal(key: jax.Array, shape: Sequence[int] = (), dtype: DTypeLike = jnp.flo
     to zero). In float64 u has 64 bits everywhere, t has 64, and |x - z| <= 2**-21 r.
 
     Speed: long float32 or float64 draws on a CPU take their words from OpenSSL where the packages `cryptography` and
-    `cffi` are installed, three times as fast as without. The words are the same. If they could not be made, the
-    computation fails with an error, and all values are NaN should the error be lost; never are they zero or old.
+    `cffi` (the extra `fast`) are installed, three times as fast as without. The words are the same. If they could not
+    be made, the computation fails with an error, and all values are NaN should the error be lost; never are they zero or old.
     How long a draw takes depends on its values only where u falls below 2**-24, once in 2**24 pairs.
 
     Not guaranteed: these are floating-point numbers, and which of them can occur depends on the arithmetic. An
