@@ -25,9 +25,19 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+def readme_example() -> str:
+    """The example of the README with its output, which the first page shows, too."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    example = re.search(r"^## Example\n(.*?^```text\n.*?^```$)", text, re.DOTALL | re.MULTILINE)
+    assert example is not None, "README.md has no section Example that ends with what it prints"
+    return example[1].strip()
+
+
 def on_page_markdown(markdown: str, page: Any, **others: Any) -> str:
     """Turn links that are right in the repository into those of the site."""
     del others
+    if page.file.src_uri == "index.md":
+        markdown = markdown.replace("[An example to paste and run](../README.md#example)", readme_example())
     if page.file.src_uri in ELSEWHERE.values():  # the text of a file at the root
         return re.sub(r"\]\(docs/", "](", markdown)
     up = "../" * page.file.src_uri.count("/")

@@ -2,7 +2,9 @@
 
 import dataclasses
 import re
+import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -45,13 +47,12 @@ def test_a_fit_and_many_fits(repository: Path, quick_compilation: None) -> None:
     assert len(np.unique(found[:, 0])) == 4
 
 
-def test_the_first_page_runs_when_pasted(repository: Path, quick_compilation: None) -> None:
-    """Truly private; the posterior mean's noise has a standard deviation below 0.1."""
-    del quick_compilation
-    page = (repository / "docs" / "index.md").read_text(encoding="utf-8")
-    names: dict = {}
-    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    exec(compile(block.replace("print(", "str("), "docs/index.md", "exec"), names)
-    assert names["result"].statement.is_private
-    found = names["result"].params["weights_auto_loc"]
-    np.testing.assert_allclose(found, [2, -1, 0], atol=0.6)
+def test_the_first_page_has_the_program_of_the_readme(repository: Path) -> None:
+    """One program, which tests/test_readme.py runs; the hook puts it into the site's first page."""
+    files = runpy.run_path(str(repository / "docs" / "hooks" / "files.py"))
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="index.md"))
+    shown = files["on_page_markdown"]((repository / "docs" / "index.md").read_text(encoding="utf-8"), page=page)
+    readme = (repository / "README.md").read_text(encoding="utf-8")
+    programs = [re.findall(r"```python\n(.*?)```", text, re.DOTALL) for text in (shown, readme)]
+    assert len(programs[0]) == 1
+    assert programs[0] == programs[1]
