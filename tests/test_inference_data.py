@@ -105,29 +105,27 @@ def test_every_result_goes_to_arviz(statement, monkeypatch: pytest.MonkeyPatch) 
     from discreet.inference import _dpsgld, _ops, _result, _trace
 
     calls = []
-    for module in (_result, _trace, _ops, _dpsgld):
+    for module in (_trace, _ops, _dpsgld):
         monkeypatch.setattr(module, "to_arviz", lambda samples, **options: calls.append((samples, options)))
-    monkeypatch.setattr(inference.DPSVIResult, "posterior", lambda self, key, number: ("drawn", number))
     monkeypatch.setattr(_trace.NoiseAware, "posterior", lambda self, key, number: ("aware", number))
 
     trace = _result.Trace(np.arange(2), np.zeros((2, 1)))
     common = {"losses": np.zeros(2), "trace": trace, "statement": statement, "plan": PLAN, "steps_completed": 2}
     fit = inference.DPSVIResult(
-        params={}, last_params={}, clipping_norms=np.ones(2), shares=np.ones((2, 2)), _objective=object(), **common
+        params={}, last_params={}, clipping_norms=np.ones(2), shares=np.zeros((2, 2)), _objective=object(), **common
     )
-    fit.to_arviz(None, 7, feature_names=["a"])
     options = {"method": "trace", "start": 0.5, "corrected": np.ones(1), "mean": np.zeros(1), "stddev": np.ones(1)}
     aware = _trace.NoiseAware(**options, _objective=None, _unravel=None, _draws=None)
     monkeypatch.setitem(_result.METHODS, "trace", lambda *given: aware)
+    fit.to_arviz(None, 7, feature_names=["a"])
     fit.noise_aware("trace").to_arviz(None, 8)
     inference.OPSResult(draws=SAMPLES, statement=statement, non_private_diagnostics=None).to_arviz()
     chain = {"draws": SAMPLES, "draw_steps": np.arange(4), "step_sizes": np.ones(2), **common}
     inference.DPSGLDResult(**chain, diverged_at=None).to_arviz()
 
-    assert [samples for samples, _ in calls] == [("drawn", 7), ("aware", 8), SAMPLES, SAMPLES]
+    assert [samples for samples, _ in calls] == [("aware", 7), ("aware", 8), SAMPLES, SAMPLES]
     assert all(options["statement"] is statement for _, options in calls)
-    assert "comes on top" in calls[0][1]["note"]
-    assert "allowed for" in calls[1][1]["note"]
+    assert "allowed for" in calls[0][1]["note"]
     assert calls[0][1]["feature_names"] == ["a"]
     with pytest.raises(ValueError, match="finite numbers"):
         inference.DPSGLDResult(**chain, diverged_at=1).to_arviz()

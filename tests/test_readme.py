@@ -51,16 +51,15 @@ def test_the_example_prints_what_the_page_shows(repository: Path, capsys: pytest
 
 
 @pytest.mark.exhaustive
-def test_unscaled_columns_are_noticed(repository: Path) -> None:
-    """The example of old: standard-normal columns, most of whose gradients are longer than the clipping norm."""
+def test_columns_of_any_scale_do(repository: Path) -> None:
+    """Of standard-normal columns most gradients are longer than 1; with a fixed clipping norm of 1 this fails."""
     text = (repository / "README.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     names: dict = {}
-    wrong = block.replace("rng.uniform(-1, 1,", "rng.normal(0, 1,")
-    assert wrong != block
-    exec(compile(wrong, "README.md", "exec"), names)
-    with pytest.raises(AssertionError):
-        check_means(names)
+    other = block.replace("rng.uniform(-1, 1,", "rng.normal(0, 1,")
+    assert other != block
+    exec(compile(other, "README.md", "exec"), names)
+    check_means(names)
 
 
 def test_links_lead_somewhere(repository: Path) -> None:

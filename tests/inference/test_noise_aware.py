@@ -202,6 +202,20 @@ def test_keys_say_what_is_drawn(result):
     assert np.all(np.asarray(first) != np.asarray(other))
 
 
+def test_a_fit_that_clipping_moved_is_refused(result):
+    """An adaptive C always shortens some; of a fixed one the released share says so, beyond its own noise."""
+    adaptive = dataclasses.replace(result.plan, clipping_norm=dp.AdaptiveClipping())
+    noise = np.random.default_rng(1).normal(0.0, 0.01, size=(len(result.losses), 2))
+    few = dataclasses.replace(result, shares=np.array([0.0, 1.0]) + noise)
+    many = dataclasses.replace(result, shares=np.array([0.02, 1.0]) + noise)
+    assert few.noise_aware("trace", start=0.2).method == "trace"
+    for fit in (dataclasses.replace(few, plan=adaptive), many):
+        with pytest.raises(ValueError, match="gradients were shortened, which moves the parameters"):
+            fit.noise_aware("trace", start=0.2)
+        with pytest.raises(ValueError, match="no interval would hold"):
+            fit.to_arviz(jax.random.key(0), 10)
+
+
 def test_what_cannot_be_known_is_refused(result):
     def traced(**changes):
         return dataclasses.replace(result, trace=dataclasses.replace(result.trace, **changes))

@@ -55,7 +55,7 @@ def result(tmp_path_factory):
         last_params={name: np.asarray(value + 1) for name, value in params.items()},
         losses=np.array([1.5, np.nan]),
         clipping_norms=rng.uniform(0.5, 1, 60),
-        shares=rng.uniform(0, 1, (60, 2)),
+        shares=np.zeros((60, 2)),
         trace=Trace(np.arange(60), iterates, gradients),
         statement=dataclasses.replace(statement, profile=(*statement.profile[:-1], point)),
         plan=plan,
@@ -71,7 +71,7 @@ def path(result, tmp_path):
     return result.save(tmp_path / "fit.discreet")
 
 
-def test_a_result_says_that_it_did_not_converge(result):
+def test_the_verdict_says_what_a_fit_is_not_for(result):
     still = np.random.default_rng(0).normal(size=(60, 6)).astype(np.float32)
     for iterates, said in (
         (still, False),
@@ -79,8 +79,15 @@ def test_a_result_says_that_it_did_not_converge(result):
         (still[:15], False),
     ):
         shown = dataclasses.replace(result, trace=Trace(np.arange(len(iterates)), iterates))
-        assert ("not converged" in repr(shown)) == said
-        assert ("did not converge" in shown._repr_html_()) == said
+        judged = dataclasses.replace(shown, statement=_result._judged(result.statement, shown))
+        assert shown.converged is (None if len(iterates) < 20 else not said)
+        assert judged.statement.use == dp.report.PREDICTION
+        assert ("had not converged" in judged.statement.use_reason) == said
+        assert ("had not converged" in judged._repr_html_()) == said
+        assert "for prediction" in repr(judged)
+    clipped = dataclasses.replace(result, shares=np.full((60, 2), [0.4, 1.0]))
+    assert _result._judged(result.statement, clipped).use == dp.report.NOT_USABLE
+    assert "40.0 % (± 0) of the gradients were shortened" in _result._judged(result.statement, clipped).use_reason
 
 
 def test_a_loaded_result_is_the_saved_one(result, path):

@@ -23,7 +23,6 @@ from discreet.inference._elbo import Objective
 from discreet.inference._records import Program, take_apart
 from discreet.inference._step import DPSVIState, PrivateStep
 from discreet.inference._trace import METHODS, NoiseAware, Trace
-from discreet.inference_data import to_arviz
 from discreet.mechanisms import GAUSSIAN, MECHANISMS
 from discreet.plan import PaidRelease, PrivacyPlan
 from discreet.report import NOT_USABLE, PREDICTION, ProfilePoint, Statement, use_words
@@ -165,12 +164,6 @@ class Outcome(NamedTuple):
     steps: int
 
 
-SPREAD = (
-    "Spread of the fitted guide: the noise of the private fit comes on top and is not in these draws; at small epsilon it may be "
-    "several times as large. result.noise_aware() has draws that allow for it."
-)
-
-
 class Share(NamedTuple):
     """A share of the records, estimated from releases, with the standard error of noise and sampling."""
 
@@ -186,6 +179,7 @@ class Share(NamedTuple):
 MOST_CLIPPED = 0.15
 """The largest share of clipped gradients of a fit whose parameters may be used."""
 _MOST_DROPPED = 0.02
+_LARGEST_MOVE = 0.25
 
 
 def _judged(statement: Statement, result: DPSVIResult) -> Statement:
@@ -324,7 +318,9 @@ class DPSVIResult:
         return objective.infer_discrete(dict(self.params), records.leaves, secret, num_samples)
 
     def to_arviz(self, key: PRNGKeyArray, num_samples: int, **names: Any) -> Any:
-        """Convert draws of `posterior` for ArviZ, with the statement in their attributes; at no cost.
+        """Convert draws of `noise_aware()` for ArviZ, with the statement in their attributes; at no cost.
+
+        Those of `posterior` lack the noise of the fit, so that their intervals, which `az.summary` prints, do not hold.
 
         Args:
             key: Any JAX key.
@@ -336,9 +332,9 @@ class DPSVIResult:
 
         Raises:
             ImportError: ArviZ is not installed.
-            ValueError: As `posterior` and `discreet.inference_data.to_arviz`.
+            ValueError: As `noise_aware` and `discreet.inference_data.to_arviz`.
         """
-        return to_arviz(self.posterior(key, num_samples), statement=self.statement, note=SPREAD, **names)
+        return self.noise_aware().to_arviz(key, num_samples, **names)
 
     def noise_aware(self, method: str | None = None, *, start: float | None = None) -> NoiseAware:
         """Compute the posterior that includes the noise of the private fit, from the trace alone, at no cost.
@@ -357,8 +353,8 @@ class DPSVIResult:
             An object with `posterior(key, num_samples)`, like this one.
 
         Raises:
-            ValueError: Another method, a result without a guide, a trace without a converged tail or with too few
-                iterates in it, without gradients, or a guide that has no locations.
+            ValueError: Clipping moved the fit, by how much nobody knows; another method, a result without a guide, a trace
+                without a converged tail or with too few iterates in it, without gradients, or a guide that has no locations.
 
         Reference:
             "trace": Jälkö, Prediger, Honkela and Kaski, DPVIm, 2023. "regression": Alrawajfeh, Jälkö and Honkela,
@@ -376,6 +372,15 @@ class DPSVIResult:
             raise ValueError(
                 f"The noise is that of {type(self.plan.mechanism).__name__}; noise_aware supports Gaussian noise only. "
                 "Use posterior(key, num_samples)."
+            )
+        # Shortened gradients move the optimum by about this many posterior widths, as these are 1 / sqrt(N) of a gradient.
+        clipped = self.clipped
+        moved = (clipped.value - 2 * clipped.stderr) * math.sqrt(self.plan.num_records)
+        if self.plan.clipping.adapts or moved > _LARGEST_MOVE:
+            raise ValueError(
+                f"{clipped} of the gradients were shortened, which moves the parameters by an amount that no draws have, so no "
+                "interval would hold. Give the plan a number as clipping_norm that is above the longest gradient of a record. "
+                "The draws of posterior(key, num_samples) are for predictions."
             )
         # Of a step's gradient, whatever C was then; the loss's share and the batch's own chance add to it.
         least_noise = self.plan.noise_multiplier * float(np.min(self.clipping_norms)) / self.plan.rate
