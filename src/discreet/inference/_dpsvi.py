@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -30,7 +31,7 @@ from discreet._numpyro import NumPyroOptim
 from discreet._validate import choice, fraction, integer, probability, real
 from discreet.clipping import contribution_bound
 from discreet.gradients import BookKeepingEngine, EngineReport
-from discreet.inference._elbo import Objective, loss_at_start
+from discreet.inference._elbo import LATENT, Objective, loss_at_start
 from discreet.inference._loop import (
     Checkpoint,
     ManyFits,
@@ -308,8 +309,11 @@ class DPSVI:
         if own:
             digest = optimizer_digest(self.local_optim, own)
             local = LocalUpdates(objective, self.local_optim, digest, self.local_updates)
-        perturbed = psi if self.perturb == "parameters" else jax.eval_shape(objective.link, psi, key)[0]
-        released = sum(x.size for x in jax.tree.leaves(perturbed)) + 3  # with loss and counts
+        whole = self.perturb == "parameters"
+        perturbed = psi if whole else jax.eval_shape(objective.link, psi, key)[0]
+        reached = objective.reached(perturbed, self.plan.num_records if whole else None)
+        sizes = [x.size for x in jax.tree.leaves(perturbed)]
+        released = sum(itertools.compress(sizes, reached)) + 3  # with loss and counts
         return PrivateStep(
             objective=objective,
             optim=self.optim,
@@ -317,7 +321,8 @@ class DPSVI:
             released=released,
             loss_share=self.loss_share,
             loss_bound=self.loss_bound,
-            perturb_parameters=self.perturb == "parameters",
+            perturb_parameters=whole,
+            reached=reached,
             local=local,
             **self._of_plan(released),
         )
@@ -638,7 +643,14 @@ class DPSVI:
             contribution_bound=self.contribution_bound,
             method="DPSGLD" if langevin else "DPSVI" if self.perturb == "latents" else 'DPSVI, perturb="parameters"',
         )
-        if self._initialised().local is None:
+        step = self._initialised()
+        if unreached := step.unreached(self._shapes):
+            names = ", ".join(map(repr, unreached))
+            statement = statement.with_notes(
+                f"No record's gradient reaches {names}, or a part of it (stop_gradient), so that is no part of the release and "
+                "got no noise."
+            )
+        if step.local is None:
             return statement
         return statement.with_notes(
             "Variational parameters of the records themselves stayed beside the data: they were updated without noise, are no "
@@ -811,4 +823,6 @@ def start_optimizer(optim: Any, psi: Mapping[str, Any], key: PRNGKeyArray, objec
             f"The model's param site {min(strays)!r} has no prior, so it has no posterior to draw from. Give it one with "
             "numpyro.sample, or pass it as a public keyword argument; DPSVI fits models with param sites."
         )
-    return optim.start(psi, key, [parameter_of(name) for name in objective.touched_latents])
+    u, _ = jax.eval_shape(objective.link, psi, key)
+    reached = jax.tree.unflatten(jax.tree.structure(u), objective.reached(u))[LATENT]
+    return optim.start(psi, key, [parameter_of(name) for name, is_reached in reached.items() if is_reached])

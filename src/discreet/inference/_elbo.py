@@ -29,9 +29,12 @@ from discreet import random
 from discreet._jax import (
     Memo,
     all_constants,
+    inputs_of_outputs,
+    part_of_program,
     program_digest,
     program_text,
     programs_in,
+    run_jaxpr,
     run_kept,
     run_once,
     used_inputs,
@@ -64,6 +67,8 @@ from discreet.inference._structure import (
 
 # Dependencies of records' losses, by objective.
 _LOOKED_AT = Memo[Any, dict[str, Any]](128)
+# The leaves that records' gradients reach, by objective and `num_records`.
+_REACHED = Memo[Any, tuple[bool, ...]](128)
 LATENT = "latent"
 PARAM = "param"
 
@@ -380,6 +385,32 @@ class Objective:
         return self.record_loss(u, record, local) + free / num_records
 
     # --- dependencies ---------------------------------------------------------------------
+
+    def reached(self, u: Any, num_records: int | None = None) -> tuple[bool, ...]:
+        """For each leaf of `u`, False if a record's gradient in it is zero whatever the record, as behind `stop_gradient`.
+
+        With `num_records`, `u` is psi and the gradient that of `whole_loss`.
+        """
+        if (self, num_records) not in _REACHED:
+            loss = (
+                self.record_loss if num_records is None else functools.partial(self.whole_loss, num_records=num_records)
+            )
+            program = jax.make_jaxpr(jax.grad(loss))(u, self.example, jax.random.key(0))
+            found = []
+            for number, depends in enumerate(inputs_of_outputs(program)):
+                if any(depends):
+                    found.append(True)
+                else:
+                    with jax.ensure_compile_time_eval():
+                        (gradient,) = run_jaxpr(part_of_program(program, [number])[0])
+                    found.append(bool(np.any(np.asarray(gradient))))
+            _REACHED[self, num_records] = tuple(found)
+        if not any(_REACHED[self, num_records]):
+            raise ValueError(
+                "No record's loss has a gradient in a latent or a parameter (all stand behind stop_gradient, say), so there is "
+                "nothing to learn. Leave something free."
+            )
+        return _REACHED[self, num_records]
 
     def with_dependencies(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> Objective:
         """Find which latents and parameters a record's loss depends on."""

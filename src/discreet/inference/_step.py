@@ -509,6 +509,8 @@ class PrivateStep:
     # losses further than this from the state's center are clipped; None: the center's own size, at least 1 nat
     loss_bound: float | None
     perturb_parameters: bool  # d3p's rule, gradients of the whole ELBO in all of psi
+    # for each leaf of u, or of psi under d3p's rule, whether records' gradients reach it; the others are no part of the release
+    reached: tuple[bool, ...]
     local: LocalUpdates | None = None  # updates of records' own parameters; None: they have none
     shards: mechanisms.Shards | None = None  # layout of the table on several devices; None: on one
     hedged: bool = False  # the noise depends on what it hides, for states that nobody can claim; see `random.key_for`
@@ -538,10 +540,11 @@ class PrivateStep:
             state = state._replace(memory=memory)
             table = [*table, *self.local.parameters(state.memory)]
         record = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in table]
-        draws = self._draws(u, record, keys.record)
+        moved = self._moved(u)
+        draws = self._draws(moved, u, record, keys.record)
         keys_of_rows = keys.local, keys.record
         total, right = mechanisms.clipped_sum(
-            self.engine, draws, u, table, batch, keys_of_rows, norm, channels, self.shards, numbers.where
+            self.engine, draws, moved, table, batch, keys_of_rows, norm, channels, self.shards, numbers.where
         )
         noise = keys.noise
         if self.hedged:
@@ -549,7 +552,8 @@ class PrivateStep:
             noise = random.key_for(noise, [*sums, numbers.noise_multiplier, norm])
         released = mechanisms.release(noise, total, numbers.noise_multiplier, self.mechanism, self.levels)
 
-        gradient = jax.tree.map(lambda x, like: (x / numbers.rate).astype(like.dtype), released.gradient, u)
+        gradient = jax.tree.map(lambda x, like: (x / numbers.rate).astype(like.dtype), released.gradient, moved)
+        gradient = _completed(gradient, jax.tree.map(jnp.zeros_like, u))
         if pull is not None:
             (gradient,) = pull((gradient, jnp.ones_like(free)))
         # Post-processing: where a transform saturates, its Jacobian is not finite; stay there. But not where the release
@@ -591,27 +595,41 @@ class PrivateStep:
         """Describe the engine's algorithm for a batch of `num_rows` rows and parameters of the shapes of `psi`."""
         key = random.key(0)
         u = psi if self.perturb_parameters else jax.eval_shape(self.objective.link, psi, key)[0]
-        draws = self._draws(u, self.objective.example, key)
+        moved, zeros = self._moved(u), jax.tree.map(lambda x: np.broadcast_to(np.zeros((), x.dtype), x.shape), u)
+        draws = self._draws(moved, zeros, self.objective.example, key)
 
-        def loss(u: Any, row: Any) -> Float[Array, ""]:
+        def loss(moved: Any, row: Any) -> Float[Array, ""]:
             record, bits = row
-            return draws.loss(u, record, key, bits)
+            return draws.loss(moved, record, key, bits)
 
-        return self.engine.explain(loss, u, (self.objective.example, draws.requests), num_rows)
+        return self.engine.explain(loss, moved, (self.objective.example, draws.requests), num_rows)
 
-    def _draws(self, u: Any, record: Sequence[Any], key: PRNGKeyArray) -> Draws:
-        """A record's loss, and the random bits that it asks for."""
+    def unreached(self, psi: Any) -> list[str]:
+        """The sites with a part that no record's gradient reaches, given parameters of the shapes of `psi`."""
+        u = psi if self.perturb_parameters else jax.eval_shape(self.objective.link, psi, random.key(0))[0]
+        depth = 0 if self.perturb_parameters else 1
+        paths = [path for path, _ in jax.tree.leaves_with_path(u)]
+        return sorted({path[depth].key for path, is_reached in zip(paths, self.reached, strict=True) if not is_reached})
+
+    def _moved(self, u: Any) -> Any:
+        """The leaves of `u` that records' gradients reach, with None in the places of the others."""
+        leaves, structure = jax.tree.flatten(u)
+        return jax.tree.unflatten(structure, [x if r else None for x, r in zip(leaves, self.reached, strict=True)])
+
+    def _draws(self, moved: Any, u: Any, record: Sequence[Any], key: PRNGKeyArray) -> Draws:
+        """A record's loss as a function of `moved`, and the random bits that it asks for."""
         # All are secret: with known ones, leaving a record out would change the draws of later ones.
         objective = self.objective
 
-        def loss(u: Any, record: Sequence[Array], key: PRNGKeyArray) -> Float[Array, ""]:
+        def loss(moved: Any, record: Sequence[Array], key: PRNGKeyArray) -> Float[Array, ""]:
+            everything = _completed(moved, u)
             if self.perturb_parameters:
-                return objective.whole_loss(u, record, key, self.num_records)
-            return objective.record_loss(u, record, key)
+                return objective.whole_loss(everything, record, key, self.num_records)
+            return objective.record_loss(everything, record, key)
 
         # By the plan, not the batch: one additional record must not make another program, which rounds differently.
         rows = self.engine.capacity if isinstance(self.engine, BookKeepingEngine) else self.num_records
-        return Draws.of(loss, u, record, key, rows)
+        return Draws.of(loss, moved, record, key, rows)
 
     def _channels(self, center: Float[Array, ""]) -> Channels:
         bound = jnp.maximum(1.0, jnp.abs(center)) if self.loss_bound is None else self.loss_bound
@@ -641,6 +659,11 @@ class PrivateStep:
             return state
         norm = numbers.rule.next_norm(state.clipping_norm, clipped).astype(state.clipping_norm.dtype)
         return state._replace(clipping_norm=norm)
+
+
+def _completed(moved: Any, others: Any) -> Any:
+    """A tree with the leaves of `others` in the places of None."""
+    return jax.tree.map(lambda x, other: other if x is None else x, moved, others, is_leaf=lambda x: x is None)
 
 
 def _code() -> tuple[Any, ...]:

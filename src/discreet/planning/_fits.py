@@ -177,11 +177,17 @@ class Fitter:
         batch = [jax.lax.dynamic_slice_in_dim(x, first, room) for x in table]
         total = self.clipped_sum(u, batch, jnp.arange(room) < size, numbers.norm, record_key)
         flat, unravel = ravel_pytree(total)
-        noise = numbers.stddev * jax.random.normal(noise_key, flat.shape)
+        noise = numbers.stddev * self._noisy(u) * jax.random.normal(noise_key, flat.shape)
         (gradient,) = pull((unravel((numbers.weight * flat + noise) / numbers.rate), jnp.ones_like(free)))
         # Where a transform saturates, its Jacobian is not finite; as DPSVI, stay there.
         gradient = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0.0), gradient)
         return optim.update(gradient, state)
+
+    def _noisy(self, u: Any) -> Float[np.ndarray, " coordinate"]:
+        """1 for each coordinate of `u` that `DPSVI` releases, 0 for those that no record's gradient reaches."""
+        sizes = [x.size for x in jax.tree.leaves(u)]
+        reached = [True] * len(sizes) if self.twin is not None else self.objective.reached(u)
+        return np.repeat(np.asarray(reached, np.float32), sizes)
 
     def clipped_sum(self, u: Any, rows: Sequence[Array], mask: Array, norm: Any, key: PRNGKeyArray) -> Any:
         """The sum of the clipped gradients of the rows that the mask keeps, as the engine that `DPSVI` uses has it."""
@@ -215,12 +221,12 @@ class Fitter:
         few = [x[:_MOST_ROWS] for x in rows]
         length, size = self._length(few, numbers.norm, jax.random.key(0))
         signal = float(length) * setting.rate * self.num_records / len(few[0])
-        return signal / (numbers.stddev * math.sqrt(size / setting.num_steps))
+        return signal / (numbers.stddev * math.sqrt(float(size) / setting.num_steps))
 
     @functools.partial(jax.jit, static_argnums=0)
-    def _length(self, rows: list[Array], norm: Any, key: PRNGKeyArray) -> tuple[Float[Array, ""], int]:
+    def _length(self, rows: list[Array], norm: Any, key: PRNGKeyArray) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """The norm of the clipped gradient of all rows at the start, and the number of its coordinates."""
         guide_key, record_key = jax.random.split(key)
         u, _ = self.objective.link(self.start, guide_key)
         flat, _ = ravel_pytree(self.clipped_sum(u, rows, jnp.ones(len(rows[0]), bool), norm, record_key))
-        return jnp.linalg.norm(flat), flat.size
+        return jnp.linalg.norm(flat), jnp.sum(self._noisy(u))
