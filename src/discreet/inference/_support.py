@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool
 from numpyro.distributions import ExpandedDistribution, Independent, MaskedDistribution, constraints
 
 from discreet._jax import ClosedJaxpr, Memo, inputs_of_outputs, part_of_program, run_jaxpr, run_kept
+from discreet._validate import RefusedError
 from discreet.inference._elbo import Objective
 from discreet.inference._structure import FAILURES
 
@@ -59,7 +60,7 @@ def refuse_outside_support(
         laid: True if processes brought their own rows, so that one whose floating-point numbers are NaN is absent.
 
     Raises:
-        ValueError: A record would count as zero. The message names the site, and no value, row or count.
+        RefusedError: A record would count as zero. The message names the site, and no value, row or count.
     """
     if objective not in _LOOKS:
         _LOOKS[objective] = _look_at(objective)
@@ -74,7 +75,7 @@ def refuse_outside_support(
             continue
         if (found := _in_any(lost, leaves, held)).any():
             name = look.sites[int(np.argmax(found))]
-            raise ValueError(
+            raise RefusedError(
                 f"At least one record has a value of the observed site {name!r} that its distribution cannot produce: "
                 f"{look.words[name]}. The record has no density, so it would count as zero and the fit would be that of the "
                 "others. Recode the values, remove records without one, or leave these values out with the distribution's mask."
