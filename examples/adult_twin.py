@@ -67,7 +67,7 @@ def schema() -> Schema:
         )
         for name, text in categories.items()
     ]
-    return Schema(columns=(*numbers, *others), target="income", missing_values=("?",))
+    return Schema(columns=(*numbers, *others), target="income", each_row=True, missing_values=("?",))
 
 
 def read(path: Path, public: Schema) -> tuple[pyarrow.Table, pyarrow.Table]:

@@ -1,3 +1,4 @@
+import dataclasses
 import tomllib
 
 import pytest
@@ -87,6 +88,9 @@ def test_check_says_what_a_schema_describes(survey) -> None:
     said = run("schema", "check", "s.toml", "--data", survey).stdout
     assert "age (real): 0 to 120 years" in said
     assert "the same 'id', of which one is used" in " ".join(said.split())
+    assert "does not say" not in said
+    (survey.parent / "s.toml").write_text('[columns.age]\nkind = "real"\nbounds = [0, 120]\n')
+    assert "The schema does not say whether a person may have several rows" in run("schema", "check", "s.toml").stdout
 
 
 def test_the_statement_of_a_fit_says_what_a_record_is(survey, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,6 +105,12 @@ def test_the_statement_of_a_fit_says_what_a_record_is(survey, monkeypatch: pytes
     notes = " ".join(complete_statement(statement, schema, "missing", counted=True, own=None).notes)
     assert "Each person is one record" in notes
     assert "were treated as missing" in notes
+    for each_row in (False, True):
+        stated = complete_statement(
+            statement, dataclasses.replace(schema, person=None, each_row=each_row), "missing", counted=True, own=None
+        )
+        assert ("No person has two rows in the table, as the schema says." in stated.public) == each_row
+        assert any("does not say whether a person may have several rows" in x for x in stated.notes) != each_row
 
 
 @pytest.mark.parametrize(

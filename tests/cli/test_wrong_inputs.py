@@ -153,7 +153,7 @@ SCHEMAS = {
         '[columns.age]\nkind = "binary"\ncategories = ["NA", "b"]\n',
         "which also stands for a missing cell",
     ),
-    "an unknown rule": (f'{AGE}missing = "drop"\n', "missing is 'drop': choose one of refuse, indicator"),
+    "an unknown rule": (f'{AGE}missing = "zero"\n', "missing is 'zero': choose one of refuse, indicator, drop"),
     "a unit of texts": ('[columns.age]\nkind = "binary"\nunit = "years"\n', "has a unit"),
     "a target that is not there": (f'target = "smokes"\n{AGE}', "the target 'smokes' is not described"),
     "a target alone": (f'target = "age"\n{AGE}', "describes only the target"),

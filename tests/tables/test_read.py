@@ -1,3 +1,4 @@
+import datetime
 import gzip
 
 import numpy as np
@@ -13,6 +14,7 @@ from discreet.tables import (
     OutOfBounds,
     Report,
     Schema,
+    column_kinds,
     column_names,
     encode,
     infer_columns_non_private,
@@ -140,6 +142,44 @@ def test_inferring_everything(tmp_path) -> None:
     assert schema.target_column.categories == ("0", "1")
     with pytest.raises(DataError, match="fewer than two"):
         infer_columns_non_private(write(tmp_path, b"a,y\n1,0\n1,1\n"), None, target="y")
+
+
+def test_inferring_finds_decimal_commas(tmp_path) -> None:
+    path = write(tmp_path, b"a;b;c\n1,5;1.234;x\n2;2.500,5;y\n")
+    schema = infer_columns_non_private(path, None)
+    assert (schema.csv.decimal, schema.csv.thousands, schema.csv.delimiter) == (",", ".", ";")
+    assert [column.bounds for column in schema.columns[:2]] == [(1.5, 2.0), (1234.0, 2500.5)]
+    assert encode(read_table(path, schema), schema).num_records == 2
+    american = write(tmp_path, b'a,b\n"1,500",x\n"2,000",y\n')
+    assert infer_columns_non_private(american, None).csv.decimal == "."
+
+
+def test_kinds_come_from_the_types_of_a_parquet_file(tmp_path) -> None:
+    columns = {
+        "age": [1],
+        "height": [1.5],
+        "sex": ["f"],
+        "ill": [True],
+        "born": [datetime.date(2000, 1, 1)],
+        "odd": [[1]],
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
+    found = column_kinds(tmp_path / "t.parquet")
+    assert found == {"age": "real", "height": "real", "sex": "categorical", "ill": "binary", "born": "date"}
+    assert column_kinds(write(tmp_path, CSV)) == {}
+
+
+def test_categories_that_are_numbers_match_by_value(tmp_path) -> None:
+    """Integers with missing cells are often written 1.0; a code such as 01 is no number."""
+    column = Column(name="ward", kind=Kind.CATEGORICAL, categories=("1", "2.0", "03", "-1"))
+    schema = Schema(columns=(column,))
+    path = write(tmp_path, b"ward\n1.0\n1.\n2\n 2.00\n03\n-1.0\n")
+    assert encode(read_table(path, schema), schema).x.argmax(axis=1).tolist() == [0, 0, 1, 1, 2, 3]
+    for cell in (b"3", b"01", b"1e0", b"1.5", b"nan"):
+        with pytest.raises(DataError, match=r"outside its public categories|missing cells"):
+            encode(read_table(write(tmp_path, b"ward\n" + cell + b"\n"), schema), schema)
+    both = Schema(columns=(Column(name="ward", kind=Kind.CATEGORICAL, categories=("1", "1.0")),))
+    assert encode(read_table(write(tmp_path, b"ward\n1\n1.0\n"), both), both).x.tolist() == [[1, 0], [0, 1]]
 
 
 def test_real_table_of_adult(table) -> None:

@@ -82,9 +82,14 @@ def test_a_written_schema_is_read_back(name: str, texts: list[str], unit: str, l
 def test_a_template_needs_filling_in(tmp_path) -> None:
     path = tmp_path / "schema.toml"
     path.write_text(schema_template(["age", 'a "quoted" name']), encoding="utf-8")
-    with pytest.raises(DataError, match=r"column 'age' .*: kind is not filled in: choose one of real, count"):
+    with pytest.raises(DataError, match=r"column 'age' .*: kind is not filled in: choose one of real, count") as caught:
         schema_from_toml(path)
-    filled = path.read_text().replace('kind = ""\n# bounds = [ , ]', 'kind = "real"\nbounds = [0, 1]')
+    assert 'person is not filled in: name the column that identifies persons, or write person = "each row"' in str(
+        caught.value
+    )
+    filled = path.read_text().replace('{kind = ""}', '{kind = "real", bounds = [0, 1]}')
+    filled = filled.replace('person = ""', 'person = "each row"')
+    assert read(filled).each_row
     assert [column.name for column in read(filled).columns] == ["age", 'a "quoted" name']
 
 
@@ -144,5 +149,33 @@ def test_columns_with_the_same_mistake_are_named_together() -> None:
     assert said.count("choose one") == 1
 
 
+def test_a_template_has_a_line_for_each_column_and_the_kinds_that_types_suggest() -> None:
+    kinds = {"a": Kind.REAL, "b": Kind.CATEGORICAL, "c": Kind.DATE, "d": Kind.BINARY}
+    lines = schema_template([*kinds, "e"], kinds=kinds, person="each row").split("[columns]\n")[1].splitlines()
+    assert lines == [
+        'a = {kind = "real", bounds = []}',
+        'b = {kind = "categorical", categories = []}',
+        'c = {kind = "date", bounds = []}',
+        'd = {kind = "binary", categories = ["false", "true"]}',
+        'e = {kind = ""}',
+    ]
+    with pytest.raises(DataError, match=r"'a': bounds must be two numbers.*'b' .categorical. has 0 categories"):
+        read("[columns]\n" + "\n".join(lines[:4]))
+
+
+def test_that_no_person_has_two_rows_is_written_and_read() -> None:
+    columns = '[columns.a]\nkind = "binary"\n'
+    for text, person, each_row in (
+        ('person = "each row"', None, True),
+        ('person = {column = "each row"}', "each row", False),
+        ("", None, False),
+    ):
+        schema = read(f"{text}\n{columns}")
+        assert (schema.person, schema.each_row) == (person, each_row)
+        assert read(schema_to_toml(schema)) == schema
+    with pytest.raises(DataError, match="each row is another person's"):
+        Schema(columns=schema.columns, person="id", each_row=True)
+
+
 def test_a_template_shows_how_many_rows_of_a_person_are_used() -> None:
-    assert 'person = {column = "id", max_rows = 1}  #' in schema_template(["id", "age"], person="id")
+    assert 'person = {column = "id", max_rows = 1}' in schema_template(["id", "age"], person="id")

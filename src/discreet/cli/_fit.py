@@ -751,6 +751,13 @@ def complete_statement(
             f"Each person is one record: of the rows with the same '{schema.person}' {kept} used, by a secret order that "
             "depends on nobody else's rows. An identifier that is written in two ways is two persons."
         )
+    elif schema.each_row:
+        statement = statement.with_public("No person has two rows in the table, as the schema says.")
+    else:
+        notes.append(
+            "The schema does not say whether a person may have several rows. If so, ε is that of one row: a person with k rows "
+            "has up to k times that ε, and a larger δ."
+        )
     if drops and schema.drops:
         notes.append(
             f"Rows with a missing cell in {', '.join(schema.drops)} contributed nothing. They count as {statement.noun}s, and "

@@ -37,7 +37,9 @@ def init(
     table: Table,
     out: Annotated[Path, typer.Option(help="Where to write the schema.")] = Path("schema.toml"),
     target: options.Target = None,
-    person: Annotated[str | None, typer.Option(help="Name of the column that identifies persons.")] = None,
+    person: Annotated[
+        str | None, typer.Option(help="Name of the column that identifies persons, or 'each row' if no person has two.")
+    ] = None,
     non_private_from_data: FromData = False,
     overwrite: options.OverwriteFile = False,
     as_json: options.AsJson = False,
@@ -47,13 +49,14 @@ def init(
     `discreet schema init survey.csv --out survey.toml`
 
     Reads no cell: the template is the same for every table with this header. From the header come also the encoding and what
-    stands between cells.
+    stands between cells; from the types of a Parquet or Arrow file the kinds of columns.
     """
     terminal.check_file(out, overwrite=overwrite, makes_folder=True)
     csv = dp.tables.sniff_csv(table)
     if not non_private_from_data:
         names = [name for name in dp.tables.column_names(table, csv) if name]
-        terminal.write_file(out, dp.tables.schema_template(names, target=target, person=person, csv=csv))
+        known = {"target": target, "person": person, "kinds": dp.tables.column_kinds(table)}
+        terminal.write_file(out, dp.tables.schema_template(names, csv=csv, **known))
         if as_json:
             terminal.say_json("schema init", {"columns": names, "inferred": [], "files": [str(out)]})
         else:
@@ -61,7 +64,8 @@ def init(
         return
     names = [name for name in dp.tables.column_names(table, csv) if name and name != person]
     described = dp.tables.infer_columns_non_private(table, None, target=target, columns=names)
-    described = dataclasses.replace(described, person=person)
+    each_row = person == dp.tables.EACH_ROW
+    described = dataclasses.replace(described, person=None if each_row else person, each_row=each_row)
     terminal.write_file(out, f"{NON_PRIVATE_HEAD}\n{dp.tables.schema_to_toml(described)}")
     if as_json:
         terminal.say_json("schema init", {"columns": names, "inferred": list(described.inferred), "files": [str(out)]})
@@ -76,6 +80,12 @@ NON_PRIVATE_HEAD = """\
 # NOT PRIVATE: the bounds and categories below were taken from the cells of the table. Do not publish this file; no ε holds
 # for a fit that uses it, and the fit's statement says so. Where you have replaced a column's by what is publicly known
 # without the table, take its name out of this list:"""
+
+
+NOBODY_SAID = (
+    "The schema does not say whether a person may have several rows, whose ε would be that of one row each: "
+    'person = "each row" says that none has, person = "id" names the column.'
+)
 
 
 @schema.command()
@@ -110,6 +120,8 @@ def check(
     else:
         terminal.say_lines("\n".join(described.describe()))
         terminal.say(f"Privacy unit: {unit_of(described)}.")
+        if described.person is None and not described.each_row:
+            terminal.say(NOBODY_SAID)
     _say_inferred(described)
 
 

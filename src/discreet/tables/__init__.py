@@ -26,6 +26,7 @@ from discreet.tables._schema import DataError as DataError
 from discreet.tables._schema import Kind as Kind
 from discreet.tables._schema import Missing as Missing
 from discreet.tables._schema import Schema as Schema
+from discreet.tables._schema_text import EACH_ROW as EACH_ROW
 from discreet.tables._schema_text import schema_from_bounds as schema_from_bounds
 from discreet.tables._schema_text import schema_from_dict as schema_from_dict
 from discreet.tables._schema_text import schema_from_toml as schema_from_toml
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from discreet.tables._encode import describe_features as describe_features
     from discreet.tables._encode import encode as encode
     from discreet.tables._encode import typed as typed
+    from discreet.tables._read import column_kinds as column_kinds
     from discreet.tables._read import column_names as column_names
     from discreet.tables._read import files_of as files_of
     from discreet.tables._read import infer_columns_non_private as infer_columns_non_private
@@ -59,6 +61,7 @@ _READERS = {
     "_convert": ("Conversion", "ShardedArray", "conversion_of", "convert", "open_records"),
     "_encode": ("Records", "as_table", "cells_of", "decode", "describe_features", "encode", "typed"),
     "_read": (
+        "column_kinds",
         "column_names",
         "files_of",
         "infer_columns_non_private",

@@ -11,6 +11,7 @@ import dataclasses
 import enum
 import hashlib
 import math
+import re
 import secrets
 from collections.abc import Sequence
 from decimal import Decimal
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     import pyarrow
 
 # Other ways in which tables write 0 and 1.
-_OTHER_WRITINGS = {"0.0": 0, "1.0": 1, "false": 0, "true": 1, "False": 0, "True": 1}
+_OTHER_WRITINGS = {"false": 0, "true": 1, "False": 0, "True": 1}
+# A code such as 01 is none, nor 1e3.
+_NUMBER = re.compile(r"\s*-?(0|[1-9]\d*)(\.\d*)?\s*", re.ASCII)
 _ABSENT, _FOREIGN = -1, -2
 
 
@@ -147,10 +150,16 @@ def _positions_of(column: Column, values: pyarrow.ChunkedArray, report: Report) 
     place = {category: position for position, category in enumerate(column.categories)} | {None: _ABSENT}
     if column.categories == ZERO_OR_ONE:
         place |= _OTHER_WRITINGS
+    numbers = [_value_of(category) for category in column.categories]
+    # By value where no text is the same: a column of integers with missing cells is often written 1.0.
+    by_value: dict[Decimal | None, int] = {
+        value: position for position, value in enumerate(numbers) if value is not None and numbers.count(value) == 1
+    }
     chunks = []
     for chunk in values.chunks:
         cells = chunk if pyarrow.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
-        known = [place.get(text, _FOREIGN) for text in cells.dictionary.to_pylist()]
+        texts = cells.dictionary.to_pylist()
+        known = [place[text] if text in place else by_value.get(_value_of(text), _FOREIGN) for text in texts]
         indices = cells.indices.fill_null(len(known)) if cells.null_count else cells.indices
         chunks.append(np.array([*known, _ABSENT], np.int32).take(indices.to_numpy()))
     positions = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
@@ -165,6 +174,10 @@ def _positions_of(column: Column, values: pyarrow.ChunkedArray, report: Report) 
     ):
         _present(column, report)
     return positions
+
+
+def _value_of(text: str) -> Decimal | None:
+    return Decimal(text.strip()) if _NUMBER.fullmatch(text) else None
 
 
 _WORDS = (("false", "true"), ("no", "yes"), ("0", "1"), ("f", "t"), ("n", "y"), ("off", "on"))

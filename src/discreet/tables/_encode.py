@@ -444,7 +444,7 @@ def encode(
 
 def is_dropped(matrix: np.ndarray) -> np.ndarray:
     """Which rows of a matrix that `Layout.fill` filled are dropped."""
-    return np.isnan(matrix).all(axis=-1)
+    return np.all(np.isnan(matrix), axis=-1)
 
 
 def _gather(rows: np.ndarray, array: np.ndarray, drops: bool) -> tuple[np.ndarray, np.ndarray]:

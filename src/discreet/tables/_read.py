@@ -86,6 +86,30 @@ def _file_names(path: Path, csv: CsvFormat) -> list[str]:
     return names
 
 
+def column_kinds(source: Any) -> dict[str, Kind]:
+    """The kinds that the types of a Parquet or Arrow file suggest, by name; empty for a text file. No cell is read."""
+    files = files_of(source)
+    if not files or files[0].suffix not in (".parquet", ".arrow", ".feather"):
+        return {}
+    _file_names(files[0], PLAIN)  # Refuses what cannot be read
+    if files[0].suffix == ".parquet":
+        schema = pyarrow.parquet.read_schema(files[0])
+    else:
+        with pyarrow.memory_map(str(files[0])) as file:
+            schema = pyarrow.ipc.open_file(file).schema
+    types = pyarrow.types
+    tests = (
+        (Kind.BINARY, (types.is_boolean,)),
+        (Kind.REAL, (types.is_integer, types.is_floating, types.is_decimal)),
+        (Kind.DATE, (types.is_date, types.is_timestamp)),
+        (Kind.CATEGORICAL, (types.is_string, types.is_large_string, types.is_dictionary)),
+    )
+    found = {
+        field.name: [kind for kind, is_any in tests if any(test(field.type) for test in is_any)] for field in schema
+    }
+    return {name: kinds[0] for name, kinds in found.items() if kinds}
+
+
 def sniff_csv(source: Any) -> CsvFormat:
     """Guess the delimiter and encoding of a CSV file from its header alone. No cell is read."""
     files = files_of(source)
@@ -452,7 +476,8 @@ def infer_columns_non_private(
 
     Args:
         source: As in `read_table`.
-        schema: The columns described already; None for none, and then the format of a CSV file is guessed from its header.
+        schema: The columns described already; None for none, and then the format of a CSV file is guessed: from its header, and
+            decimal commas from its cells.
         target: Name of the column to explain, if the schema does not say.
         target_kind: The kind that the model needs of it.
         columns: Names of the columns to use; None for all in the file that have a name.
@@ -469,6 +494,9 @@ def infer_columns_non_private(
         _check_present(path, _file_names(path, csv), names)
     try:
         tables = [_whole(path, names, csv, missing) for path in files] or [as_table(source)]
+        if schema is None and files and (other := _decimal_commas(tables, csv, missing)) is not None:
+            csv = other
+            tables = [_whole(path, names, csv, missing) for path in files]
         table = pyarrow.concat_tables([each.select(names) for each in tables], promote_options="permissive")
     except DAMAGED as error:
         raise unreadable(files[0], error) from None
@@ -505,6 +533,25 @@ def _whole(path: Path, names: Sequence[str], csv: CsvFormat, missing: Sequence[s
             parse_options=_parse_options(path, csv, newlines_in_values=True),
             convert_options=pyarrow.csv.ConvertOptions(**options),
         )
+
+
+def _decimal_commas(tables: list[pyarrow.Table], csv: CsvFormat, missing: Sequence[str]) -> CsvFormat | None:
+    """The format with decimal commas, if all texts of a column are numbers in it, and not by commas of thousands; else None."""
+    texts = [
+        [text for text in column.unique().to_pylist() if text is not None and text not in missing]
+        for table in tables
+        for column in table.columns
+        if pyarrow.types.is_string(column.type)
+    ]
+
+    def are_numbers(csv: CsvFormat) -> list[bool]:
+        return [bool(column) and all(number_of(text, csv) is not None for text in column) for column in texts]
+
+    american = are_numbers(dataclasses.replace(csv, thousands=","))
+    formats = [dataclasses.replace(csv, decimal=",", thousands=thousands) for thousands in ("", ".")]
+    found = [[here and not there for here, there in zip(are_numbers(x), american, strict=True)] for x in formats]
+    best = max(range(len(formats)), key=lambda place: sum(found[place]))
+    return formats[best] if any(found[best]) else None
 
 
 def _look(name: str, values: pyarrow.ChunkedArray, kind: Kind | None, csv: CsvFormat, missing: Sequence[str]) -> Column:

@@ -264,6 +264,7 @@ class Schema:
         person: Name of the column with the row's person; never a feature. None: each row is another person's.
         max_rows: The largest number of rows of a person that are used, 1 at least. It decides the shape of the arrays, so
             it is public and never taken from the table.
+        each_row: True if it is known that no person has two rows. False without a person: nobody said.
         impossible: Values of two columns that no row has both of, such as (("sex", ("male",)), ("pregnant", ("yes",))):
             categories, or the least and the largest number or date. Rows of synthetic twins never have both; those of the table
             are not checked, and a missing cell is no such value.
@@ -281,6 +282,7 @@ class Schema:
     inferred: tuple[str, ...] = ()
     person: str | None = None
     max_rows: int = 1
+    each_row: bool = False
     csv: CsvFormat = CsvFormat()
     impossible: tuple[tuple[tuple[str, tuple[Any, ...]], ...], ...] = ()
 
@@ -311,6 +313,8 @@ class Schema:
         unknown = sorted(set(self.inferred) - set(names))
         if unknown:
             yield f"the schema says that {', '.join(unknown)} was inferred, but does not describe it"
+        if self.each_row and self.person is not None:
+            yield f"each row is another person's, so '{self.person}' identifies none: leave out one of them"
         if self.person in names:
             yield (
                 f"the column '{self.person}' identifies persons, so that it would single out people as a feature: take it "

@@ -29,13 +29,16 @@ R = TypeVar("R")
 
 # How a schema file names what was taken from the data. A fit by such a schema says that no guarantee holds.
 INFERRED = "non_private_from_data"
+# The person of a schema that says that no person has two rows.
+EACH_ROW = "each row"
 
 
 def schema_from_toml(path: Path | str, *, target: str | None = None) -> Schema:
     """Read a schema file.
 
     The file has an optional `target`, `person` and `missing_values`, and a table for each column. `person = "patient"` names
-    the column that identifies persons; one row of each is used, or up to `max_rows`::
+    the column that identifies persons; one row of each is used, or up to `max_rows`. `person = "each row"` says that no person
+    has two rows::
 
         target = "smoker"
         person = {column = "patient", max_rows = 5}
@@ -104,7 +107,8 @@ def schema_from_dict(content: Mapping[str, Any], *, target: str | None = None) -
     if not isinstance(columns, Mapping):
         faults.append("the schema has no [columns.NAME] tables: describe each column to use in one")
         raise DataError(all_faults(faults))
-    person, max_rows = found((None, 1), _person, content.get("person"))
+    each_row = content.get("person") == EACH_ROW
+    person, max_rows = found((None, 1), _person, None if each_row else content.get("person"))
     parts: dict[str, Any] = {
         # A column that cannot be read has a stand-in, so that the rest is checked, too.
         "columns": tuple(
@@ -115,6 +119,7 @@ def schema_from_dict(content: Mapping[str, Any], *, target: str | None = None) -
         "inferred": found((), _texts, content.get(INFERRED, ()), INFERRED),
         "person": person,
         "max_rows": max_rows,
+        "each_row": each_row,
         "impossible": found((), _impossible, content.get("impossible", ())),
         "csv": found(CsvFormat(), _csv, content.get("csv", {})),
     }
@@ -146,6 +151,11 @@ def _impossible(entries: Any) -> Any:
 
 def _person(entry: Any) -> tuple[str | None, Any]:
     """The person's column and the number of rows to use, from a name or a table of both."""
+    if entry == "":
+        raise DataError(
+            'the schema\'s person is not filled in: name the column that identifies persons, or write person = "each row" if no '
+            "person has two rows"
+        )
     if not isinstance(entry, Mapping):
         return None if entry is None else str(entry), 1
     _only(entry, {"column", "max_rows"}, "the schema's person")
@@ -156,7 +166,10 @@ def _person(entry: Any) -> tuple[str | None, Any]:
 
 def _person_value(schema: Schema) -> Any:
     """The schema's person and number of rows in the format of `_person`."""
-    return schema.person if schema.max_rows == 1 else {"column": schema.person, "max_rows": schema.max_rows}
+    if schema.each_row:
+        return EACH_ROW
+    plain = schema.max_rows == 1 and schema.person != EACH_ROW
+    return schema.person if plain else {"column": schema.person, "max_rows": schema.max_rows}
 
 
 def schema_to_toml(schema: Schema) -> str:
@@ -200,47 +213,67 @@ def _csv_table(csv: CsvFormat) -> list[str]:
 
 
 def schema_template(
-    names: Sequence[str], *, target: str | None = None, person: str | None = None, csv: CsvFormat | None = None
+    names: Sequence[str],
+    *,
+    target: str | None = None,
+    person: str | None = None,
+    csv: CsvFormat | None = None,
+    kinds: Mapping[str, Kind] | None = None,
 ) -> str:
     """A schema file to fill in, from the names of the columns alone. `schema_from_toml` refuses it until it is filled in.
 
     Args:
         names: Names of the columns.
         target: The column to explain, if it is known already.
-        person: The column that identifies persons, likewise; it is not described.
+        person: The column that identifies persons, likewise, which is not described; or "each row".
         csv: The table's text format, likewise.
+        kinds: Kinds of columns, likewise, by name.
 
     Raises:
         DataError: No names, or a target or person that is not among them.
     """
     if not names:
         raise DataError("there are no column names: a template needs a header")
-    head = TEMPLATE_HEAD
-    for option, name in (("target", target), ("person", person)):
+    for option, name in (("target", target), ("person", None if person == EACH_ROW else person)):
         if name is not None and name not in names:
             raise DataError(f"the table has no column '{name}', which is to be the {option}: correct the name")
-        if name is not None:
-            before, after = re.split(f"# {option} = .*? #", head)
-            value = _value(name) if option == "target" else f"{{column = {_value(name)}, max_rows = 1}}"
-            head = f"{before}{option} = {value}  #{after}"
-    blank = 'kind = ""\n# bounds = [ , ]\n# categories = ["", ""]\n# unit = ""\n# step = 1\n# missing = "indicator"'
-    tables = [f"[columns.{_key(name)}]\n{blank}" for name in names if name != person]
-    return "\n\n".join([head, *tables, *_csv_table(csv or CsvFormat())]) + "\n"
+    whose = f"{{column = {_value(person)}, max_rows = 1}}" if person not in (None, EACH_ROW) else _value(person or "")
+    head = TEMPLATE_HEAD.format(
+        target=f"# target = {_value('')}" if target is None else f"target = {_value(target)}",
+        person=f"person = {whose}",
+    )
+    lines = [f"{_key(name)} = {_BLANK[(kinds or {}).get(name)]}" for name in names if name != person]
+    return "\n\n".join([head, "\n".join(["[columns]", *lines]), *_csv_table(csv or CsvFormat())]) + "\n"
 
+
+_BLANK = {
+    None: '{kind = ""}',
+    Kind.REAL: '{kind = "real", bounds = []}',
+    Kind.DATE: '{kind = "date", bounds = []}',
+    Kind.BINARY: '{kind = "binary", categories = ["false", "true"]}',
+    Kind.CATEGORICAL: '{kind = "categorical", categories = []}',
+}
 
 TEMPLATE_HEAD = """\
 # What is publicly known of each column: from the questionnaire, the code book or common sense, never from the cells.
 # Delete the columns that are not to be read, and fill in the others:
-#   kind = "real" | "count"                  with bounds = [0, 100]; step = 1 makes real numbers whole in twins
-#   kind = "date"                            with bounds = [1900-01-01, 2025-12-31]
-#   kind = "binary"                          with categories = ["no", "yes"]; the second is encoded as 1
-#   kind = "categorical"                     with categories = ["north", "south", "east"]
-#   kind = "ordered"                         with categories = ["low", "middle", "high"], the lowest first
-#   missing = "indicator" | "drop"           where cells may be missing; "drop", as for a target: such rows contribute nothing
-# target = ""              # the column to explain
-# person = {column = "", max_rows = 1}     # the column that identifies persons, and the most rows of a person to use
+#   {{kind = "real", bounds = [0, 100]}}                  a number; also unit = "cm"; step = 1 makes it whole in twins
+#   {{kind = "count", bounds = [0, 50]}}                  an integer from 0
+#   {{kind = "date", bounds = [1900-01-01, 2025-12-31]}}
+#   {{kind = "binary", categories = ["no", "yes"]}}       the second is encoded as 1
+#   {{kind = "categorical", categories = ["north", "south", "east"]}}
+#   {{kind = "ordered", categories = ["low", "middle", "high"]}}
+# Missing cells are refused, unless a column has missing = "indicator", or as a target missing = "drop", by which such rows
+# contribute nothing.
+
+# Whose is a row? "each row" if no person has two rows; else the column that identifies persons, and the most rows to use:
+# person = {{column = "id", max_rows = 1}}
+{person}
+
+# The column to explain:
+{target}
 # missing_values = ["", "NA"]
-# impossible = [{sex = "male", pregnant = "yes"}]  # values of two columns that no row of a twin has both of
+# impossible = [{{sex = "male", pregnant = "yes"}}]  # values of two columns that no row of a twin has both of
 # How a CSV file is written, as a table [csv] at the end of this file, where otherwise than 1234.5 and 2024-12-31 in UTF-8:
 #   delimiter = ";"   decimal = ","   thousands = "."   date_format = "%d.%m.%Y"   encoding = "cp1252", utf-16 and so on"""
 
