@@ -207,3 +207,25 @@ def test_initial_values_follow_the_fits_key():
     dpsvi = DPSVI(model, AutoNormal(model), optax.adam(0.01), plan=PLAN)
     one, two = (dpsvi.get_params(dpsvi.init(random.key(seed), X, GROUP, Y)) for seed in (1, 2))
     assert np.any(one["slope_auto_loc"] != two["slope_auto_loc"])
+
+
+def test_an_exposure_of_zero_has_a_finite_density_and_no_finite_gradient():
+    """Where NumPyro's search refuses a placeholder of zeros, one of ones is tried."""
+
+    def model(x, exposure, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Poisson(exposure * jnp.exp(x @ w)), obs=y)
+
+    plan = PrivacyPlan(
+        sampling=PoissonSampling(0.1), clipping_norm=1.0, noise_multiplier=1.0, num_steps=3, num_records=ROWS
+    )
+    records = X, jnp.full(ROWS, 2.5), jnp.ones(ROWS, jnp.int32)
+    dpsvi = DPSVI(model, AutoNormal(model), numpyro.optim.Adam(1e-2), plan=plan)
+    params = dpsvi.get_params(dpsvi.init(random.key(1), *records))
+    assert np.isfinite(params["w_auto_loc"]).all()
+    nothing = DPSVI(
+        model, AutoNormal(model), numpyro.optim.Adam(1e-2), plan=plan, placeholder=(X[:1], jnp.zeros(1), jnp.zeros(1))
+    )
+    with pytest.raises(ValueError, match="finite density and gradient"):
+        nothing.init(random.key(2), *records)

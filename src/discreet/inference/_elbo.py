@@ -53,6 +53,7 @@ from discreet.inference._records import (
 )
 from discreet.inference._structure import (
     FAILURES,
+    NoInitialValuesError,
     Structure,
     auto_guides,
     bijection_of,
@@ -151,7 +152,14 @@ class Objective:
         structure_key, values_key, start_key = init_keys(key)
         whole = Programs(records=records._replace(leaves=records.shapes(records.size)), **programs)
         made_up = choose_placeholder(whole, placeholder, structure_key)
-        structure = find_structure(whole, made_up, structure_key)
+        try:
+            structure = find_structure(whole, made_up, structure_key)
+        except NoInitialValuesError:
+            # At zeros the density may be finite and its gradient not, as with an exposure that the rate is multiplied by.
+            if placeholder is not None:
+                raise
+            made_up = whole.records.filled(1, 1)
+            structure = find_structure(whole, made_up, structure_key)
         psi, own, transforms, state = initial_parameters(whole, made_up, structure, values_key, init_params)
         whole = dataclasses.replace(whole, state=state)
         objective = cls(whole, tuple(made_up), structure, transforms, mean_field, num_particles, local_start=own)

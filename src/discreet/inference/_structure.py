@@ -91,6 +91,10 @@ def _check_coverage(part: Any, inside: set[str], keeps_local: bool) -> None:
             )
 
 
+class NoInitialValuesError(ValueError):
+    """An AutoGuide found no initial values with the placeholder record."""
+
+
 def set_up_auto_guides(
     programs: Programs,
     rows: list[Any],
@@ -130,10 +134,10 @@ def set_up_auto_guides(
             if not isinstance(part, autoguide.AutoGuideList):
                 _check_coverage(part, inside, keeps_local)
     except RuntimeError as error:
-        raise ValueError(
-            f"{type(guide).__name__} found no initial values at which the placeholder record has a finite density, so "
-            "zeros and ones are no record of this model. Pass an artificial record in the support of the observations as "
-            "placeholder=..., or another init_loc_fn to the guide."
+        raise NoInitialValuesError(
+            f"{type(guide).__name__} found no initial values at which the placeholder record has a finite density and "
+            "gradient, so zeros and ones are no record of this model. Pass an artificial record in the support of the "
+            "observations as placeholder=..., or another init_loc_fn to the guide."
         ) from error
     finally:
         for part, model in zip(guides, models, strict=True):
