@@ -1,3 +1,4 @@
+import errno
 import os
 import signal
 import subprocess
@@ -5,6 +6,7 @@ import sys
 import time
 from importlib import import_module
 from importlib.metadata import entry_points, version
+from pathlib import Path
 
 import pytest
 import typer
@@ -121,3 +123,25 @@ def test_files_are_written_whole_or_not_at_all(tmp_path, monkeypatch: pytest.Mon
         write_file(path, "other")
     assert path.read_text(encoding="utf-8") == "ε"
     assert [entry.name for entry in path.parent.iterdir()] == ["file.txt"]
+
+
+def test_the_disk_holds_the_results_before_the_budget_is_spent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "made" / "out"
+    with _terminal.folder_for_results(out, room=2**20):
+        (reserved,) = out.iterdir()
+        assert reserved.stat().st_size == 2**20
+        assert reserved.stat().st_blocks * 512 >= 2**20
+        _terminal.give_room(out)
+        assert not list(out.iterdir())
+        _terminal.write_file(out / "statement.json", "{}")
+
+    def full(*_args: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with (
+        pytest.raises(ValueError, match="No space left"),
+        _terminal.folder_for_results(tmp_path / "other", room=2**20),
+    ):
+        pytest.fail("the fit would have run")
+    assert not (tmp_path / "other").exists()

@@ -345,3 +345,21 @@ def test_a_fit_that_diverges_stops_and_says_so(table):
     assert result.steps_completed < 60
     assert "not usable" in repr(result)
     assert "diverged" in result.statement.use_reason
+
+
+def test_an_error_of_a_signal_handler_has_the_fit_so_far(dpsvi, table, monkeypatch):
+    """Such as a test's time limit: the plan is spent, and what was released is not lost."""
+    seen = []
+
+    def postfix(losses, num_records):
+        seen.append(len(losses))
+        raise TimeoutError
+
+    monkeypatch.setattr(_loop, "_postfix", postfix)
+    with pytest.raises(TimeoutError) as late:
+        dpsvi.run(dp.random.key(3), *table, progress_bar=False)
+    partial = late.value.partial_result
+    assert partial.steps_completed == len(partial.losses) == len(partial.trace.steps) == sum(seen) < 60
+    assert partial.statement.epsilon == dpsvi.plan.epsilon(partial.statement.delta)
+    np.testing.assert_array_equal(partial.trace.iterates[-1][:DIM], partial.last_params["w_auto_loc"])
+    assert "The plan is spent" in late.value.__notes__[0]

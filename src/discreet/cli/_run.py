@@ -26,6 +26,7 @@ from discreet.cli._report import latent_of, plot, relative, summarise, write_pag
 from discreet.cli._terminal import (
     continue_hint,
     folder_for_results,
+    give_room,
     refusing,
     say_error,
     say_lines,
@@ -277,6 +278,8 @@ class Fitted:
 
 
 SHOWN = 3
+ROOM = 2**24
+"""Bytes of the disk that are reserved for the files of results before anything is spent."""
 AGAIN = "The fit ran. Start all processes again with the same command: it is written from its checkpoint, at no further cost."
 
 
@@ -364,7 +367,7 @@ def fit_and_write(
             # The page is written last: what it needs must be there before anything is spent.
             require("jinja2", extra="cli", what="The statement page")
             if processes.first:
-                stack.enter_context(folder_for_results(out))
+                stack.enter_context(folder_for_results(out, room=ROOM + 16 * draws * len(records.feature_names)))
         if isinstance(plan, dp.moments.MomentsPlan):
             result, draw = run_moments(plan, records, ledger=ledger, **how)
         else:
@@ -405,6 +408,7 @@ def fit_and_write(
 
 def write_first(out: Path, statement: "dp.Statement", checkpoint: Path | None, done: str = "The fit ran") -> list[Path]:
     """Write the statement before anything else can fail, or print it: what was spent must at least be known."""
+    give_room(out)
     try:
         note_statement(checkpoint, statement.to_json())
         files = write_statement(out, statement)
@@ -458,7 +462,7 @@ def count_and_write(
         "keep": save,
         "progress_bar": progress_bar,
     }
-    with folder_for_results(out):
+    with folder_for_results(out, room=ROOM):
         released = dp.marginals.private_marginals(dp.random.key(seed), data, plan, **options)
         done = "The release was made"
         spent(f"no statement was written, so {PLAN_IS_SPENT}", done)

@@ -325,26 +325,51 @@ def check_file(
 
 
 @contextmanager
-def folder_for_results(path: Path) -> Iterator[None]:
+def folder_for_results(path: Path, room: int = 0) -> Iterator[None]:
     """Make sure that files can be written into a folder, before what they will hold has been paid for.
 
-    Folders that were made here go again if an error leaves them empty.
+    A file holds `room` bytes of the disk until `give_room` removes it. Folders that were made here go again if an error leaves
+    them empty.
     """
     made = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
         try:
-            write_file(path / ".discreet-was-here", "")
-            (path / ".discreet-was-here").unlink()
+            write_file(path / _ROOM, "")
+            if room:
+                _reserve(path / _ROOM, room)
+            else:
+                give_room(path)
         except OSError as error:
+            give_room(path)
             raise ValueError(
                 f"{path} cannot be written to ({error.strerror}): choose another folder by --out"
             ) from None
         yield
+        give_room(path)
     except BaseException:
+        give_room(path)
         for folder in made:
             with suppress(OSError):
                 folder.rmdir()
         raise
+
+
+_ROOM = ".discreet-was-here"
+
+
+def _reserve(file: Path, room: int) -> None:
+    """Make a file so long that the disk holds its bytes."""
+    with file.open("wb") as handle:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(handle.fileno(), 0, room)
+        else:
+            handle.write(bytes(room))
+
+
+def give_room(path: Path) -> None:
+    """Remove what `folder_for_results` reserved in a folder, for the results to take its place."""
+    with suppress(OSError):
+        (path / _ROOM).unlink()
 
 
 class BriefHelp(TyperCommand):

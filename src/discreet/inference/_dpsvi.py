@@ -513,7 +513,8 @@ class DPSVI:
         """Fit the model: draw the plan's batches, make its number of releases, account for them.
 
         The verifier checks the program before it runs (`certify`), and refuses it if its event exceeds the plan's.
-        Ctrl-C or SIGTERM stops and returns the state so far; the cost is the whole plan's, whose horizon was fixed.
+        Ctrl-C or SIGTERM stops and returns the state so far; the cost is the whole plan's, whose horizon was fixed. An error
+        after the spending, such as that of a signal handler, has the `DPSVIResult` so far as its `partial_result`.
 
         Args:
             rng_key: `discreet.random.key()`. A key made from a seed is allowed, and recorded as
@@ -588,17 +589,26 @@ class DPSVI:
             processes.first_is_given("ledger=", ledger is not None)
             with processes.together():
                 spending = Spending(ledger if processes.first else None, self.plan, stated, saved.run_id)
-            outcome = run_steps(
-                step,
-                self.plan,
-                state,
-                leaves,
-                progress_bar=progress_bar,
-                keep_gradients=keep_gradients,
-                spend=spending,
-                checkpoint=saved,
-                processes=processes,
-            )
+            try:
+                outcome = run_steps(
+                    step,
+                    self.plan,
+                    state,
+                    leaves,
+                    progress_bar=progress_bar,
+                    keep_gradients=keep_gradients,
+                    spend=spending,
+                    checkpoint=saved,
+                    processes=processes,
+                )
+            except BaseException as error:
+                if (partial := error.__dict__.pop("partial_outcome", None)) is not None:
+                    error.__dict__["partial_result"] = result_of(step, partial, stated, self.plan)
+                    error.add_note(
+                        f"The plan is spent. This error's partial_result has the fit after {partial.steps} of "
+                        f"{self.plan.num_steps} steps."
+                    )
+                raise
             if receipt := processes.from_first(spending.receipt.encode()).decode():
                 stated = spending.headed(stated).with_notes(receipt)
             return result_of(step, outcome, stated, self.plan)

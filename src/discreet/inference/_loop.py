@@ -17,7 +17,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
@@ -304,13 +304,14 @@ def run_steps(
 
     The result does not depend on how the steps were cut into compiled calls. Gradients are kept where every iterate is.
     `spend` is called once, when all is compiled and nothing released. From a `checkpoint` it goes on to the same bits. Several
-    `processes` make the same steps, however their clocks go and wherever Ctrl-C comes.
+    `processes` make the same steps, however their clocks go and wherever Ctrl-C comes. An error after the spending has the
+    outcome so far as its `partial_outcome`, if an iterate was kept.
     """
     processes = processes or Processes(None)
     num_steps, numbers, drawing = plan.num_steps, PlanNumbers.of(plan), step.drawing(plan.sampling, leaves)
     if step.shards is not None:
         numbers = numbers._replace(where=step.shards.where(state.rng_key))
-    flat, _ = ravel_pytree(step.optim.get_params(state.optim_state))
+    flat, unravel = ravel_pytree(step.optim.get_params(state.optim_state))
     recorder = TraceRecorder(flat.size, num_steps)
     keep_gradients = keep_gradients and recorder.every_step
     # Two lengths, so that plans with other numbers of steps share a program.
@@ -324,7 +325,8 @@ def run_steps(
     everywhere = (lambda x: x) if step.shards is None else step.shards.copied
     numbers, tables = everywhere((numbers, tables))
     checkpoint = checkpoint or Checkpoint(None, state.rng_key)
-    with _interruptible() as interrupt, _bar(num_steps, progress_bar and processes.first) as bar:
+    kept_in_errors = _kept_in_errors(recorder, unravel, lambda: progress)
+    with _interruptible() as interrupt, _bar(num_steps, progress_bar and processes.first) as bar, kept_in_errors:
         # Compiled before anything is released, and kept by JAX for the next fit of the same shape.
         static = (step, drawing, chunk_length, recorder.every_step, keep_gradients)
         program = functools.partial(_chunk, *static)
@@ -379,7 +381,28 @@ def run_steps(
     figures = np.concatenate(progress.figures)
     norms = np.concatenate(progress.norms)
     trace = recorder.finish(np.asarray(progress.mean), done)
-    return Outcome(step.gathered(state, memory=False), figures, norms, trace, done)
+    last = step.optim.get_params(step.gathered(state, memory=False).optim_state)
+    return Outcome(last, figures, norms, trace, done)
+
+
+@contextmanager
+def _kept_in_errors(
+    recorder: TraceRecorder, unravel: Callable[[Any], Any], progress: Callable[[], Progress]
+) -> Iterator[None]:
+    """Give an error the outcome at the last kept iterate, as its `partial_outcome`.
+
+    A signal's handler may raise anywhere, also where the state is being overwritten. What was kept is whole.
+    """
+    try:
+        yield
+    except BaseException as error:
+        # Unless it came between two lines of the recorder.
+        with suppress(Exception):
+            trace, found = recorder.finish(), progress()
+            done, last = int(trace.steps[-1]), unravel(jnp.asarray(trace.iterates[-1]))
+            figures, norms = np.concatenate(found.figures)[:done], np.concatenate(found.norms)[:done]
+            error.__dict__["partial_outcome"] = Outcome(last, figures, norms, trace, done)
+        raise
 
 
 def _parameters(step: PrivateStep, state: DPSVIState) -> list[Array]:

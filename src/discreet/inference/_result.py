@@ -21,7 +21,7 @@ from discreet.accounting import Relation
 from discreet.clipping import AdaptiveClipping
 from discreet.inference._elbo import Objective
 from discreet.inference._records import Program, take_apart
-from discreet.inference._step import DPSVIState, PrivateStep
+from discreet.inference._step import PrivateStep
 from discreet.inference._trace import METHODS, NoiseAware, Trace
 from discreet.mechanisms import GAUSSIAN, MECHANISMS
 from discreet.plan import PaidRelease, PrivacyPlan
@@ -155,9 +155,9 @@ def _check_same(saved: Mapping[str, str], needed: Mapping[str, str]) -> None:
 
 
 class Outcome(NamedTuple):
-    """The outcome of a loop of `steps` releases: the last state, figures and C per step, and the kept iterates."""
+    """The outcome of a loop of `steps` releases: last iterate, figures and C per step, and the kept iterates."""
 
-    state: DPSVIState
+    last: Any
     figures: Float[np.ndarray, "step figure"]  # rows of `StepFigures`
     clipping_norms: Float[np.ndarray, "step"]
     trace: Trace
@@ -447,7 +447,7 @@ def result_of(step: PrivateStep, outcome: Outcome, statement: Statement, plan: P
     """Build the `DPSVIResult` from a loop's outcome."""
     losses = outcome.figures[:, 0]
     shares = outcome.figures[:, 1:]
-    last = step.optim.get_params(outcome.state.optim_state)
+    last = outcome.last
     _, unravel = ravel_pytree(last)
     averaged = unravel(jnp.asarray(outcome.trace.average()))
     params, last_params = (jax.tree.map(np.asarray, step.objective.constrain(psi)) for psi in (averaged, last))
