@@ -363,3 +363,8 @@ def test_an_error_of_a_signal_handler_has_the_fit_so_far(dpsvi, table, monkeypat
     assert partial.statement.epsilon == dpsvi.plan.epsilon(partial.statement.delta)
     np.testing.assert_array_equal(partial.trace.iterates[-1][:DIM], partial.last_params["w_auto_loc"])
     assert "The plan is spent" in late.value.__notes__[0]
+
+
+def test_the_bias_of_the_losses_is_said(result):
+    (said,) = (words for words in result.statement.released if "loss" in words)
+    assert "biased where records' losses differ by more than its size from an artificial record's" in said

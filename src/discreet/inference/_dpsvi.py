@@ -134,7 +134,8 @@ class DPSVI:
             noise on the gradient grows by 1 / sqrt(1 - loss_share): one per cent for 0.02. With
             0 the losses are NaN.
         loss_bound: Losses further than this many nats from the placeholder's are clipped in the
-            private loss (never in the gradient). None: the placeholder's loss, at least 1.
+            private loss (never in the gradient), which biases it. Its noise grows with the bound. None: the placeholder's
+            loss, at least 1.
         microbatch_size: Rows processed at once. None: the batch, or as many as fit in a gibibyte.
         local: "private": the guide's `param` sites may have a value for each record, along one axis. They stay beside the
             data: `run` updates them without noise for the records of each batch, before their clipped gradients are taken,
@@ -378,7 +379,7 @@ class DPSVI:
             kwargs: Likewise.
 
         Returns:
-            The next state, and a private estimate of the negative ELBO of all records, in nats.
+            The next state, and a private estimate of the negative ELBO of all records, in nats, biased by `loss_bound`.
 
         Raises:
             ValueError: `init` was not called, the batch does not fit the plan, the plan's
@@ -631,7 +632,11 @@ class DPSVI:
         if keep_gradients:
             released.append("the noisy gradient of every step")
         if self.loss_share > 0:
-            released.append(f"a private loss estimate at every step {cost(self.loss_share, count_share)}")
+            far = "by more than its size" if self.loss_bound is None else f"by more than {self.loss_bound:g} nats"
+            released.append(
+                f"a private loss estimate at every step, biased where records' losses differ {far} from an artificial record's "
+                + cost(self.loss_share, count_share)
+            )
         released.append(
             "at every step the noisy numbers of gradients within the clipping norm and beyond it"
             + ", and so the clipping norms " * self.plan.clipping.adapts

@@ -531,7 +531,8 @@ class ManyFits(NamedTuple):
     Attributes:
         params: Values of the `param` sites, the mean over the last tenth of the plan's steps: shape (fit, ...).
         last_params: The same after the last step.
-        losses: Private loss estimates, in nats: shape (fit, longest plan's steps), NaN behind a plan's last step.
+        losses: Private loss estimates, in nats, biased as in `DPSVIResult`: shape (fit, longest plan's steps), NaN behind a
+            plan's last step.
         clipping_norms: C of each step, likewise.
     """
 

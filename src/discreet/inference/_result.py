@@ -223,8 +223,9 @@ class DPSVIResult:
             how many iterates); ready for NumPyro's `Predictive` and `guide.sample_posterior`.
         last_params: The same of the last iterate.
         losses: One private estimate of the negative ELBO of all records a step, in nats. They
-            scatter by the noise of the release; a running mean shows the trend. NaN where the
-            fit gave no share of its budget to the loss.
+            scatter by the noise of the release; a running mean shows the trend. They are biased: each record's loss is clipped
+            to within `loss_bound` of `DPSVI` from the placeholder's, which a wider bound avoids at the price of more noise. NaN
+            where the fit gave no share of its budget to the loss.
         clipping_norms: The clipping norm C of each step done. With `AdaptiveClipping` its path, a release.
         shares: Two noisy shares of the records a step: those whose gradient was longer than C, and those that counted at all,
             since their loss and gradient are finite. Relative to the plan's public number of records.

@@ -232,7 +232,7 @@ def course_charts(course: Mapping[str, Any]) -> list[Chart]:
         y = span(mean[len(mean) // 80 :], room=0.3)
         said = f"Estimates of the loss, one a step, and their mean over {width} steps, which went from {_course(mean)} nats."
         legend = (("dot", "released"), ("strong", f"mean of the last {width} steps"))
-        chart = Chart("losses", "Private loss", said, "step", "loss (nats)", _steps(steps), y, legend=legend)
+        chart = Chart("losses", "Clipped private loss", said, "step", "loss (nats)", _steps(steps), y, legend=legend)
         charts.append(chart.scatter("dot", steps, losses["values"]).line("strong", steps, _within(mean, y)))
     if parameters := course.get("parameters"):
         charts.append(_parameters(parameters))
