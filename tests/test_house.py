@@ -292,6 +292,17 @@ def test_numpyro_internals_only_in_the_adapter() -> None:
     assert not wrong, "only discreet/_numpyro.py may: " + "\n".join(wrong)
 
 
+def test_models_run_in_one_thread_at_a_time() -> None:
+    """NumPyro's list of open handlers is that of all threads: models run by `trace_of`, which holds the lock."""
+    wrong = [
+        name_of(path)
+        for path in sources()
+        if name_of(path) != "_numpyro.py"
+        and re.search(r"^(?!\s*(>>>|\.\.\.)).*\.get_trace\(", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert not wrong, "only discreet/_numpyro.py may call get_trace, use trace_of: " + ", ".join(wrong)
+
+
 def test_every_package_is_known() -> None:
     rooms = {room_of(path) for path in sources()} - {"__init__", "__main__"} - EVERYBODY_MAY_IMPORT
     assert rooms <= set(MAY_IMPORT), f"packages that are not in the list: {sorted(rooms - set(MAY_IMPORT))}"
@@ -348,6 +359,7 @@ def test_importing_discreet_costs_less_than_numpyro() -> None:
         ("inference/_a.py", "from numpyro.optim import _NumPyroOptim", test_numpyro_internals_only_in_the_adapter),
         ("inference/_a.py", "from numpyro.primitives import Messenger, _x", test_numpyro_internals_only_in_the_adapter),
         ("inference/_a.py", "guide._setup_prototype(x)", test_numpyro_internals_only_in_the_adapter),
+        ("inference/_a.py", "x = handlers.trace(model).get_trace(x)", test_models_run_in_one_thread_at_a_time),
         (
             "synthetic/_draw.py",
             "from discreet.tables import Schema, encode",

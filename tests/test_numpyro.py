@@ -1,11 +1,19 @@
 """The tested releases of NumPyro, and what discreet takes from it beside its documentation."""
 
+import threading
+import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import jax
+import numpy as np
 import numpyro
+import numpyro.distributions as dist
 import pytest
+from numpyro.infer.autoguide import AutoDelta
 
+import discreet as dp
 from discreet import _numpyro
 from discreet.inference._records import take_apart
 
@@ -40,3 +48,51 @@ def test_the_search_is_numpyros_again_afterwards() -> None:
     with _numpyro.searching_by(lambda its: lambda: its):
         assert _numpyro.numpyro_util.find_valid_initial_params() is search  # pyright: ignore[reportCallIssue]
     assert _numpyro.numpyro_util.find_valid_initial_params is search
+
+
+def model(name, meets=lambda: None):
+    def program(x):
+        mean = numpyro.sample(name, dist.Normal(0.0, 1.0))
+        meets()
+        with numpyro.plate("data", len(x)):
+            numpyro.sample(f"{name} of records", dist.Normal(mean, 1.0), obs=x)
+
+    return program
+
+
+def test_the_models_of_two_threads_do_not_see_one_another():
+    """The first waits for the second to be open; without the lock it would meet the second one's handlers on its way out."""
+    first_open, second_open, first_done = threading.Event(), threading.Event(), threading.Event()
+
+    def wait_for_second():
+        first_open.set()
+        second_open.wait(0.1)
+
+    def wait_for_first():
+        second_open.set()
+        first_done.wait(0.1)
+
+    def run(name, meets):
+        seeded = numpyro.handlers.seed(model(name, meets), jax.random.key(0))
+        return set(_numpyro.trace_of(seeded, np.zeros(2)))
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(run, "a", wait_for_second)
+        first_open.wait()
+        second = pool.submit(run, "b", wait_for_first)
+        assert first.result() == {"a", "data", "a of records"}
+        first_done.set()
+        assert second.result() == {"b", "data", "b of records"}
+
+
+def test_fits_are_set_up_in_two_threads():
+    def set_up(name):
+        program = model(name, lambda: time.sleep(0.003))
+        plan = dp.PrivacyPlan(
+            sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=9.0, num_steps=1, num_records=40
+        )
+        dpsvi = dp.DPSVI(program, AutoDelta(program), numpyro.optim.SGD(0.1), plan=plan)
+        return set(dpsvi.get_params(dpsvi.init(dp.random.key(1), np.zeros(40, np.float32))))
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(set_up, ["a", "b"])) == [{"a_auto_loc"}, {"b_auto_loc"}]

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpyro
+from numpyro import handlers
 from numpyro.contrib.control_flow.scan import scan_wrapper as scan_wrapper  # the function of a `scan` message
 from numpyro.distributions.util import scale_and_mask as scale_and_mask  # as NumPyro's ELBO scales a site's density
 from numpyro.infer import util as numpyro_util
@@ -27,7 +28,9 @@ __all__ = ["NumPyroOptim", "helpful_support_errors", "scale_and_mask", "scan_wra
 TRIED_FROM, UNTRIED_FROM = "0.22", "0.23"
 """The first tested release of NumPyro, and the first one after it that is not tested, as in pyproject.toml."""
 
-_ONE_SEARCH = threading.Lock()
+one_model = threading.RLock()
+"""Held while a model or guide runs. NumPyro has one list of open handlers for all threads, so that the sites of one thread's
+model would be found in the trace of another's. Models run while they are traced, not in the compiled program."""
 
 
 def untried_numpyro() -> str:
@@ -51,6 +54,12 @@ def open_plates() -> list[Any]:
     return [x for x in _PYRO_STACK if isinstance(x, numpyro.plate)]
 
 
+def trace_of(program: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """The sites of one run of a model or guide, with the handlers around it; one thread at a time."""
+    with one_model:
+        return handlers.trace(program).get_trace(*args, **kwargs)
+
+
 def set_up_prototype(guide: Any, *args: Any, **kwargs: Any) -> None:
     """Set up an AutoGuide of NumPyro's own on these arguments, without the draw that follows in its first call."""
     guide._setup_prototype(*args, **kwargs)
@@ -59,7 +68,7 @@ def set_up_prototype(guide: Any, *args: Any, **kwargs: Any) -> None:
 @contextmanager
 def searching_by(made_of: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
     """Let AutoGuides search initial values by a function that is made of NumPyro's own; one thread at a time."""
-    with _ONE_SEARCH:
+    with one_model:
         search = numpyro_util.find_valid_initial_params
         numpyro_util.find_valid_initial_params = made_of(search)
         try:

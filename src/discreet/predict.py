@@ -24,6 +24,7 @@ from numpyro.distributions import MaskedDistribution
 from numpyro.infer.util import constrain_fn, unconstrain_fn
 from scipy.special import expit
 
+from discreet._numpyro import one_model, trace_of
 from discreet._validate import left_out, require
 
 __all__ = [
@@ -120,8 +121,9 @@ def plug_in_probabilities(
     observed = handlers.condition(model, {name: jnp.zeros(1, jnp.int32)})
     # Supports may depend on other latents, so each draw is taken there by its own transforms.
     seeded = handlers.seed(observed, jax.random.key(0))
-    free = jax.vmap(lambda draw: unconstrain_fn(seeded, few, dict(kwargs), draw))(draws)
-    mean = constrain_fn(seeded, few, dict(kwargs), jax.tree.map(lambda x: jnp.mean(x, axis=0), free))
+    with one_model:
+        free = jax.vmap(lambda draw: unconstrain_fn(seeded, few, dict(kwargs), draw))(draws)
+        mean = constrain_fn(seeded, few, dict(kwargs), jax.tree.map(lambda x: jnp.mean(x, axis=0), free))
     point = {name: jnp.asarray(mean[name])[None] for name in draws}
     return class_probabilities(model, point, *args, site=site, **kwargs)
 
@@ -161,7 +163,7 @@ def _rows(args: tuple[Any, ...]) -> tuple[list[Array], Callable[[list[Array]], t
 def _trace(model: Model, draw: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     program = handlers.seed(handlers.substitute(model, data=dict(draw)), jax.random.key(0))
     try:
-        return handlers.trace(program).get_trace(*args, **kwargs)
+        return trace_of(program, *args, **kwargs)
     except (AttributeError, TypeError, ValueError) as error:
         if without := left_out(model, args, kwargs):
             raise ValueError(f"The model fails: {error}. {without.rstrip()}") from error

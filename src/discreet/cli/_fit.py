@@ -420,12 +420,14 @@ class Table:
         import numpy as np
         import numpyro
 
+        from discreet._numpyro import trace_of
+
         if self.own is not None and self.own.of_columns:
             return None
         made = [np.zeros((_MADE_UP, *x.shape[1:]), x.dtype) for x in self.records.arrays if x is not None]
         seeded = numpyro.handlers.seed(self.function, jax.random.key(0))
         try:
-            sites = numpyro.handlers.trace(seeded).get_trace(*made).values()
+            sites = trace_of(seeded, *made).values()
         except Exception:  # `DPSVI` says better what is wrong with it
             return None
         shared = [

@@ -263,10 +263,12 @@ class Prepared:
         import numpy as np
         from numpyro import handlers
 
+        from discreet._numpyro import trace_of
+
         if getattr(self.own.module, "draw", None) is not None:
             return
         try:
-            found = handlers.trace(handlers.seed(self.function, jax.random.key(0))).get_trace(*self._none)
+            found = trace_of(handlers.seed(self.function, jax.random.key(0)), *self._none)
         except Exception as error:
             raise ValueError(
                 f"{self.own.name} cannot be called without records, it fails {failure(error)}. Where x is None it should sample "

@@ -39,7 +39,7 @@ from discreet._jax import (
     run_once,
     used_inputs,
 )
-from discreet._numpyro import helpful_support_errors, scale_and_mask
+from discreet._numpyro import helpful_support_errors, one_model, scale_and_mask
 from discreet.inference._records import (
     Program,
     Programs,
@@ -150,20 +150,22 @@ class Objective:
     ) -> tuple[Objective, dict[str, Any], PRNGKeyArray]:
         """Analyse a model and its guide, without records' values."""
         structure_key, values_key, start_key = init_keys(key)
-        whole = Programs(records=records._replace(leaves=records.shapes(records.size)), **programs)
-        made_up = choose_placeholder(whole, placeholder, structure_key)
-        try:
-            structure = find_structure(whole, made_up, structure_key)
-        except NoInitialValuesError:
-            # At zeros the density may be finite and its gradient not, as with an exposure that the rate is multiplied by.
-            if placeholder is not None:
-                raise
-            made_up = whole.records.filled(1, 1)
-            structure = find_structure(whole, made_up, structure_key)
-        psi, own, transforms, state = initial_parameters(whole, made_up, structure, values_key, init_params)
-        whole = dataclasses.replace(whole, state=state)
-        objective = cls(whole, tuple(made_up), structure, transforms, mean_field, num_particles, local_start=own)
-        return objective.with_dependencies(psi, start_key) if look else objective, psi, start_key
+        # An AutoGuide is set up for rows of one number, then of another: no other thread may come between.
+        with one_model:
+            whole = Programs(records=records._replace(leaves=records.shapes(records.size)), **programs)
+            made_up = choose_placeholder(whole, placeholder, structure_key)
+            try:
+                structure = find_structure(whole, made_up, structure_key)
+            except NoInitialValuesError:
+                # At zeros the density may be finite and its gradient not, as with an exposure that the rate is multiplied by.
+                if placeholder is not None:
+                    raise
+                made_up = whole.records.filled(1, 1)
+                structure = find_structure(whole, made_up, structure_key)
+            psi, own, transforms, state = initial_parameters(whole, made_up, structure, values_key, init_params)
+            whole = dataclasses.replace(whole, state=state)
+            objective = cls(whole, tuple(made_up), structure, transforms, mean_field, num_particles, local_start=own)
+            return objective.with_dependencies(psi, start_key) if look else objective, psi, start_key
 
     # --- the data-free side ---------------------------------------------------------------
 

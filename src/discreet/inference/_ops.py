@@ -39,6 +39,7 @@ from numpyro.infer import MCMC, NUTS
 
 from discreet import random
 from discreet._jax import double
+from discreet._numpyro import one_model
 from discreet._validate import integer, is_real, positive, real
 from discreet.accounting import Relation, pure_event
 from discreet.gradients import SPARE
@@ -287,7 +288,7 @@ def run_chains(
         # The table as an argument of the compiled program, not as a constant within it.
         jit_model_args=True,
     )
-    with double():
+    with one_model, double():
         mcmc.run(key, list(leaves), extra_fields=("diverging",))
         states = {name: np.asarray(x) for name, x in mcmc.get_samples(group_by_chain=True).items()}
         return Chains(states, np.asarray(mcmc.get_extra_fields(group_by_chain=True)["diverging"]))

@@ -32,7 +32,7 @@ from numpyro.infer import autoguide
 from numpyro.primitives import Messenger
 
 from discreet._jax import captured_arrays, run_kept, used_inputs, users_file
-from discreet._numpyro import helpful_support_errors, searching_by, set_up_prototype
+from discreet._numpyro import helpful_support_errors, one_model, searching_by, set_up_prototype, trace_of
 from discreet._validate import left_out
 from discreet.inference._records import (
     Fixed,
@@ -255,8 +255,8 @@ def _latents(
 ) -> dict[str, Any]:
     """The latent sites of a run of the model, in its order, at the values that `values` gives."""
     run = handlers.substitute(handlers.seed(model, key), substitute_fn=values)
-    with handlers.block(hide_fn=lambda site: site["type"] not in _SHARED):
-        sites = handlers.trace(run).get_trace(*args, **kwargs)
+    with one_model, handlers.block(hide_fn=lambda site: site["type"] not in _SHARED):
+        sites = trace_of(run, *args, **kwargs)
     latents = {n: s for n, s in sites.items() if s["type"] == "sample" and not s["is_observed"]}
     # Discrete latents have no point; those of one record are summed out.
     return {n: s for n, s in latents.items() if not s["fn"].support.is_discrete}

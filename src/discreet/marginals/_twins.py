@@ -31,6 +31,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from numpyro.infer.util import log_density
 
+from discreet._numpyro import one_model
 from discreet._validate import integer
 from discreet.marginals._release import Marginals, MarginalsPlan
 from discreet.models import Levels, MixtureOfProducts
@@ -380,7 +381,8 @@ def _maximise(program: Any, latents: Any, *, records: Any, matrices: Any, num_st
     optim = numpyro.optim.Adam(lambda step: rate * (0.51 + 0.49 * jnp.cos(jnp.pi * jnp.minimum(step / num_steps, 1.0))))
 
     def loss(values: Any) -> Any:
-        return -log_density(program, (records, matrices), {}, values)[0], None
+        with one_model:
+            return -log_density(program, (records, matrices), {}, values)[0], None
 
     def step(state: Any, _: None) -> Any:
         return optim.eval_and_update(loss, state)[1], None

@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from numpyro.distributions import biject_to
 from scipy.special import softmax
 
+from discreet._numpyro import trace_of
 from discreet._validate import integer, positive, require
 from discreet.inference import Unobserved
 from discreet.models import MixtureOfProducts
@@ -380,7 +381,7 @@ class Inventor:
 
         unobserved = Unobserved(self.model)
         seeded = handlers.substitute(handlers.seed(unobserved, key), substitute_fn=from_u)
-        trace = handlers.trace(seeded).get_trace(*arguments)
+        trace = trace_of(seeded, *arguments)
         if self.template.mask is None:
             self.observed = {name: _place_of(x, name, arguments) for name, x in unobserved.passed.items()}
         return trace
@@ -399,7 +400,7 @@ class Inventor:
         @jax.jit
         def passed(arguments: list[Array]) -> dict[str, Array]:
             unobserved = Unobserved(self.model)
-            handlers.trace(handlers.seed(unobserved, key)).get_trace(*arguments)
+            trace_of(handlers.seed(unobserved, key), *arguments)
             return {name: jnp.asarray(x) for name, x in unobserved.passed.items()}
 
         return {name: _place_of(np.asarray(x), name, told, mask) for name, x in passed(told).items()}
@@ -528,7 +529,7 @@ class Judge:
             return None
 
         seeded = handlers.substitute(handlers.seed(programs.model, jax.random.key(0)), substitute_fn=from_u)
-        trace = handlers.trace(seeded).get_trace(*args, **kwargs, **programs.static)
+        trace = trace_of(seeded, *args, **kwargs, **programs.static)
         return jnp.asarray(trace[site]["fn"].mean)
 
 

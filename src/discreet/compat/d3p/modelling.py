@@ -19,7 +19,7 @@ from jaxtyping import Array
 from numpyro import handlers
 
 from discreet import optimizers
-from discreet._numpyro import NumPyroOptim
+from discreet._numpyro import NumPyroOptim, trace_of
 from discreet.compat.d3p.random import as_key, convert_to_jax_rng_key
 from discreet.sampling import feistel_permutation
 
@@ -54,7 +54,7 @@ def _run(
     program: Program, key: Any, args: Sequence[Any], kwargs: Mapping[str, Any], values: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     seeded = handlers.seed(handlers.substitute(program, data=dict(values)), key)
-    return handlers.trace(seeded).get_trace(*args, **kwargs)
+    return trace_of(seeded, *args, **kwargs)
 
 
 def _many(one: Callable[..., Samples], rng_key: Any, n: int, *args: Any, **kwargs: Any) -> Samples:

@@ -30,6 +30,7 @@ from numpyro.infer import SVI, autoguide
 
 from discreet import inference, random
 from discreet._jax import tracing
+from discreet._numpyro import one_model, trace_of
 from discreet._validate import positive
 from discreet.compat.d3p import random as d3p_random
 from discreet.compat.d3p.dputil import Calibration, D3PAccountingWarning, NoiseScale, whole_steps
@@ -94,7 +95,7 @@ def get_observations_scale(
         ValueError: Observed sites with different factors.
     """
     seeded = handlers.seed(handlers.substitute(model, data=dict(params)), jax.random.key(0))
-    sites = handlers.trace(seeded).get_trace(*model_args, **model_kwargs).values()
+    sites = trace_of(seeded, *model_args, **model_kwargs).values()
     observed = [site["scale"] for site in sites if site["type"] == "sample" and site["is_observed"]]
     scales = {1.0 if scale is None else float(scale) for scale in observed}
     if len(scales) > 1:
@@ -144,7 +145,7 @@ def _trace(program: Program, args: tuple[Any, ...], public: Mapping[str, Any], r
 
     def run(arrays: list[Any]) -> None:
         seeded = handlers.seed(program, random.key(0))
-        for name, site in handlers.trace(seeded).get_trace(*records.rebuild(arrays)[0], **public).items():
+        for name, site in trace_of(seeded, *records.rebuild(arrays)[0], **public).items():
             size = site["args"] if site["type"] == "plate" else None
             found[name] = {"type": site["type"], "observed": site.get("is_observed", False), "size": size}
 
@@ -191,10 +192,10 @@ def complete_guide(model: Program, guide: Program, args: tuple[Any, ...], public
         return site["type"] in ("sample", "deterministic") and site["name"] not in missing
 
     def completed(*args: Any, **kwargs: Any) -> Any:
-        trace = handlers.trace(guide).get_trace(*args, **kwargs)
+        trace = trace_of(guide, *args, **kwargs)
         values = {name: site["value"] for name, site in trace.items() if site["type"] in ("sample", "param")}
         given = handlers.substitute(model, data={name: x for name, x in values.items() if name not in missing})
-        with handlers.block(hide_fn=hidden):
+        with one_model, handlers.block(hide_fn=hidden):
             given(*args, **kwargs)
         return values
 
@@ -509,7 +510,8 @@ class DPSVI(SVI):
         records, public = take_apart(args, {}), {**self.static_kwargs, **kwargs}
 
         def loss(key: Any, params: Mapping[str, Any], arrays: list[Array]) -> Float[Array, ""]:
-            return self.loss.loss(key, dict(params), self.model, guide, *records.rebuild(arrays)[0], **public)
+            with one_model:
+                return self.loss.loss(key, dict(params), self.model, guide, *records.rebuild(arrays)[0], **public)
 
         name = records.static, _comparable(kwargs, records.size)
         compiled = self._losses.setdefault(name, jax.jit(loss))
