@@ -1,5 +1,6 @@
 """Differences between releases of JAX are hidden, and on an untested release nothing is proved."""
 
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -151,3 +152,29 @@ def test_a_cache_that_is_full_keeps_what_came_last() -> None:
     for place, name in enumerate("abc"):
         kept[name] = place
     assert kept == {"c": 2}
+
+
+def test_entry_points_compute_by_the_usual_rules() -> None:
+    """Strict promotion stops NumPyro's programs, and a transfer guard the first array that a fit makes."""
+    mixed = _jax.in_own_settings(lambda: float(jnp.ones(2, jnp.int8) @ jnp.ones(2, jnp.float32) + jnp.zeros(3)[0]))
+    with jax.numpy_dtype_promotion("strict"), jax.transfer_guard("disallow"):
+        assert mixed() == 2.0
+    for name in ("init", "update", "run", "run_many", "certify", "get_params", "posterior"):
+        assert hasattr(getattr(dp.DPSVI, name), "__wrapped__"), name
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:RuntimeWarning", "ignore:.*fork:DeprecationWarning")
+def test_a_process_that_was_forked_after_jax_ran_refuses_to_compute() -> None:
+    """It hung. The child ends without Python's end, which would run this process's."""
+    jnp.zeros(1).block_until_ready()
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for compute in (dp.random.key, lambda: _jax.one_process("a fit")):
+            try:
+                compute()
+            except RuntimeError as error:
+                refused += "multiprocessing.get_context('spawn')" in str(error)
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    _jax.refuse_forked()

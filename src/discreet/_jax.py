@@ -31,6 +31,7 @@ import jaxlib.version
 import numpy as np
 from jax._src import core as jax_core
 from jax._src import distributed as jax_distributed
+from jax._src import xla_bridge
 from jax.core import ShapedArray, Tracer
 from jax.experimental.compilation_cache import compilation_cache
 from jax.experimental.xla_metadata import set_xla_metadata
@@ -89,6 +90,29 @@ def tracing() -> bool:
     From `trace_state_clean` of `jax._src.core`: the public interface shows whether a value is traced, not whether code is.
     """
     return not jax_core.trace_state_clean()
+
+
+_forked = False
+
+
+def _note_fork() -> None:
+    """Note in a forked child whether its parent had used JAX, which `backends_are_initialized` of xla_bridge tells."""
+    global _forked
+    _forked = xla_bridge.backends_are_initialized()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+def refuse_forked() -> None:
+    """Refuse to compute in a process that was forked from one that had used JAX: it would wait forever."""
+    if _forked:
+        raise RuntimeError(
+            "This process was forked from one that had used JAX, whose threads are missing here, so a computation would wait "
+            "for them forever. Nothing was spent. Start processes by multiprocessing.get_context('spawn'), or fork before JAX "
+            "is used."
+        )
 
 
 class Scan(NamedTuple):
@@ -755,8 +779,10 @@ def one_process(what: str, arrays: Sequence[Any] = ()) -> None:
 
     Under `jax.distributed` every process runs the same program, each with its own key. JAX does not check that these agree,
     so each process would release the same records with other noise, and state the cost of one release.
-    Arrays that lie partly in another process are refused, too; tracers and NumPy arrays belong to this one.
+    Arrays that lie partly in another process are refused, too; tracers and NumPy arrays belong to this one. So is a process
+    that cannot compute (`refuse_forked`).
     """
+    refuse_forked()
     if _one_curator.get():
         return
     if jax.process_count() > 1 or any(not x.is_fully_addressable for x in _placed(arrays)):
@@ -773,15 +799,20 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def outside_meshes(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Run a function outside of the mesh of `jax.set_mesh`: its program sets all shardings itself."""
+def in_own_settings(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Run a function outside of the mesh of `jax.set_mesh`, as its program sets all shardings itself, and by JAX's usual rules.
+
+    `jax_numpy_dtype_promotion` and `jax_transfer_guard` find faults in a user's program. NumPyro's programs mix types, and the
+    results of a fit are moved to the host.
+    """
 
     @wraps(function)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        if jax.sharding.get_abstract_mesh().empty:
-            return function(*args, **kwargs)
-        with jax.set_mesh(jax.sharding.Mesh(np.empty((), object), ())):
-            return function(*args, **kwargs)
+        with jax.numpy_dtype_promotion("standard"), jax.transfer_guard("allow"):
+            if jax.sharding.get_abstract_mesh().empty:
+                return function(*args, **kwargs)
+            with jax.set_mesh(jax.sharding.Mesh(np.empty((), object), ())):
+                return function(*args, **kwargs)
 
     return called
 

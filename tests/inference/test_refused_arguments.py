@@ -58,6 +58,7 @@ def run(*records, the_plan=None, key=KEY, **options):
     [
         ((X, Y[:-1]), ValueError, ("different lengths", "[19, 20]", "keyword arguments to DPSVI")),
         ((X[:0], Y[:0]), ValueError, ("length 0", "no record")),
+        ((np.zeros((ROWS, 0), np.float32), Y), ValueError, ("no columns", "Select its columns")),
         ((1.0, 2), ValueError, ("No argument is an array", "leading axis")),
         ((X, np.ones((), np.float32)), ValueError, ("scalar array", "keyword argument to DPSVI")),
         ((X, Y, float("nan")), ValueError, ("static argument is nan", "finite")),
@@ -65,7 +66,7 @@ def run(*records, the_plan=None, key=KEY, **options):
         ((X, list(Y)), (TypeError, ValueError), ()),
         ((X, jax.random.split(jax.random.key(0), ROWS)), TypeError, ("PRNG keys",)),
     ],
-    ids=["lengths", "no rows", "no array", "scalar", "nan", "strings", "list", "keys"],
+    ids=["lengths", "no rows", "no columns", "no array", "scalar", "nan", "strings", "list", "keys"],
 )
 def test_records_that_are_none(refused, records, error, words):
     with refused(error, *words):
@@ -120,6 +121,19 @@ def test_a_delta_that_is_none(refused, delta):
 def test_an_elbo_without_per_record_gradients(refused, loss):
     with refused(ValueError, type(loss).__name__, "Use Trace_ELBO or TraceMeanField_ELBO"):
         DPSVI(model, guide, optax.adam(0.1), loss, plan=plan())
+
+
+def test_an_optimizer_with_two_sets_of_parameters(refused):
+    with refused(ValueError, "optax.lookahead", "Pass the optimizer within it"):
+        DPSVI(model, guide, optax.lookahead(optax.adam(0.1), 5, 0.5), plan=plan())
+
+
+def test_a_fit_under_a_trace(refused):
+    dpsvi, key = DPSVI(model, guide, optax.adam(0.1), plan=plan()), random.key()
+    with refused(TypeError, "Call it outside"):
+        jax.jit(lambda x: dpsvi.run(key, x, Y).params)(X)
+    with refused(TypeError, "Call it outside"):
+        jax.vmap(lambda seed: dpsvi.run(KEY, X, Y).params)(jnp.arange(2))
 
 
 def test_an_optimizer_that_evaluates_the_loss(refused):

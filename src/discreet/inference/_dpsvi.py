@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jax.example_libraries.optimizers import Optimizer
 from jax.sharding import Mesh
@@ -26,7 +27,7 @@ from numpyro import optim as numpyro_optim
 from numpyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
 
 from discreet import random
-from discreet._jax import as_one_curator, outside_meshes, program_digest
+from discreet._jax import as_one_curator, in_own_settings, program_digest, tracing
 from discreet._numpyro import NumPyroOptim
 from discreet._validate import choice, fraction, integer, probability, real
 from discreet.clipping import contribution_bound
@@ -252,6 +253,7 @@ class DPSVI:
 
     # --- NumPyro's verbs ------------------------------------------------------------------
 
+    @in_own_settings
     def init(
         self, rng_key: PRNGKeyArray, *args: Any, init_params: Mapping[str, Any] | None = None, **kwargs: Any
     ) -> DPSVIState:
@@ -363,6 +365,7 @@ class DPSVI:
                 f"number under its relation (one record replaced). Calibrate a plan for {records.size} records."
             )
 
+    @in_own_settings
     def update(
         self, state: DPSVIState, *args: Any, mask: Bool[Array, "record"] | None = None, **kwargs: Any
     ) -> tuple[DPSVIState, Float[Array, ""]]:
@@ -425,6 +428,7 @@ class DPSVI:
         step = self._initialised()
         return step.explain(self._shapes, self.plan.sampling.capacity(self.plan.num_records))
 
+    @in_own_settings
     def get_params(self, state: DPSVIState) -> dict[str, Any]:
         """Values of the `param` sites, constrained. They are releases and may be published."""
         return self._initialised().objective.constrain(self.optim.get_params(state.optim_state))
@@ -470,7 +474,7 @@ class DPSVI:
             state = state._replace(memory=step.local.rows(shards.rows * shards.count))
         return step, shards.place(records.leaves, shards.where(state.rng_key)), state
 
-    @outside_meshes
+    @in_own_settings
     def certify(
         self,
         *args: Any,
@@ -494,7 +498,7 @@ class DPSVI:
             step, leaves, state = self._over(mesh, records, state)
             return certify_fit(step, self.plan, state, leaves, keep_gradients)
 
-    @outside_meshes
+    @in_own_settings
     def run(
         self,
         rng_key: PRNGKeyArray,
@@ -542,6 +546,11 @@ class DPSVI:
             SpentError: The plan exceeds the ledger's remaining budget.
             TypeError, ValueError: Wrong input, before any budget is spent.
         """
+        if tracing():
+            raise TypeError(
+                "run was called inside of a function that JAX traces (jit, vmap, grad, ...). It compiles its own loop, and "
+                "checks and debits before it. Call it outside; run_many makes many fits of public records in one compiled call."
+            )
         with Processes(mesh) as processes, ExitStack() as stack:
             with processes.together():
                 if processes.first:
@@ -672,6 +681,7 @@ class DPSVI:
             "part of any result, and entered what was released through their own record's clipped contribution alone."
         )
 
+    @in_own_settings
     def run_many(
         self,
         keys: PRNGKeyArray,
@@ -745,6 +755,7 @@ class DPSVI:
             fits[plan] = state, dataclasses.replace(step, **other._of_plan(step.released)), plan
         return fit_many([fits[plan] for plan in chosen], keys, [jnp.asarray(x) for x in records.leaves])
 
+    @in_own_settings
     def posterior(self, key: PRNGKeyArray, params: Mapping[str, Any], num_samples: int) -> dict[str, Array]:
         """`DPSVIResult.posterior` for `params` from elsewhere, such as a pickle, after `init` or `run`.
 
@@ -795,7 +806,7 @@ def as_numpyro_optim(optim: Any) -> Any:
     if isinstance(optim, Optimizer):
         return NumPyroOptim(lambda *parts: parts, *optim)
     if isinstance(optim, tuple) and hasattr(optim, "init") and hasattr(optim, "update"):
-        _refuse_line_search(optim)
+        _refuse_special(optim)
         return numpyro_optim.optax_to_numpyro(optim)
     raise TypeError(
         f"optim is a {type(optim).__name__}; it must be an optimizer of numpyro.optim or an "
@@ -803,12 +814,17 @@ def as_numpyro_optim(optim: Any) -> Any:
     )
 
 
-def _refuse_line_search(optim: Any) -> None:
-    """Refuse an optax optimizer that asks for the loss as a function, as `optax.lbfgs` does."""
-    toy = {"x": jnp.zeros(1)}
+def _refuse_special(optim: Any) -> None:
+    """Refuse an optax optimizer that asks for the loss as a function, as `optax.lbfgs` does, or for two sets of parameters."""
+    toy = {"x": np.zeros(1, np.float32)}
     try:
         jax.eval_shape(lambda x: optim.update(x, optim.init(x), x), toy)
     except Exception as error:
+        if isinstance(error, AttributeError) and "'fast'" in str(error):
+            raise ValueError(
+                "optim is optax.lookahead, which needs parameters of its own type, with slow copies, and a fit has one set of "
+                "them. Pass the optimizer within it; DPSVIResult.params are a mean of the last iterates already."
+            ) from None
         # Whatever else it may need (names of parameters, the loss's value) it will say when it is used.
         if isinstance(error, TypeError) and "value_fn" in str(error):
             raise ValueError(

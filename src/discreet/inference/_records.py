@@ -124,6 +124,11 @@ def take_apart(
         )
     if lengths[0] == 0:
         raise ValueError("The record arrays have length 0: there is no record to fit.")
+    if empty := [x.shape for x in arrays if 0 in x.shape[1:]]:
+        raise ValueError(
+            f"A record array has the shape {empty[0]}: it has no columns, so there is nothing in it to learn from. Select its "
+            "columns, or leave the argument and what the model makes of it out."
+        )
 
     def rebuild(values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         filled = list(leaves)

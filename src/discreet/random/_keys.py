@@ -49,7 +49,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from discreet._jax import define_prng_impl, tracing
+from discreet._jax import define_prng_impl, refuse_forked, tracing
 from discreet.random._chacha import WORDS_PER_BLOCK, fast_keystream, keystream
 
 # --- ChaCha20 for JAX ----------------------------------------------------------------------------
@@ -208,6 +208,7 @@ def key(seed: int | None = None) -> jax.Array:
         >>> is_reproducible(key(7)), is_reproducible(key())
         (True, False)
     """
+    refuse_forked()
     if seed is None:
         if tracing():
             raise ValueError(
