@@ -22,6 +22,7 @@ from discreet.page import (
     course_of,
     description_of,
     marginals_of,
+    panel_of_summary,
     panels_of_draws,
     profile_pairs,
     statement_page,
@@ -327,6 +328,29 @@ def test_diverged_draws_and_many_rows() -> None:
     assert [(len(panel.rows), panel.of) for panel in panels] == [(2, 2), (60, 500)]
     assert panels[0].bars == [None, None]
     assert "60 of 500" in Page(statement_page(statement_of(), panels=panels)).text
+
+
+def test_a_fit_in_steps_shows_no_intervals(tmp_path: Path) -> None:
+    """The spread of its draws leaves out how far the noise moved the parameters."""
+    in_steps, moments = result_of(), SimpleNamespace(statement=statement_of())
+    in_steps.noise_aware = lambda: None
+    draws = {"slope": np.random.default_rng(0).normal(1.23456, 0.5, 4_000)}
+    page = Page(dp.page.write_report(tmp_path / "r.html", in_steps, draws=draws).read_text())
+    assert not {"sd", "5 %", "95 %", "5 % to 95 %, mean"} & set(page.texts["th"])
+    assert "1.2" in page.texts["td"]
+    page = Page(dp.page.write_report(tmp_path / "r.html", moments, draws=draws).read_text())
+    assert {"sd", "5 %", "95 %"} <= set(page.texts["th"])
+
+
+def test_no_number_has_more_digits_than_its_error_allows() -> None:
+    rows = {"a": {"mean": 12.3456, "sd": 0.123, "low": 12.1, "high": 12.6}}
+    assert panel_of_summary(rows).rows[0].cells == ["12.35", "0.12", "12.10", "12.60"]
+    rows["a"] |= {"sd": 1234.0, "mean": -98765.0}
+    assert panel_of_summary(rows).rows[0].cells[:2] == ["−98,800", "1,200"]
+    alone = panel_of_summary({"a": {"mean": 0.98765, "sd": None, "low": None, "high": None}})
+    assert (alone.rows[0].cells[0], alone.has_intervals) == ("0.99", False)
+    exact = panel_of_summary({"a": {"mean": 0.98765, "sd": 0.0, "low": 0.98765, "high": 0.98765}})
+    assert exact.rows[0].cells[:2] == ["0.99", "0"]
 
 
 def test_a_description_of_every_kind_of_column() -> None:

@@ -149,9 +149,22 @@ class Row:
 
     @property
     def cells(self) -> list[str]:
-        """The row as texts."""
+        """The row as texts, to the second digit of the standard deviation; without one, in two digits."""
         values = (self.mean, self.sd, self.low, self.high)
-        return ["–" if value is None else number(float(f"{value:.3g}")) for value in values]
+        return ["–" if value is None else rounded(value, self.sd) for value in values]
+
+
+def rounded(value: float, error: float | None) -> str:
+    """A value to the second digit of its error; without an error, in two digits.
+
+    >>> rounded(1.23456, 0.0321), rounded(-1234.5, 321.0), rounded(0.3141, None), rounded(0.0, 0.2)
+    ('1.235', '−1,230', '0.31', '0.00')
+    """
+    if not error or not 1e-6 < error < 1e9 or abs(value) > 1e12:
+        return number(float(f"{value:.2g}"))
+    places = 1 - math.floor(math.log10(float(f"{error:.2g}")))
+    shown = f"{round(value, places):,.{max(0, places)}f}"
+    return shown.replace("-", "−" if shown.strip("-0.,") else "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,6 +174,11 @@ class Panel:
     name: str
     rows: tuple[Row, ...]
     of: int
+
+    @property
+    def has_intervals(self) -> bool:
+        """True if a row has a standard deviation or an interval."""
+        return any(x is not None for row in self.rows for x in (row.sd, row.low, row.high))
 
     @property
     def bars(self) -> list[tuple[str, str, str] | None]:
@@ -187,8 +205,13 @@ class Panel:
         return f"{(value - low) / (high - low) * BAR:.1f}"
 
 
-def panels_of_draws(draws: Mapping[str, Any], feature_names: Sequence[str] | None = None) -> list[Panel]:
-    """A panel for each latent, from its draws along the leading axis; feature names go to latents with as many coordinates."""
+def panels_of_draws(
+    draws: Mapping[str, Any], feature_names: Sequence[str] | None = None, *, intervals: bool = True
+) -> list[Panel]:
+    """A panel for each latent, from its draws along the leading axis; feature names go to latents with as many coordinates.
+
+    Without `intervals` the rows have means alone: the spread of draws of a fit in steps leaves out what its noise moved.
+    """
     panels = []
     for name, drawn in draws.items():
         array = np.asarray(drawn, np.float64)
@@ -197,8 +220,9 @@ def panels_of_draws(draws: Mapping[str, Any], feature_names: Sequence[str] | Non
         flat = array.reshape(len(array), -1)
         names = coordinate_labels(name, array.shape[1:], feature_names)
         with np.errstate(all="ignore"):
-            low, high = np.quantile(flat, [0.05, 0.95], axis=0)
-            columns = zip(names, flat.mean(axis=0), flat.std(axis=0), low, high, strict=True)
+            spread = np.array([flat.std(axis=0), *np.quantile(flat, [0.05, 0.95], axis=0)])
+            spread = spread if intervals else np.full_like(spread, np.nan)
+            columns = zip(names, flat.mean(axis=0), *spread, strict=True)
             panels.append(_panel(name, [Row(label, *map(_finite, values)) for label, *values in columns]))
     return panels
 
@@ -694,8 +718,8 @@ def write_report(
     Args:
         path: The file, "report.html" say; one of that name is replaced.
         result: A result of `DPSVI.run`, `DPSGLD.run` or `OnePosteriorSample.run`; or a `Statement` alone.
-        draws: Posterior draws by the latent's name, `result.posterior(key, 1000)` or those of `noise_aware()`. None: the
-            result's own `draws`, if it has some.
+        draws: Posterior draws by the latent's name, `result.posterior(key, 1000)`. None: the result's own `draws`, if it has
+            some. Of a fit by `DPSVI` their means are shown alone, since no interval of a fit in steps holds.
         feature_names: Names of the rows of each latent that has as many coordinates.
         note: A remark on the posterior, what its intervals leave out say.
         ledger: The table's ledger, whose history is shown.
@@ -718,7 +742,7 @@ def write_report(
     Example::
 
         result = dpsvi.run(dp.random.key(), xs, ys, ledger=ledger)
-        draws = result.noise_aware().posterior(dp.random.key(), 1_000)
+        draws = result.posterior(dp.random.key(), 1_000)
         dp.page.write_report("report.html", result, draws=draws, ledger=ledger)
     """
     statement = result if isinstance(result, Statement) else getattr(result, "statement", None)
@@ -732,7 +756,7 @@ def write_report(
         statement,
         pairs=profile_pairs(plan, statement) if isinstance(plan, PrivacyPlan) else (),
         course=course_of(result, feature_names or ()),
-        panels=panels_of_draws(drawn or {}, feature_names),
+        panels=panels_of_draws(drawn or {}, feature_names, intervals=not hasattr(result, "noise_aware")),
         note=note,
         budget=None if ledger is None else budget_of(ledger, statement),
         marginals=None if twins is None or schema is None else marginals_of(twins, schema),
