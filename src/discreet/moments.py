@@ -142,7 +142,7 @@ class MomentsPlan:
         stddevs = self.stddevs
         noises = ", ".join(f"{stddev:.6g}" for stddev in stddevs)
         values = (self.num_features + 2) ** 2
-        return make_release_statement(
+        statement = make_release_statement(
             self.event(),
             self.relation,
             delta=self.delta,
@@ -165,7 +165,9 @@ class MomentsPlan:
             reproducible=reproducible,
             released=[f"{len(stddevs)} × {values:,} noisy sums of products, and what is computed from them"],
             public=[f"The number of records, N = {self.num_records}", "The plan: the noise and the number of sums"],
-        ).with_use(COEFFICIENTS, WHICH_LINE)
+        )
+        about = f"A linear regression on {self.num_features} features, {self.num_records:,} records"
+        return statement.with_about(f"{about}; its coefficients were released.").with_use(COEFFICIENTS, WHICH_LINE)
 
 
 WHICH_LINE = (

@@ -29,7 +29,7 @@ from discreet.page import (
     utility_page,
 )
 from discreet.page._page import day_words
-from discreet.report import Statement
+from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement
 from discreet.synthetic import utility_report
 from discreet.tables import Column, Kind, Missing, Schema, schema_from_bounds
 
@@ -81,7 +81,18 @@ class Page(HTMLParser):
 def hostile() -> Statement:
     """A statement whose every text is an attack."""
     statement = statement_of()
-    texts = ("method", "unit", "relation", "relation_in_words", "delta_chosen", "meaning", "mechanism", "event")
+    texts = (
+        "about",
+        "use_reason",
+        "method",
+        "unit",
+        "relation",
+        "relation_in_words",
+        "delta_chosen",
+        "meaning",
+        "mechanism",
+        "event",
+    )
     lists = ("released", "warnings", "public", "not_covered", "notes")
     return dataclasses.replace(
         statement,
@@ -221,18 +232,39 @@ def test_of_a_hundred_guesses_as_many_are_right_as_the_profile_allows(multiplier
     assert people.get("wrong", 0) == 100 - said
 
 
-def test_use_stands_beside_privacy() -> None:
-    course = course_of(result_of())
-    assert "the fit converged" in Page(statement_page(statement_of(), course=course)).text
-    drifting = Page(statement_page(statement_of(), course={**course, "rest": {"kind": "drifting", "from": 9}}))
-    assert "the fit did not converge" in drifting.text
-    assert [x["class"] for x in drifting.of("p") if "use" in (x.get("class") or "")] == ["use weak"]
+def test_use_has_a_box_of_its_own() -> None:
+    for use, shown in ((COEFFICIENTS, "holds"), (PREDICTION, "warned"), (NOT_USABLE, "")):
+        page = Page(statement_page(statement_of().with_use(use, "the reason")))
+        boxes = [x["class"].split() for x in page.of("div") if "verdict" in (x.get("class") or "")]
+        assert boxes == [["verdict", "holds"], ["verdict", "use", *shown.split()]]
+        assert {f" {use}", "The reason."} <= set(page.texts["p"])
     assert "Use:" not in Page(statement_page(statement_of())).text
+
+
+def test_the_first_sentence_says_what_was_computed_from_what() -> None:
+    about = f"A logistic regression of “affair” on 7 columns of “{HOSTILE}”, 6,366 records."
+    page = Page(statement_page(statement_of().with_about(about)))
+    assert [x["class"] for x in page.of("p")[:2] if "class" in x] == ["about"]
+    assert page.texts["em"] == ["affair", HOSTILE]
+    assert about in str(statement_of().with_about(about)).replace("\n", " ")
+    assert "1,000 persons" in statement_of().with_about("A table, 1,000 records.").for_person("id").about
+
+
+def test_the_unit_of_coefficients_and_the_files_to_hand_out_are_said() -> None:
+    panels = panels_of_draws({"slope": np.ones((3, 1))})
+    page = Page(statement_page(statement_of(), panels=panels, units="A coefficient is in log odds of “yes”."))
+    assert "A coefficient is in log odds of" in page.text
+    assert "you may hand them out" in page.text
+    broken = Page(statement_page(statement_of().with_violations("bounds")))
+    assert "you may hand them out" not in broken.text
+    assert "Hand out neither this page nor" in broken.text
 
 
 def test_no_program_names_are_on_the_page() -> None:
     text = Page(statement_page(statement_of(), course=course_of(result_of()))).text.split("For accountants")[0]
     for word in ("ADD_OR", "REPLACE_", "PoissonSampling", "num steps", "num records", "slack", "e^"):
+        assert word not in text, word
+    for word in ("paid for", "ariational", "noise multiplier", "unconstrained"):
         assert word not in text, word
 
 

@@ -79,7 +79,7 @@ def test_json_is_strict_and_complete(plan) -> None:
     assert content == statement.to_dict()
     for field in dataclasses.fields(statement):
         assert field.name in content
-        if field.name not in ("violations", "notes", "warnings"):
+        if field.name not in ("violations", "notes", "warnings", "use", "use_reason", "about"):
             assert content[field.name] not in (None, "", [], {}), field.name
     assert content["is_private"] is True
     assert all("not known" not in version for version in content["versions"].values())
@@ -134,7 +134,9 @@ def test_every_short_form_of_a_result_says_that_it_is_not_private() -> None:
         statement = dataclasses.replace(statement_of(reproducible=seeded), epsilon=0.12344999)
         given = common | {"statement": statement, "steps_completed": 2}
         shown = [
-            inference.DPSVIResult(params={}, last_params={}, clipping_norms=np.ones(2), **given),
+            inference.DPSVIResult(
+                params={}, last_params={}, clipping_norms=np.ones(2), shares=np.ones((2, 2)), **given
+            ),
             inference.DPSGLDResult(**chain, **given),
             inference.OPSResult(draws={"w": np.zeros(2)}, statement=statement, non_private_diagnostics=None),
             marginals.MarginalsResult(latents={}, num_records=2, statement=statement),

@@ -13,7 +13,15 @@ import typer
 import discreet as dp
 from discreet._validate import probability
 from discreet.cli import _options as options
-from discreet.cli._fit import check_folder, check_whole, complete_statement, suggest_delta, warn_of_no_privacy
+from discreet.cli._fit import (
+    DESCRIPTION,
+    about_words,
+    check_folder,
+    check_whole,
+    complete_statement,
+    suggest_delta,
+    warn_of_no_privacy,
+)
 from discreet.cli._options import REGRESSIONS, TWIN, choose_model
 from discreet.cli._report import write_picture
 from discreet.cli._run import PLAN_IS_SPENT, budget_line, count_and_write, write_first
@@ -104,7 +112,12 @@ def describe(
             return files
 
     complete = functools.partial(
-        complete_statement, schema=plan.schema, out_of_bounds=out_of_bounds, counted=True, own=None
+        complete_statement,
+        schema=plan.schema,
+        out_of_bounds=out_of_bounds,
+        counted=True,
+        own=None,
+        about=about_words(DESCRIPTION, plan.schema, table.name),
     )
     statement, files = count_and_write(
         out, table, plan, complete=complete, then=write, ledger=ledger, out_of_bounds=out_of_bounds, seed=seed
@@ -211,6 +224,7 @@ def score(
         spent(f"no statement was written, so {PLAN_IS_SPENT}", done)
         of_person = found.statement.for_person(schema.person, schema.max_rows)
         statement = complete_statement(of_person, schema, out_of_bounds, counted=True, own=None, drops=True)
+        statement = statement.with_about(f"Scores of the fit in “{fitted.name}” on the records of “{data.name}”.")
         content = {**found.to_dict(), "statement": statement.to_dict()}
         if not as_json:
             say_text(str(found))  # Before files are written, since it is paid for

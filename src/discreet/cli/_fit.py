@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 # Rows to count a model's parameters with: unlike the size of most plates.
 _MADE_UP = 7
+DESCRIPTION = "description"
 MOST_DRAWS = 10_000_000
 MOST_CELLS = 2**26
 """Most features for measuring moments by default, which needs three copies of the table in 64 bits."""
@@ -102,6 +103,8 @@ class Asked:
     model_args: options.ModelArgs = None
     seed: options.Seed = None
     non_private_bounds: options.NonPrivateBounds = False
+    dataset: options.Dataset = ""
+    contact: options.Contact = ""
     out: options.Out = Path("discreet-fit")
     overwrite: options.Overwrite = False
     dry_run: options.FitDryRun = False
@@ -282,6 +285,8 @@ def _fit_records(
             counted=asked.num_records is None,
             own=table.own,
             drops=table.whole is None,
+            about=about_words(asked.model, table.schema, asked.dataset or asked.data.name, public_count),
+            contact=asked.contact,
         ),
         learning_rate=chosen.defaults(table.schema).learning_rate
         if asked.learning_rate is None
@@ -296,7 +301,7 @@ def _fit_records(
         person=table.schema.person,
         max_rows=table.schema.max_rows,
         own=table.own,
-        about={"model": chosen.name, "schema": dp.tables.schema_to_toml(table.schema)} if chosen.needs_target else None,
+        about=_about(chosen.name, table.schema) if chosen.needs_target else None,
         groups=groups if chosen.needs_target else (),
         classes=classes,
     )
@@ -306,6 +311,48 @@ def _fit_records(
         unit = "persons" if table.schema.person else "records"
         fitted.say(f"{asked.model} to {public_count:,} {unit}", asked.ledger)
     return fitted
+
+
+def about_words(model: str, schema: "dp.tables.Schema", dataset: str, count: int | None = None) -> str:
+    """What is computed by a model of this name, or by `DESCRIPTION`, from which table and for whom; names in quotation marks.
+
+    >>> schema = dp.tables.schema_from_bounds("age=20:60,visits=0:9,smoker=no|yes", target="smoker")
+    >>> about_words("logistic", schema, "a.csv", 1_500)
+    'A logistic regression of “smoker” (yes against no) on 2 columns of “a.csv”, 1,500 records; its coefficients were released.'
+    """
+    target, number = schema.target_column, len(schema.columns)
+    of = ""
+    if target is not None and model != TWIN:
+        number -= 1
+        classes = target.categories
+        between = f" ({classes[1]} against {classes[0]})" if len(classes) == 2 else ""
+        of = f"of “{target.name}”{between} on "
+    table = f"{number} column{'s' * (number != 1)} of “{dataset}”"
+    table += "" if count is None else f", {count:,} {'persons' if schema.person else 'records'}"
+    if model == DESCRIPTION:
+        return f"Noisy counts, shares and means of {table}."
+    if model == TWIN:
+        return f"A model of {table}, to draw synthetic rows from; the model was released."
+    if model in options.REGRESSIONS:
+        name = model.replace("-", " ").replace("poisson", "Poisson")
+        return f"A {name} regression {of}{table}; its coefficients were released."
+    return f"The model “{Path(model).name}” {of or 'of '}{table}; its parameters were released."
+
+
+def _about(model: str, schema: "dp.tables.Schema") -> dict[str, str]:
+    """The model and the schema of a regression, and the unit of its coefficients."""
+    target = schema.target_column
+    assert target is not None
+    scale = {
+        "logistic": f"the log odds of “{target.categories[-1]}”" if target.categories else "",
+        options.MULTINOMIAL: "the log of a category's probability, up to a term that all categories share,",
+        LINEAR: f"“{target.name}”, in halves of the range of its bounds,",
+    }.get(model, f"the log of the mean of “{target.name}”")
+    units = (
+        f"A coefficient says how much {scale} changes if a number moves by half of the range of its bounds, or if a record is in "
+        "the category that is named after the column."
+    )
+    return {"model": model, "schema": dp.tables.schema_to_toml(schema), "units": units}
 
 
 def _count(asked: Asked, schema: "dp.tables.Schema", made: "dp.tables.Conversion | None") -> None:
@@ -327,7 +374,14 @@ def _count(asked: Asked, schema: "dp.tables.Schema", made: "dp.tables.Conversion
         epsilon = plan.state(reproducible=False).epsilon
         _say_dry_run(asked, schema, plan, epsilon, plan.delta, {"columns": columns}, cost=cost)
         return
-    facts = {"schema": schema, "out_of_bounds": asked.out_of_bounds, "counted": True, "own": None}
+    facts = {
+        "schema": schema,
+        "out_of_bounds": asked.out_of_bounds,
+        "counted": True,
+        "own": None,
+        "about": about_words(TWIN, schema, asked.dataset or asked.data.name),
+        "contact": asked.contact,
+    }
     statement, files = count_and_write(
         asked.out,
         asked.data,
@@ -739,6 +793,8 @@ def complete_statement(
     counted: bool,
     own: "Prepared | None",
     drops: bool = False,
+    about: str = "",
+    contact: str = "",
 ) -> "dp.Statement":
     """The statement of the fit with what the command line knows besides; `drops` if it leaves out rows that the schema drops."""
     lines = zip(schema.columns, schema.describe(), strict=True)
@@ -772,7 +828,9 @@ def complete_statement(
             f"preprocess of {own.own.path.name} was called with each row by itself. That it keeps nothing from one call to the "
             "next was not checked."
         )
-    statement = statement.with_notes(*notes)
+    if contact:
+        notes.append(f"Contact: {contact}.")
+    statement = statement.with_about(about).with_notes(*notes)
     if schema.inferred:
         statement = statement.with_violations(
             f"Bounds or categories of these columns were taken from the data: "

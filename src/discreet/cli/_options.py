@@ -308,6 +308,10 @@ Draws = Annotated[
         "most accurate; with 20 or more, each fitted again with fresh noise, intervals can be computed from several twins."
     ),
 ]
+Dataset = Annotated[
+    str, _output("--dataset", help="Name of the table in statement and page. Default: the name of its file.")
+]
+Contact = Annotated[str, _output("--contact", help="Who answers questions on the fit: a name or an address.")]
 LedgerFile = Annotated[
     Path | None,
     _budget(

@@ -69,7 +69,7 @@ def write_results(
         losses, pairs = list(result.losses), dp.page.profile_pairs(result.plan, statement)
     summary = {
         "note": note,
-        # The model and the schema, for `discreet score`.
+        # The model and the schema, for `discreet score`; the unit of the coefficients.
         **(about or {}),
         "feature_names": list(records.feature_names),
         "target_centre": records.target_centre,
@@ -226,7 +226,9 @@ def report(
         ),
     ] = None,
     dataset: Annotated[str, typer.Option(help="What the table is called. Left out: as the ledger calls it.")] = "",
-    contact: Annotated[str, typer.Option(help="Who answers questions: a name or an address.")] = "",
+    contact: Annotated[
+        str, typer.Option(help="Who answers questions: a name or an address. Left out: as the fit says.")
+    ] = "",
     as_json: options.AsJson = False,
 ) -> None:
     """Write the privacy report of a fit as one HTML page.
@@ -333,7 +335,9 @@ def _of_summary(fitted: Path, statement: "dp.Statement") -> dict[str, Any]:
         if not dp.page.may_hold(statement, pairs):
             raise ValueError
         panels = [dp.page.panel_of_summary(summary["posterior"])]
-        return {"course": course, "pairs": pairs, "panels": panels, "note": str(summary["note"])}
+        return {"course": course, "pairs": pairs, "panels": panels, "note": str(summary["note"])} | {
+            "units": str(summary.get("units", ""))
+        }
     except (LookupError, TypeError, AttributeError, ValueError):
         raise ValueError(f"{path} {PUT_BACK}") from None
 

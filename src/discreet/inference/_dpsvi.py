@@ -674,6 +674,11 @@ class DPSVI:
                 f"No record's gradient reaches {names}, or a part of it (stop_gradient), so that is no part of the release and "
                 "got no noise."
             )
+        name = getattr(self.model, "__name__", "")
+        model = f"The model “{name}”" if name.isidentifier() else "A model"
+        statement = statement.with_about(
+            f"{model}, fitted in steps to {self.plan.num_records:,} records; its parameters were released."
+        )
         if step.local is None:
             return statement
         return statement.with_notes(

@@ -249,11 +249,10 @@ def _parameters(parameters: Mapping[str, Any]) -> Chart:
     shown = f"{len(lines)} of {parameters['of']:,}, those that moved most" if len(lines) < parameters["of"] else "all"
     chart = Chart(
         "parameters",
-        f"Variational parameters ({shown})",
-        "Unconstrained values over the steps. "
-        + " ".join(f"{x['name']} went from {_course(x['values'])}." for x in lines),
+        f"Parameters of the fit ({shown})",
+        "Values over the steps. " + " ".join(f"{x['name']} went from {_course(x['values'])}." for x in lines),
         "step",
-        "unconstrained value",
+        "value",
         _steps(parameters["steps"]),
         span([value for x in lines for value in x["values"]]),
         legend=tuple((f"line{i}", x["name"]) for i, x in enumerate(lines)),

@@ -47,11 +47,21 @@ from discreet.page._charts import (
 )
 from discreet.plan import PrivacyPlan
 from discreet.plots import coordinate_labels, foremost
-from discreet.report import NOT_USABLE, Statement, fact_name, sentence, steps_words, use_words, value_words
+from discreet.report import (
+    COEFFICIENTS,
+    NOT_USABLE,
+    PREDICTION,
+    Statement,
+    fact_name,
+    sentence,
+    steps_words,
+    value_words,
+)
 from discreet.storage import write_file
 from discreet.tables import Column, Schema
 
 _MADE_ON = re.compile(r"Made on (\d{4}-\d\d-\d\d)\b")
+_CONTACT = re.compile(r"Contact: (.+)\.")
 _RECEIPT = re.compile(r"Debited as entry (\d+) of the ledger .* \(hash ([0-9a-f]{16})\)", re.DOTALL)
 
 
@@ -345,6 +355,7 @@ def statement_page(
     budget: Budget | None = None,
     marginals: Marginals | None = None,
     description: Any = None,
+    units: str = "",
     dataset: str = "",
     contact: str = "",
     day: datetime.date | None = None,
@@ -353,12 +364,14 @@ def statement_page(
 
     Guarantee: every figure is the statement's, or follows from it as an upper bound; where the statement is not private, none
     is shown as if it held. Texts stay texts, whatever they hold; the page runs its own script only, and reaches no network.
-    `dataset` and `day` are the ledger's, or a note's of the statement, where they are left out.
+    `dataset`, `contact` and `day` are the ledger's, or a note's of the statement, where they are left out.
     """
     course = course or {}
     charts = course_charts(course)
     text = statement.to_json()
     dataset = dataset or (budget.dataset if budget else "")
+    contact = contact or next((found[1] for note in statement.notes if (found := _CONTACT.fullmatch(note))), "")
+    posterior = "Posterior" if any(panel.has_intervals for panel in panels) else "Estimates"
     date = day_words(day or _day_of(statement, budget))
     contents = (
         ("table", "The table", description),
@@ -367,10 +380,10 @@ def statement_page(
         ("budget", "Budget", budget),
         ("plan", "What was done", True),
         ("course", "Course of the fit", charts),
-        ("posterior", "Posterior", panels),
+        ("posterior", posterior, panels),
         ("twins", "Synthetic twins", marginals),
         ("limits", "Limits", True),
-        ("machine", "For programs", True),
+        ("machine", "Files", True),
     )
     known: dict[str, Any] = {
         "utility": None,
@@ -383,7 +396,7 @@ def statement_page(
         "epsilon": upper(statement.epsilon),
         "delta": small(statement.delta),
         "reasons": _reasons(statement),
-        "use": {"good": statement.use != NOT_USABLE, "words": use_words(statement)} if statement.use else None,
+        "use": _USE.get(statement.use),
         "facts": [
             *((name, x) for name, x in (("Table", dataset), ("Date", date), ("Contact", contact)) if x),
             *_facts(statement),
@@ -396,6 +409,8 @@ def statement_page(
         "verdict": verdict(course),
         "drifting": course.get("rest", {}).get("kind") == "drifting",
         "panels": panels,
+        "posterior": posterior,
+        "units": units,
         "note": note,
         "description": description,
         "marginals": marginals,
@@ -409,6 +424,10 @@ def statement_page(
     if statement.is_private:
         known |= _meaning(statement, trade_off_lines(statement, pairs))
     return _rendered(known)
+
+
+# The colour of the box on the result's use, and its sign.
+_USE = {COEFFICIENTS: ("holds", "✓"), PREDICTION: ("warned", "✓"), NOT_USABLE: ("", "✗")}
 
 
 def utility_page(report: Any, *, dataset: str = "", day: datetime.date | None = None) -> str:
@@ -512,7 +531,12 @@ def _rendered(known: dict[str, Any]) -> str:
         return Markup(re.sub(r"e\^(ε|epsilon)\b", r"e<sup>ε</sup>", str(escape(text))))
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"raised": raised, "prose": lambda text: raised(sentence(text))}
+
+    def emphasized(text: str) -> Markup:
+        """With the names in it, which stand in quotation marks, in italics."""
+        return Markup(re.sub("“(.+?)”", r"<em>\1</em>", str(escape(text))))
+
+    environment.filters |= {"raised": raised, "prose": lambda text: raised(sentence(text)), "emphasized": emphasized}
     style, script, template = (_part(f"page.{ending}") for ending in ("css", "js", "html"))
     size = {"width": WIDTH, "height": HEIGHT, "left": LEFT, "top": TOP, "right": RIGHT, "bottom": BOTTOM}
     known |= {"style": style, "script": script, "policy": _policy(style, script), "size": size}
@@ -681,7 +705,8 @@ def _facts(statement: Statement) -> list[tuple[str, str]]:
     facts.append(("Relation", relation_name(statement.relation)))
     if isinstance(count := statement.plan.get("num_records"), int):
         facts.append((f"{statement.noun.capitalize()}s (public)", f"{count:,}"))
-    facts.append(("Releases", f"{statement.steps_completed:,} of {statement.horizon:,} paid for"))
+    done, planned = statement.steps_completed, statement.horizon
+    facts.append(("Releases", f"{done:,}" + f" of {planned:,}, and ε covers all" * (done < planned)))
     return facts
 
 

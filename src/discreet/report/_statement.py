@@ -94,7 +94,8 @@ _NAMES = {
     "num_steps": "steps",
     "num_records": "{}s (public)",
     "slack": "distance of the random bits from exact ones (in δ)",
-    "also": "also paid for",
+    "also": "also covered",
+    "noise_multiplier": "noise, in units of the bound on a {}",
 }
 
 
@@ -102,7 +103,7 @@ def fact_name(name: str, noun: str = "record") -> str:
     """The name of a number of the plan in texts, where the unit of privacy is a record or a person.
 
     >>> fact_name("num_steps"), fact_name("noise_multiplier"), fact_name("num_records", "person")
-    ('steps', 'noise multiplier', 'persons (public)')
+    ('steps', 'noise, in units of the bound on a record', 'persons (public)')
     """
     return _NAMES.get(name, str(name).replace("_", " ")).format(noun)
 
@@ -136,8 +137,8 @@ def steps_words(statement: "Statement") -> str:
             "spent: the accounting is valid for a number of releases fixed beforehand, so stopping early gives nothing back."
         )
     if statement.steps_completed == 1:
-        return "One release was made, and it is paid for."
-    return f"{statement.steps_completed} releases were made, and all are paid for."
+        return "One release was made, and ε covers it."
+    return f"{statement.steps_completed:,} releases were made, and ε covers all of them."
 
 
 def statement_text(statement: "Statement") -> str:
@@ -170,6 +171,7 @@ def statement_text(statement: "Statement") -> str:
     ]
     title = f"Privacy statement: {statement.method}"
     parts = [f"{title}\n{'=' * len(title)}", paragraph(_headline(statement))]
+    parts += [paragraph(statement.about)] * bool(statement.about)
     parts += [f"{heading}\n{'-' * len(heading)}\n{body}" for heading, body in sections if body]
     return "\n\n".join(parts) + "\n"
 
@@ -241,6 +243,7 @@ class Statement:
         use: What the result may be used for, judged from releases and public facts: `COEFFICIENTS`, `PREDICTION`,
             `NOT_USABLE`, or empty where it is not judged.
         use_reason: The one reason, in a sentence without its full stop.
+        about: What was computed, from which table and for whom, in a sentence.
     """
 
     method: str
@@ -272,6 +275,7 @@ class Statement:
     notes: tuple[str, ...] = ()
     use: str = ""
     use_reason: str = ""
+    about: str = ""
 
     @property
     def is_private(self) -> bool:
@@ -327,6 +331,7 @@ class Statement:
             meaning=re.sub(r"\brecord\b", "person", self.meaning),
             mechanism=re.sub(r"\brecord(s?)\b", r"person\1", self.mechanism),
             delta_chosen=self.delta_chosen.replace("number of records", "number of persons"),
+            about=re.sub(r"\brecord(s?)\b", r"person\1", self.about),
             public=tuple(re.sub("^([Tt]he number of) records, N", r"\1 persons, N", fact) for fact in self.public),
             not_covered=tuple(limit for limit in self.not_covered if limit != SEVERAL_RECORDS),
         )
@@ -350,6 +355,10 @@ class Statement:
     def with_use(self, use: str, reason: str) -> "Statement":
         """The same statement with a verdict on the use of the result."""
         return dataclasses.replace(self, use=use, use_reason=reason)
+
+    def with_about(self, about: str) -> "Statement":
+        """The same statement with what was computed, from which table and for whom, in a sentence."""
+        return dataclasses.replace(self, about=about)
 
     def as_part_of(self, whole: "Statement") -> "Statement":
         """The same statement with the figures of a larger computation, of which this is the selected part.
@@ -630,7 +639,7 @@ def _bound(plan: PrivacyPlan, given: float | None) -> float:
 
 
 def _mechanism_words(plan: PrivacyPlan, bound: float) -> str:
-    besides = "".join(f" Also paid for: {release.in_words()}." for release in plan.also)
+    besides = "".join(f" ε also covers {release.in_words()}." for release in plan.also)
     return (
         f"Each step drew a batch ({plan.sampling.in_words(plan.num_records)}). {_clipping_words(plan, bound)} was "
         f"added to {plan.mechanism.hidden}.{f' {INTEGERS}' if plan.mechanism.on_grid else ''}{besides}"
@@ -642,8 +651,8 @@ def _clipping_words(plan: PrivacyPlan, bound: float) -> str:
     clipped, unit, scale = plan.clipping.stated(bound)
     size = plan.noise_multiplier * bound / (plan.clipping.start if unit else 1.0)
     return (
-        f"{clipped}; the contributions were summed, and {plan.mechanism.words} {size:.6g}{unit} (noise multiplier "
-        f"{plan.noise_multiplier:.6g} × {scale})"
+        f"{clipped}; the contributions were summed, and {plan.mechanism.words} {size:.6g}{unit} "
+        f"({plan.noise_multiplier:.6g} times {scale})"
     )
 
 
@@ -680,7 +689,7 @@ def _public_facts(plan: PrivacyPlan) -> tuple[str, ...]:
     return (
         f"{count}.",
         f"The plan: how batches are drawn, the {'rule for the clipping norm' if plan.clipping.adapts else 'clipping norm'}, "
-        "the noise multiplier and the number of steps.",
+        "the noise and the number of steps.",
     )
 
 
