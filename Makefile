@@ -19,10 +19,10 @@ BIN := $(VENV)/bin
 help:  ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(VENV)/.ready-demo  ## Fit a bundled table at epsilon 1 and show what was spent
+demo: $(VENV)/.ready-demo  ## Fit a simulated table at epsilon 1: coefficients, a picture and the page
 	$(BIN)/discreet demo --out "$(DEMO_OUT)"
 
-demo-distributed: $(VENV)/.ready-demo  ## The same fit by two processes, which make one release and print one statement
+demo-distributed: $(VENV)/.ready-demo  ## The same table fitted in steps by two processes, which make one release and write one statement
 	@port=$$($(BIN)/python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'); \
 	set -- demo --out "$(DEMO_OUT)-distributed" --distributed --coordinator 127.0.0.1:$$port --processes 2; \
 	$(BIN)/discreet "$$@" --process-id 1 & other=$$!; \

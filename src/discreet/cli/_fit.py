@@ -301,7 +301,7 @@ def _fit_records(
         person=table.schema.person,
         max_rows=table.schema.max_rows,
         own=table.own,
-        about=_about(chosen.name, table.schema) if chosen.needs_target else None,
+        about=facts_about(chosen.name, table.schema) if chosen.needs_target else None,
         groups=groups if chosen.needs_target else (),
         classes=classes,
     )
@@ -339,7 +339,7 @@ def about_words(model: str, schema: "dp.tables.Schema", dataset: str, count: int
     return f"The model “{Path(model).name}” {of or 'of '}{table}; its parameters were released."
 
 
-def _about(model: str, schema: "dp.tables.Schema") -> dict[str, str]:
+def facts_about(model: str, schema: "dp.tables.Schema") -> dict[str, str]:
     """The model and the schema of a regression, and the unit of its coefficients."""
     target = schema.target_column
     assert target is not None
