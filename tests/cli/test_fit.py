@@ -364,12 +364,12 @@ def test_only_weights_are_called_coefficients(capsys) -> None:
     parts = {"mean": 1.0, "sd": 0.1, "low": 0.9, "high": 1.1}
     names = ("intercept", "concentration", "age", "concentration (column)")
     samples = dict.fromkeys(("intercept", "concentration", "weights"), np.zeros(1))
-    fitted = _run.Fitted(SimpleNamespace(), None, samples, [(name, parts) for name in names], "none", None, [])
+    fitted = _run.Fitted(SimpleNamespace(), None, samples, [(name, parts) for name in names], [])
     fitted._say_coefficients()
     assert [line.split(":")[0].strip() for line in capsys.readouterr().out.splitlines()[1:3]] == [names[2], names[3]]
     samples = dict.fromkeys(("intercept", "weights"), np.zeros(1))
     rows = [(f"{name}[{k}]", parts) for name in ("intercept", "age") for k in ("no", "yes")]
-    _run.Fitted(SimpleNamespace(), None, samples, rows, "none", None, [])._say_coefficients()
+    _run.Fitted(SimpleNamespace(), None, samples, rows, [])._say_coefficients()
     printed = capsys.readouterr().out
     assert "age[yes]" in printed
     assert "intercept" not in printed

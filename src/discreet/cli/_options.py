@@ -389,7 +389,7 @@ def plan_of(
     delta: float | None,
     sampling: "dp.sampling.Sampling",
     relation: RelationName | None,
-    clipping_norm: "float | dp.AdaptiveClipping",
+    clipping_norm: "float | dp.AdaptiveClipping" = 1.0,
     **numbers: Any,
 ) -> "dp.PrivacyPlan":
     """The plan that the options describe, solved for the one of the `numbers` that `PrivacyPlan.calibrate` is to find."""
