@@ -16,7 +16,6 @@ import functools
 import hashlib
 import math
 import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -179,13 +178,6 @@ def fit_model(
     dpsvi = _prepare(settings, plan, records[0].shape[1:], threading.get_ident())
     result = dpsvi.run(fit_key, *records, progress_bar=False, **how)
     draws = {name: np.asarray(drawn) for name, drawn in result.posterior(draw_key, num_draws).items()}
-    if not all(np.isfinite(drawn).all() for drawn in draws.values()):
-        warnings.warn(
-            "The posterior is not finite: the steps were too large. A smaller learning_rate helps, in a further fit that "
-            "spends again.",
-            RuntimeWarning,
-            stacklevel=3,
-        )
     return result, draws
 
 

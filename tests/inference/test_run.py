@@ -340,7 +340,8 @@ def test_what_cannot_be_accounted_for_does_not_run(dpsvi, table, monkeypatch):
 
 def test_a_fit_that_diverges_stops_and_says_so(table):
     method = dp.DPSVI(model, AutoNormal(model), numpyro.optim.SGD(1e38), plan=make_plan())
-    result = method.run(dp.random.key(4), *table, progress_bar=False)
+    with pytest.warns(dp.inference.UseWarning, match="Not usable: The fit diverged"):
+        result = method.run(dp.random.key(4), *table, progress_bar=False)
     assert not np.isfinite(result.last_params["w_auto_loc"]).all()
     assert result.steps_completed < 60
     assert "not usable" in repr(result)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -85,9 +86,20 @@ def test_the_verdict_says_what_a_fit_is_not_for(result):
         assert ("had not converged" in judged.statement.use_reason) == said
         assert ("had not converged" in judged._repr_html_()) == said
         assert "for prediction" in repr(judged)
-    clipped = dataclasses.replace(result, shares=np.full((60, 2), [0.4, 1.0]))
+    clipped = dataclasses.replace(result, shares=np.full((60, 2), [0.5, 1.0]))
     assert _result._judged(result.statement, clipped).use == dp.report.NOT_USABLE
-    assert "40.0 % (± " in _result._judged(result.statement, clipped).use_reason
+    assert "50.0 % (± 0) of the gradients were shortened" in _result._judged(result.statement, clipped).use_reason
+
+
+def test_what_is_said_against_the_use_of_a_fit_is_a_warning(result):
+    for shares, words in (([0.5, 1.0], "Not usable: 50.0 %"), ([0.0, 0.5], "records did not count")):
+        found = dataclasses.replace(result, shares=np.full((60, 2), shares))
+        with pytest.warns(dp.inference.UseWarning, match=words):
+            _result._warn(_result._judged(result.statement, found), result.statement)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        good = dataclasses.replace(result, shares=np.full((60, 2), [0.0, 1.0]))
+        _result._warn(_result._judged(result.statement, good), result.statement)
 
 
 def test_a_loaded_result_is_the_saved_one(result, path):

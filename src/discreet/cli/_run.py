@@ -11,6 +11,7 @@ import shlex
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -238,8 +239,11 @@ class Fitted:
         steps = self.stopped_after
         line = f"Fitted {what}" if steps is None else f"Stopped after {steps:,} steps of fitting {what}"
         say_price(line, self.statement, budget_line(ledger, self.statement.delta))
-        usable = self.statement.use != dp.report.NOT_USABLE
-        say_lines(f"Use: {dp.report.use_words(self.statement)}", fg=None if usable else "yellow")
+        if self.statement.use:
+            usable = self.statement.use != dp.report.NOT_USABLE
+            say_lines(f"Use: {dp.report.use_words(self.statement)}", fg=None if usable else "yellow")
+        for warning in self.statement.warnings:
+            say_lines(f"Warning: {warning}", fg="yellow")
         self._say_coefficients()
         say_lines(f"Files in {out}: {', '.join(file.name for file in self.files)}.")
         twins = f"discreet synth {shlex.quote(str(out))}"
@@ -519,16 +523,18 @@ def run(
     if progress_bar and processes.first:
         say_error("Compiling the fit, which takes up to a minute. Steps follow.")
     try:
-        result = dpsvi.run(
-            fit_key,
-            *arrays,
-            progress_bar=progress_bar,
-            ledger=book,
-            checkpoint=checkpoint,
-            person=person,
-            max_rows=max_rows,
-            mesh=processes.mesh,
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", dp.inference.UseWarning)  # `Fitted.say` and the statement say the same
+            result = dpsvi.run(
+                fit_key,
+                *arrays,
+                progress_bar=progress_bar,
+                ledger=book,
+                checkpoint=checkpoint,
+                person=person,
+                max_rows=max_rows,
+                mesh=processes.mesh,
+            )
     except BaseException as error:
         if seed is None and drew_noise(fit_key):
             spent(f"it stopped before it wrote a statement, so {PLAN_IS_SPENT}")

@@ -15,6 +15,7 @@ from discreet.inference._records import Records as Records
 from discreet.inference._records import take_apart as take_apart
 from discreet.inference._records import with_levels as with_levels
 from discreet.inference._result import DPSVIResult as DPSVIResult
+from discreet.inference._result import UseWarning as UseWarning
 from discreet.inference._result import load_result as load_result
 from discreet.inference._step import DPSVIState as DPSVIState
 from discreet.inference._step import check_unused as check_unused

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -212,6 +213,19 @@ def _judged(statement: Statement, result: DPSVIResult) -> Statement:
     return statement.with_use(
         PREDICTION, f"{drifts}a fit in steps does not measure how far its noise moved the coefficients"
     )
+
+
+class UseWarning(UserWarning):
+    """A fit is not usable, or is not that of all records. Its statement says the same."""
+
+
+def _warn(statement: Statement, before: Statement) -> None:
+    """Warn of what a fit's releases say against its use, where `DPSVI.run` was called."""
+    found = [warning for warning in statement.warnings if warning not in before.warnings]
+    if statement.use == NOT_USABLE:
+        found.insert(0, use_words(statement))
+    for warning in found:
+        warnings.warn(warning, UseWarning, stacklevel=4)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -465,7 +479,9 @@ def result_of(step: PrivateStep, outcome: Outcome, statement: Statement, plan: P
         _form=Form.of(step.objective),
         _objective=step.objective,
     )
-    return dataclasses.replace(result, statement=_judged(result.statement, result))
+    judged = _judged(result.statement, result)
+    _warn(judged, result.statement)
+    return dataclasses.replace(result, statement=judged)
 
 
 def _late_share(shares: Float[np.ndarray, "step"]) -> Share:
