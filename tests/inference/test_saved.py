@@ -125,10 +125,12 @@ def test_a_loaded_result_is_the_saved_one(result, path):
 def test_the_same_key_gives_the_same_draws(result, path):
     loaded = dp.load_result(path, model, AutoNormal(model), scale=2.0)
     key = jax.random.key(1)
+    fixed = dataclasses.replace(result.plan, clipping_norm=9.0)  # noise_aware refuses an adaptive one
+    pair = [dataclasses.replace(x, plan=fixed) for x in (result, loaded)]
     for ours, theirs in [
         (result, loaded),
-        (result.noise_aware(start=0.3), loaded.noise_aware(start=0.3)),
-        (result.noise_aware("trace", start=0.3), loaded.noise_aware("trace", start=0.3)),
+        [x.noise_aware(start=0.3) for x in pair],
+        [x.noise_aware("trace", start=0.3) for x in pair],
     ]:
         a, b = ours.posterior(key, 7), theirs.posterior(key, 7)
         assert set(a) == set(b) == {"w", "sigma"}
