@@ -92,6 +92,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "models",
         "moments",
         "random",
+        "report",
     },
     "estimators": {"clipping", "ledger", "inference", "models", "moments", "plan", "random", "tables"},
     # Reads held-out records, in one place, and runs fits that others define.

@@ -453,7 +453,7 @@ def test_where_the_noise_swamps_a_line_its_intervals_say_so(heights) -> None:
     hopeless = line(heights, epsilon="0.004")
     outcome = RUN.invoke(app, hopeless)
     assert outcome.exit_code == 2
-    assert "Likely of no use: the model has 5 parameters. The sums of 2,000 records can show 4e+02" in said(outcome)
+    assert "Likely not usable: the model has 5 parameters. The sums of 2,000 records can show 4e+02" in said(outcome)
     outcome = RUN.invoke(app, [*hopeless, "--yes", "--json"])
     assert outcome.exit_code == 0, outcome.stderr
     facts = json.loads(outcome.stdout)

@@ -11,9 +11,9 @@ import discreet.planning
 from discreet.cli import _fit, _plan, _run
 from discreet.cli._app import app
 from discreet.plan import PrivacyPlan
-from discreet.planning import DryRun, Row, Setting, TableScores, Verdict
+from discreet.planning import DryRun, Row, Setting, TableScores
 from discreet.planning._dry_run import CurvePoint
-from discreet.report import make_statement
+from discreet.report import PREDICTION, make_statement
 from discreet.sampling import PoissonSampling
 
 RUN = CliRunner()
@@ -38,7 +38,7 @@ def found(*, complete: bool = True) -> DryRun:
         target_delta=1e-5,
     )
     curve = tuple(CurvePoint(x, row.tables) for x in (0.1, 1.0, 10.0)) if complete else ()
-    return DryRun(plan, 0.05, 1.0, row, (row,) * 12, curve, Verdict.COSTLY, "A price.", complete)
+    return DryRun(plan, 0.05, 1.0, row, (row,) * 12, curve, PREDICTION, "A price.", complete)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_the_options_reach_the_dry_run(no_dry_run) -> None:
         (0.5, 1.0),
         (0.02,),
     )
-    for part in ("300 steps at rate 0.2", "AUC: 0.800 / 0.900", "A price.", "and 2 more"):
+    for part in ("300 steps at rate 0.2", "AUC: 0.800 / 0.900", "Use: For prediction: A price.", "and 2 more"):
         assert part in outcome.stdout
 
 
@@ -91,7 +91,7 @@ def test_json_and_files(no_dry_run, tmp_path: Path) -> None:
     content = json.loads(outcome.stdout)
     assert content["files"] == [str(out), str(tmp_path / "plan.png")]
     assert (tmp_path / "plan.png").stat().st_size > 1_000
-    assert content["verdict"] == "costly"
+    assert content["verdict"] == "for prediction"
     written = tomllib.loads(out.read_text())
     assert {name: written[name] for name in _plan.OPTIONS} == {
         "epsilon": 1.0,

@@ -62,6 +62,7 @@ def fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(_run, "run", run)
     (tmp_path / "survey.csv").write_text("age,smoker\n20,no\n60,yes\n")
     words = "--model logistic --target smoker --bounds age=17:90,smoker=no|yes --epsilon 1 --steps 60 --num-records 500 --yes"
+    words += " --contact dpo@example.org"
     outcome = RUN.invoke(
         app, ["fit", "--data", f"{tmp_path}/survey.csv", "--out", f"{tmp_path}/fit", *words.split(" ")]
     )
@@ -95,6 +96,10 @@ def test_a_fit_writes_its_page_and_the_command_writes_the_same(fit: Path, tmp_pa
     assert (tmp_path / "again.html").read_text(encoding="utf-8") == page
     assert saved(fit / "report.html") == statement
     assert "weights_auto_loc" not in page
+    what = "A logistic regression of <em>smoker</em> (yes against no) on 1 column of <em>survey.csv</em>, 500 records"
+    assert f'<p class="about">{what}; its coefficients were released.</p>' in page
+    assert "<dt>Contact</dt><dd>dpo@example.org</dd>" in page
+    assert "how much the log odds of <em>yes</em> changes" in page
     assert ">age</th>" in page
 
 

@@ -149,4 +149,4 @@ def dry_run(model, about, *, num_records: int, epsilon: float, **options) -> pla
         num_records=num_records,
         target_delta=1e-5,
     )
-    return planning.DryRun(plan, 0.1, epsilon, row, (row,), (), "good", "Good.", True)
+    return planning.DryRun(plan, 0.1, epsilon, row, (row,), (), "for prediction", "A reason.", True)

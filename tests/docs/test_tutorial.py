@@ -29,7 +29,8 @@ import discreet as dp
 from discreet import planning
 from discreet.cli._app import app
 from discreet.marginals import fit_twins
-from discreet.planning import DryRun, Row, Setting, TableScores, Verdict
+from discreet.planning import DryRun, Row, Setting, TableScores
+from discreet.report import PREDICTION
 
 NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 SETUP = "make demo\n. .venv/bin/activate\nmkdir tutorial\ncd tutorial\n"
@@ -97,7 +98,7 @@ def dry_run(model: Any, about: Any, *, num_records: int, epsilon: float, delta: 
         sampling=dp.PoissonSampling(rate=row.setting.rate),
         clipping_norm=row.setting.clipping_norm,
     )
-    return DryRun(plan, 0.02, epsilon, row, (row,), (), Verdict.GOOD, "Worth fitting.", True)
+    return DryRun(plan, 0.02, epsilon, row, (row,), (), PREDICTION, "A reason.", True)
 
 
 def executable(path: Path, text: str) -> None:

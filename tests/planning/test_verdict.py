@@ -2,8 +2,9 @@ import math
 
 import pytest
 
-from discreet.planning import Row, Setting, TableScores, Verdict
+from discreet.planning import Row, Setting, TableScores
 from discreet.planning._dry_run import CurvePoint, in_words, judge, kept
+from discreet.report import NOT_USABLE, PREDICTION
 
 
 def table(strength: float, private: float, non_private: float = -0.3, blind: float = -0.7) -> TableScores:
@@ -17,16 +18,14 @@ def row(*tables: TableScores) -> Row:
 @pytest.mark.parametrize(
     ("strong", "weak", "verdict"),
     [
-        (-0.31, -0.33, Verdict.GOOD),
-        (-0.36, -0.4, Verdict.COSTLY),
-        (-0.4, -0.6, Verdict.STRONG_ONLY),
-        (-0.6, -0.6, Verdict.LITTLE),
-        (-0.66, -0.66, Verdict.HOPELESS),
-        (-0.9, -0.9, Verdict.HOPELESS),
-        (-math.inf, -0.3, Verdict.HOPELESS),
+        (-0.31, -0.33, PREDICTION),
+        (-0.4, -0.6, PREDICTION),
+        (-0.6, -0.6, NOT_USABLE),
+        (-0.9, -0.9, NOT_USABLE),
+        (-math.inf, -0.3, NOT_USABLE),
     ],
 )
-def test_the_verdict_goes_by_the_share_that_is_kept(strong: float, weak: float, verdict: Verdict) -> None:
+def test_the_verdict_goes_by_the_share_that_is_kept(strong: float, weak: float, verdict: str) -> None:
     assert judge((table(0.5, strong), table(0.1, weak))) is verdict
 
 
@@ -35,12 +34,12 @@ def test_kept_is_a_share_of_what_there_was_to_learn() -> None:
     assert math.isnan(kept((table(0.5, -0.4, non_private=-0.8),)))
 
 
-def test_hopeless_is_said_with_numbers_and_remedies() -> None:
+def test_a_verdict_is_said_with_its_reason_numbers_and_remedies() -> None:
     hopeless, good = row(table(0.5, -0.69)), row(table(0.5, -0.31))
     curve = [CurvePoint(x, t.tables) for x, t in ((1.0, hopeless), (3.0, hopeless), (10.0, good))]
-    said = in_words(Verdict.HOPELESS, hopeless, curve, 1.0, 40)
+    said = in_words(NOT_USABLE, hopeless, curve, 1.0, 40)
     for part in (
-        "Hopeless",
+        "learns 3 %, and even of a strong signal the noise hides more than half",
         "20 times the width",
         "0.25 times as long",
         "ε = 10 would keep",
@@ -48,9 +47,9 @@ def test_hopeless_is_said_with_numbers_and_remedies() -> None:
         "40",
     ):
         assert part in said
-    none = in_words(Verdict.HOPELESS, hopeless, curve[:2], 1.0, 40)
+    none = in_words(NOT_USABLE, hopeless, curve[:2], 1.0, 40)
     assert "more records" in none
     assert "ε up to 3 does not suffice" in none
-    assert "What helps" not in in_words(Verdict.GOOD, good, curve, 1.0, 40)
+    assert "What helps" not in in_words(PREDICTION, good, curve, 1.0, 40)
     unlearnable = row(table(0.5, -0.9, non_private=-0.8))
-    assert "Even without noise" in in_words(Verdict.HOPELESS, unlearnable, curve, 1.0, 40)
+    assert "Even without noise" in in_words(NOT_USABLE, unlearnable, curve, 1.0, 40)

@@ -627,7 +627,7 @@ def check_numbers(asked: Asked) -> None:
 
 
 def check_use(table: Table, plan: "dp.PrivacyPlan | dp.moments.MomentsPlan", *, goes_on: bool, may_ask: bool) -> None:
-    """Ask before a budget is spent on what is likely of no use; from public facts alone.
+    """Ask before a budget is spent on what is likely not usable; from public facts alone.
 
     All gradients together are at most N C long, which leaves N C / P for each of P parameters. Less than the noise that is left
     in the mean of all steps, and no parameter can be told from noise. C cancels out. The sums of products of P - 1 features and a
@@ -641,7 +641,7 @@ def check_use(table: Table, plan: "dp.PrivacyPlan | dp.moments.MomentsPlan", *, 
         return
     unit = "persons" if table.schema.person else "records"
     signal = f"{plan.num_records / count:.2g}"
-    found = f"Likely of no use: the model has {count:,} parameters. " + (
+    found = f"Likely not usable: the model has {count:,} parameters. " + (
         f"The sums of {plan.num_records:,} {unit} can show {signal} for each of them, and the noise on each sum is {noise:.2g}."
         if by_moments
         else f"The gradients of {plan.num_records:,} {unit} can add up to {signal} C for each of them (C is the clipping norm), "
@@ -649,9 +649,7 @@ def check_use(table: Table, plan: "dp.PrivacyPlan | dp.moments.MomentsPlan", *, 
     )
     ways = "Use fewer columns or categories, a smaller model, a larger --epsilon, or more records; discreet plan tries settings."
     if unrelated:
-        found = (
-            "Likely of no use: the columns of a twin with one component are independent, so no column predicts another."
-        )
+        found = "Likely not usable: the columns of a twin with one component are independent, so no column predicts another."
         ways = "Use --components 2 or more."
     if table.whole is not None and table.schema.max_rows > 1:
         # 1,675 persons with up to 5 rows at ε = 1: three components pass, but predict nothing (AUC 0.50); counts do (0.76).

@@ -194,7 +194,7 @@ FitDryRun = Annotated[
 Yes = Annotated[
     bool,
     _budget(
-        "--yes", help="Spend the budget even where the result is likely of no use; without it, fit asks or refuses."
+        "--yes", help="Spend the budget even where the result is likely not usable; without it, fit asks or refuses."
     ),
 ]
 OverwriteFile = Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")]

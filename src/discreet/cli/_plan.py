@@ -54,7 +54,7 @@ def plan_text(rehearsal: "dp.planning.DryRun", model: str, **about: Any) -> str:
     values = dict(zip(OPTIONS, (rehearsal.epsilon, plan.target_delta, *numbers), strict=True)) | about
     lines = [HEAD, *(f"{name} = {_toml(value)}" for name, value in values.items() if value is not None)]
     lines += ["", "[rehearsed]", f"model = {_toml(model)}", f"num_records = {plan.num_records}"]
-    lines += [f"verdict = {_toml(str(rehearsal.verdict))}"]
+    lines += [f"verdict = {_toml(rehearsal.verdict)}"]
     for kind in ("private", "non_private"):
         lines += ["", f"[rehearsed.{kind}]"]
         lines += [f"{_toml(name)} = {float(rehearsal.proposed.mean(name, kind))!r}" for name in rehearsal.measures]

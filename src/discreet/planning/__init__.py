@@ -4,7 +4,6 @@ from discreet.planning._dry_run import DryRun as DryRun
 from discreet.planning._dry_run import LineDryRun as LineDryRun
 from discreet.planning._dry_run import Row as Row
 from discreet.planning._dry_run import TableScores as TableScores
-from discreet.planning._dry_run import Verdict as Verdict
 from discreet.planning._dry_run import dry_run as dry_run
 from discreet.planning._dry_run import dry_run_of_line as dry_run_of_line
 from discreet.planning._invent import Grid as Grid

@@ -8,7 +8,6 @@ the same table: one without noise, which shows what there is to learn, and a bli
 from __future__ import annotations
 
 import dataclasses
-import enum
 import itertools
 import math
 from collections.abc import Sequence
@@ -45,6 +44,7 @@ from discreet.planning._invent import (
     template_of_twin,
     widths_of,
 )
+from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 from discreet.sampling import FullBatch
 from discreet.tables import Kind, Schema
 
@@ -163,8 +163,8 @@ class DryRun:
         proposed: The proposal's scores on tables that it was not chosen on.
         rows: All settings that were tried, the proposed one first, with their scores on the tables of the search.
         curve: The proposed setting at several epsilons, smallest first.
-        verdict: "good", "costly", "strong effects only", "little" or "hopeless".
-        why: The verdict in words, with the numbers behind it and what would help.
+        verdict: What the fit may be used for, as in `Statement.use`: "for prediction" or "not usable".
+        why: The reason, the numbers behind it and what would help.
         complete: False where Ctrl-C stopped it: then settings are missing, and `proposed` may be of the search's tables.
         unit: Plural name of the records.
     """
@@ -201,11 +201,11 @@ class DryRun:
             worst, best = (high, low) if name in SMALLER_IS_BETTER else (low, high)
             private, non_private = self.proposed.mean(name), self.proposed.mean(name, "non_private")
             lines.append(f"  {name}: {private:.3f} / {non_private:.3f} ({worst:.3f} to {best:.3f})")
-        lines += ["", self.why]
         if traded := self._traded():
             lines += ["", traded]
         if not self.complete:
             lines += ["", "Stopped early: not all settings were tried."]
+        lines += ["", f"Use: {self.verdict.capitalize()}: {self.why}"]
         return "\n".join(lines)
 
     def _traded(self) -> str:
@@ -234,7 +234,7 @@ class DryRun:
             "delta": self.plan.target_delta,
             "num_records": self.plan.num_records,
             "proposed": _row(self.proposed),
-            "verdict": str(self.verdict),
+            "verdict": self.verdict,
             "why": self.why,
             "complete": self.complete,
             "settings": [_row(row) for row in self.rows],
@@ -294,17 +294,7 @@ def _row(row: Row) -> dict[str, Any]:
 # --- the scores in words ------------------------------------------------------------------
 
 
-ENOUGH, HALF, NEXT_TO_NOTHING = 0.9, 0.5, 0.2
-
-
-class Verdict(enum.StrEnum):
-    """The share of the signal that survives the noise."""
-
-    GOOD = "good"
-    COSTLY = "costly"
-    STRONG_ONLY = "strong effects only"
-    LITTLE = "little"
-    HOPELESS = "hopeless"
+ENOUGH, HALF = 0.9, 0.5
 
 
 def kept(tables: Sequence[TableScores]) -> float:
@@ -317,52 +307,46 @@ def kept(tables: Sequence[TableScores]) -> float:
     return learnt / learnable if learnable > 0 and math.isfinite(learnt) else math.nan
 
 
-def judge(tables: Sequence[TableScores]) -> Verdict:
-    """The verdict on a setting, from its scores on several tables."""
-    strengths = sorted({table.strength for table in tables})
-    strong = kept([table for table in tables if table.strength == strengths[-1]])
-    weak = kept([table for table in tables if table.strength == strengths[0]])
-    if not strong >= NEXT_TO_NOTHING:
-        return Verdict.HOPELESS
-    if not strong >= HALF:
-        return Verdict.LITTLE
-    if not weak >= HALF:
-        return Verdict.STRONG_ONLY
-    return Verdict.GOOD if kept(tables) >= ENOUGH else Verdict.COSTLY
+def judge(tables: Sequence[TableScores]) -> str:
+    """What a fit by a setting may be used for, by the share of a strong signal that survives the noise."""
+    return PREDICTION if _kept_of(tables, strongest=True) >= HALF else NOT_USABLE
+
+
+def _kept_of(tables: Sequence[TableScores], *, strongest: bool) -> float:
+    """The share that is kept of the strongest signal, or of the weakest."""
+    strength = (max if strongest else min)(table.strength for table in tables)
+    return kept([table for table in tables if table.strength == strength])
 
 
 def in_words(
-    verdict: Verdict,
+    verdict: str,
     row: Row,
     curve: Sequence[CurvePoint],
     epsilon: float,
     num_parameters: int,
     rows: Sequence[Row] = (),
 ) -> str:
-    """The verdict as a paragraph: what, the numbers behind it, and what would help; `rows` are all settings, the best first."""
+    """The reason of the verdict, the numbers behind it, and what would help; `rows` are all settings, the best first."""
     share = kept(row.tables)
-    lost = "nothing" if not share > 0 else f"{100 * share:.0f} % of it"
-    said = {
-        Verdict.GOOD: f"Worth fitting: of what a fit without noise learns from such tables, this one learns {lost}.",
-        Verdict.COSTLY: f"Worth fitting, at a price: of what a fit without noise learns, this one learns {lost}.",
-        Verdict.STRONG_ONLY: "Only strong effects come through: where the signal is weak, the noise hides more than half of "
-        f"it. Over all tables the fit learns {lost} of what a fit without noise does.".replace("of it of", "of"),
-        Verdict.LITTLE: "Little comes through: even of a strong signal the noise hides more than half. Over all tables the fit "
-        f"learns {lost} of what a fit without noise does.".replace("of it of", "of"),
-        Verdict.HOPELESS: "Hopeless: the noise dwarfs the signal. Of what a fit without noise learns from such tables, this one "
-        f"learns {lost}.",
-    }[verdict]
+    lost = f"{100 * share:.0f} %" if share > 0 else "nothing"
+    reason = f"Of what a fit without noise learns from such tables, this one learns {lost}."
+    weak = not _kept_of(row.tables, strongest=False) >= HALF
+    if verdict == NOT_USABLE:
+        reason = f"{reason[:-1]}, and even of a strong signal the noise hides more than half."
+    elif weak:
+        reason = f"{reason[:-1]}, but where the signal is weak the noise hides more than half of it."
     width = float(np.median([table.width for table in row.tables]))
     behind = (
         f"The noise moves the estimates by {_short(width)} times the width of the posterior. At the start, the records' "
         f"common gradient is {_short(row.signal_to_noise)} times as long as the noise that is left in the mean of all steps."
     )
-    helps = _what_helps(verdict, row, curve, epsilon, num_parameters)
-    return " ".join(filter(None, (said, behind, helps, "" if row.rests else _convergence(row, rows, curve, epsilon))))
+    good = verdict == PREDICTION and share >= ENOUGH and not weak
+    helps = "" if good else _what_helps(row, curve, epsilon, num_parameters)
+    return " ".join(filter(None, (reason, behind, helps, "" if row.rests else _convergence(row, rows, curve, epsilon))))
 
 
 def _convergence(row: Row, rows: Sequence[Row], curve: Sequence[CurvePoint], epsilon: float) -> str:
-    """What to expect of a proposal that did not converge, what its result is good for, and what would let it converge."""
+    """What to expect of a proposal that did not converge, and what would let it converge."""
     count = f"{sum(bool(table.rested) for table in row.tables)} of {len(row.tables)}"
     price = min((other.lost for other in rows if other.rests), default=math.inf) - (rows[0].lost if rows else 0.0)
     dearer = f" Settings that converged lost {price:.2g} nats a record more, or worse." if 0 < price < math.inf else ""
@@ -371,10 +355,9 @@ def _convergence(row: Row, rows: Sequence[Row], curve: Sequence[CurvePoint], eps
         f"ε = {min(larger):g} let all fits converge" if larger else "no larger ε that was tried let all fits converge"
     )
     return (
-        f"Do not expect this fit to converge: {count} fits of invented tables did, since the noise hides in which direction "
-        f"some parameters should go.{dearer} The estimates can be used, with errors as above. Intervals will be missing: "
-        f"`discreet fit` prints none, and `noise_aware` refuses. With these settings {enough}. More records, fewer parameters "
-        "and closer public bounds help; and linear models fitted to moments need not converge."
+        f"{count} fits of invented tables converged, since the noise hides in which direction some parameters should "
+        f"go.{dearer} With these settings {enough}. More records, fewer parameters and closer public bounds help; and linear "
+        "models fitted to moments need not converge."
     )
 
 
@@ -383,9 +366,7 @@ def _short(value: float) -> str:
     return f"{float(f'{value:.2g}'):,.10g}"
 
 
-def _what_helps(verdict: Verdict, row: Row, curve: Sequence[CurvePoint], epsilon: float, num_parameters: int) -> str:
-    if verdict is Verdict.GOOD:
-        return ""
+def _what_helps(row: Row, curve: Sequence[CurvePoint], epsilon: float, num_parameters: int) -> str:
     if not sum(table.non_private_gain for table in row.tables) > 0:
         return "Even without noise there is nothing to learn from so few records: a simpler model may do better."
     ways = [f"fewer parameters (the model has {num_parameters}, and the noise grows with the root of their number)"]
@@ -797,6 +778,7 @@ class LineDryRun:
         ]
         for found in zip(self.with_noise, self.without_noise, self.widths, strict=True):
             lines.append("  {:.3f} / {:.3f}; {:.2g}".format(*found))
+        lines += ["", f"Use: {COEFFICIENTS.capitalize()}: The intervals include the noise and that of sampling."]
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
