@@ -392,11 +392,10 @@ class DPSVIResult:
         clipped = self.clipped
         moved = (clipped.value - 2 * clipped.stderr) * math.sqrt(self.plan.num_records)
         if self.plan.clipping.adapts or moved > _LARGEST_MOVE:
-            adapts = self.plan.clipping.adapts
+            some = "C adapts, so some" if self.plan.clipping.adapts else clipped
             raise ValueError(
-                f"{'C adapts, so some' if adapts else clipped} of the gradients were shortened, which moves the parameters by an "
-                "amount that no draws have, so no interval would hold. Give the plan a number as clipping_norm that is above the longest "
-                "gradient of a record. "
+                f"{some} of the gradients were shortened, which moves the parameters by an amount that no draws have, so no "
+                "interval would hold. Give the plan a number as clipping_norm that is above the longest gradient of a record. "
                 "The draws of posterior(key, num_samples) are for predictions."
             )
         # Of a step's gradient, whatever C was then; the loss's share and the batch's own chance add to it.
