@@ -487,7 +487,8 @@ def canary_fit(
         # One record without a gradient, so that the table is never empty.
         table = np.concatenate([pulls[included], np.zeros((1, num_canaries), np.float32)])
         released = np.asarray(releases_of(fit, table)(random.key(seed)), np.float64)
-        return log_ratio(plan, released).sum(axis=0)
+        # Beside the gradient stand the counts, which say nothing about single canaries.
+        return log_ratio(plan, released[:, :num_canaries]).sum(axis=0)
 
     return run
 
@@ -516,7 +517,7 @@ def _method(plan: PrivacyPlan, method: str, dim: int, loss_share: float) -> DPSV
 
 
 def log_ratio(plan: PrivacyPlan, released: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-    """Log-likelihood ratio of each noisy sum of the worst case: with the canary against without it."""
+    """Log-likelihood ratio of each noisy gradient of the worst case: with the canary against without it."""
     _refuse_unknown_sampler(plan)
     q, norm = plan.rate, plan.clipping.start
     if plan.sampling.constant_size:
@@ -526,7 +527,8 @@ def log_ratio(plan: PrivacyPlan, released: Float[np.ndarray, "..."]) -> Float[np
         present, absent = ((1 - q, 0.0), (q, norm)), ((1 - q, 0.0), (q, -norm))
     else:
         present, absent = ((1 - q, 0.0), (q, norm)), ((1.0, 0.0),)
-    stddev = plan.noise_multiplier * norm
+    # The counts have their share of the release, so the noise on the gradient is a little more.
+    stddev = plan.noise_multiplier * norm / math.sqrt(1 - plan.clipping.count_share)
     top, bottom = (_log_density(mixture, released, stddev) for mixture in (present, absent))
     return top - bottom
 

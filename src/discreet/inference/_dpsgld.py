@@ -359,7 +359,8 @@ def releases_of(
     Returns:
         A function from a key to one row for each step, and a pytree of the records that it holds. In a row are the gradient
         that the optimizer was given, times q, so for a point guide in unconstrained space the noisy sum itself and q times the
-        slope of the prior; then the private loss, unless its share is 0; then C, if it moves.
+        slope of the prior; then the private loss, unless its share is 0; the shares of clipped and of counted records; and C,
+        if it moves.
 
     Raises:
         TypeError, ValueError: As `run`. The function itself refuses keys that are secret.
