@@ -191,3 +191,9 @@ def test_a_ledger_is_debited_once_and_wrong_shapes_are_not(tmp_path: Any) -> Non
     assert "Proved before it ran" in str(found.statement)
     with pytest.raises(dp.SpentError):
         fit_moments(dp.random.key(), x, y, plan, ledger=ledger)
+
+
+def test_the_statement_says_what_was_computed() -> None:
+    plan = dp.moments.MomentsPlan(num_features=3, num_records=1_500, noise_multiplier=4.0, delta=1e-6)
+    about = plan.state(reproducible=False).about
+    assert about == "A linear regression on 3 features, 1,500 records; its coefficients were released."

@@ -346,6 +346,7 @@ def test_a_fit_that_diverges_stops_and_says_so(table):
     assert result.steps_completed < 60
     assert "not usable" in repr(result)
     assert "diverged" in result.statement.use_reason
+    assert result.statement.about.startswith("The model “model”, fitted in steps to ")
 
 
 def test_an_error_of_a_signal_handler_has_the_fit_so_far(dpsvi, table, monkeypatch):

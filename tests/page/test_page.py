@@ -381,6 +381,9 @@ def test_no_number_has_more_digits_than_its_error_allows() -> None:
     assert panel_of_summary(rows).rows[0].cells[:2] == ["−98,800", "1,200"]
     alone = panel_of_summary({"a": {"mean": 0.98765, "sd": None, "low": None, "high": None}})
     assert (alone.rows[0].cells[0], alone.has_intervals) == ("0.99", False)
+    text = Page(statement_page(statement_of(), course=course_of(result_of(name="w")))).text
+    assert re.search(r"which went from [\d,]+ to [\d,]+ nats", text)
+    assert not re.search(r"went from −?[\d.]*\.\d{3,}[1-9] to", text)
     exact = panel_of_summary({"a": {"mean": 0.98765, "sd": 0.0, "low": 0.98765, "high": 0.98765}})
     assert exact.rows[0].cells[:2] == ["0.99", "0"]
 

@@ -272,7 +272,8 @@ def _within(values: list[float | None], y: tuple[float, float]) -> list[float | 
 
 
 def _course(values: list[float | None]) -> str:
-    first, last = ("no number" if value is None else f"{value:.4g}" for value in (values[0], values[-1]))
+    """The first and the last of noisy values, in two digits."""
+    first, last = ("no number" if value is None else number(float(f"{value:.2g}")) for value in (values[0], values[-1]))
     return f"{first} to {last}"
 
 
