@@ -636,7 +636,7 @@ class DPSVI:
         released = [
             "the latents' values after every step of the chain"
             if langevin
-            else "variational parameters after every step"
+            else "the parameters of the fit after every step"
         ]
         if keep_gradients:
             released.append("the noisy gradient of every step")
@@ -682,7 +682,7 @@ class DPSVI:
         if step.local is None:
             return statement
         return statement.with_notes(
-            "Variational parameters of the records themselves stayed beside the data: they were updated without noise, are no "
+            "Parameters of the records themselves stayed beside the data: they were updated without noise, are no "
             "part of any result, and entered what was released through their own record's clipped contribution alone."
         )
 

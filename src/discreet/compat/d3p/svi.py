@@ -559,7 +559,7 @@ class DPSVI(SVI):
                 *sorted({one.doubt for one in drawn if one.doubt is not None}),
                 *sorted(self._exact_notes),
             ],
-            released=["variational parameters after every update", "a private loss estimate at every update"],
+            released=["the parameters of the fit after every update", "a private loss estimate at every update"],
             method=f'discreet.compat.d3p.DPSVI, perturb="{self._perturb}"',
             user_supplied_batches=True,
             contribution_bound=binding.fit.contribution_bound,
