@@ -36,8 +36,8 @@ def check(verdict, share):
 @pytest.mark.parametrize(
     ("audited", "method", "share"),
     [
-        # Over eight seeds the lower bound is 0.53 to 1.01 of 2.93.
-        (POISSON, "DPSVI", 0.15),
+        # Over eight seeds the lower bound was 0.53 to 1.01 of 2.93; with other noise, since there are counts, this one has 0.43.
+        (POISSON, "DPSVI", 0.14),
         (FIXED, "DPSGLD", 0.1),
         pytest.param(POISSON, "DPSGLD", 0.2, marks=pytest.mark.exhaustive),
         pytest.param(FIXED, "DPSVI", 0.2, marks=pytest.mark.exhaustive),
@@ -144,7 +144,8 @@ def test_what_is_audited_is_what_runs():
         releases(dp.random.key())
     audited = np.asarray(jax.jit(releases)(key))
     result = worst.method.run(key, *worst.with_canary, keep_gradients=True, require_proof=False, progress_bar=False)
-    np.testing.assert_allclose(audited, short.rate * result.trace.gradients, atol=1e-5)
+    np.testing.assert_allclose(audited[:, :1], short.rate * result.trace.gradients, atol=1e-5)
+    np.testing.assert_allclose(audited[:, 1:], result.shares, atol=1e-5)
 
 
 def test_one_run():
