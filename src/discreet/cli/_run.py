@@ -265,13 +265,11 @@ class Fitted:
         scale = "in their own units" if self.own is not None and self.own.raw else "scaled to [-1, 1] by their bounds"
         scale = f"features {'and target ' if self.by_moments else ''}{scale}"
         which = f"Largest of {len(weights)} coefficients" if len(weights) > SHOWN else "Coefficients"
-        intervals = ", each with its 90 % interval" * self.by_moments
+        intervals = ", each with its 90 % interval" if self.by_moments else "; no intervals, see Use"
         say_lines(f"{which} ({scale}){intervals}:")
         for name, row in named:
             ends = f" ({row['low']:.3g} to {row['high']:.3g})" * self.by_moments
             say_lines(f"  {name}: {_best(row):.{3 if self.by_moments else 2}g}{ends}")
-        if not self.by_moments:
-            say_lines(NO_INTERVALS)
 
     def leave(self) -> None:
         """End the command with the exit code of an interrupted one, if Ctrl-C stopped the fit."""

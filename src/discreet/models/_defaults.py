@@ -48,7 +48,7 @@ class Defaults:
     num_steps: int = 1000
     expected_batch: float = 1000
     clipping_norm: float | AdaptiveClipping = ADAPTIVE
-    learning_rate: float = 0.05
+    learning_rate: float = 0.02
 
     def plan(
         self,
@@ -105,9 +105,9 @@ class Defaults:
 
 # What differs for models of whole tables. Fewer steps of a mixture: the noise is on thousands of parameters (docs/twins.md).
 _TABLES: dict[type, dict[str, Any]] = {
-    MixtureOfProducts: {"num_steps": 300},
-    GaussianMixture: {"num_steps": 500},
-    FactorAnalysis: {"num_steps": 500},
+    MixtureOfProducts: {"num_steps": 300, "learning_rate": 0.05},
+    GaussianMixture: {"num_steps": 500, "learning_rate": 0.05},
+    FactorAnalysis: {"num_steps": 500, "learning_rate": 0.05},
     TableVAE: {"learning_rate": 0.01},
 }
 
