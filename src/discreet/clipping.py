@@ -14,6 +14,7 @@ from discreet.gradients import Channels
 
 __all__ = [
     "ADAPTIVE",
+    "COUNT_SHARE",
     "LEAST_NORM",
     "MOST_NORM",
     "AdaptiveClipping",

@@ -171,9 +171,8 @@ class MomentsPlan:
 
 
 WHICH_LINE = (
-    "the intervals include the noise and that of sampling. They are for the line of this fit, in which rows far out count less "
-    "than in least squares: where a relation is curved, or residuals have long tails, the line of least squares may lie "
-    "outside of them"
+    "the intervals include the noise. They are for this fit's line, in which rows far out count less than in least squares, "
+    "whose line may lie outside"
 )
 
 

@@ -14,6 +14,7 @@ import pytest
 from numpyro.infer.autoguide import AutoDelta
 
 import discreet as dp
+from discreet.clipping import COUNT_SHARE
 from discreet.gradients._contract import LEAST_LOST
 from discreet.mechanisms import FLOAT_GAUSSIAN, GAUSSIAN, LAPLACE, Mechanism, _integers, add_noise, levels_for
 from discreet.random._discrete import DESIGNS
@@ -124,17 +125,18 @@ def check(mechanism, gradients: np.ndarray, iterates: np.ndarray, table: np.ndar
     for gradient, w in zip(gradients, iterates, strict=True):
         first, second = (w - row for row in table)
         candidates = first, first + second
-        # The bound is above C, for the rounding of sums.
-        bound = 4 * np.nextafter(np.float32(1 + LEAST_LOST), np.float32(2))
+        # The bound is above C, for the counts and the rounding of sums.
+        joint = np.float32(4) / np.float32(np.sqrt(1 - COUNT_SHARE))
+        bound = joint * np.nextafter(np.float32(1 + LEAST_LOST), np.float32(2))
         stddev = float(np.float32(MULTIPLIER / 4) * bound)
         if mechanism is FLOAT_GAUSSIAN:
             assert ruled_out_floats(gradient, candidates[0], stddev).mean() > LEAST_FOUND
             assert not ruled_out_floats(gradient, candidates[1], stddev).any()
             continue
         for x in candidates:
-            # Loss and count are two more coordinates of the release.
-            levels = levels_for(MULTIPLIER / 4, dim + 2)
-            allowance = MULTIPLIER / 4 * np.sqrt((dim + 2) / dim)
+            # Loss and counts are three more coordinates of the release.
+            levels = levels_for(MULTIPLIER / 4, dim + 3)
+            allowance = MULTIPLIER / 4 * np.sqrt((dim + 3) / dim)
             assert not ruled_out_integers(gradient, x, stddev, allowance, levels).any()
 
 

@@ -123,9 +123,9 @@ def test_epsilon_is_that_of_the_plan(dpsvi, result):
 
 
 def test_the_statement_says_how_much_noise_there_was(dpsvi, table, result):
-    """The noise multiplier is relative to gradient and loss together, 1.0102 C with the default share."""
-    assert result.statement.plan["noise_standard_deviation"] == pytest.approx(1 / np.sqrt(0.98))
-    assert "at most 1.01015" in result.statement.mechanism
+    """The noise multiplier is relative to gradient, loss and counts together, 1.0201 C by default."""
+    assert result.statement.plan["noise_standard_deviation"] == pytest.approx(1 / np.sqrt(0.961))
+    assert "at most 1.02009" in result.statement.mechanism
 
 
 def test_fits_the_data_with_little_noise(table):

@@ -265,7 +265,7 @@ class Fitted:
         scale = "in their own units" if self.own is not None and self.own.raw else "scaled to [-1, 1] by their bounds"
         scale = f"features {'and target ' if self.by_moments else ''}{scale}"
         which = f"Largest of {len(weights)} coefficients" if len(weights) > SHOWN else "Coefficients"
-        intervals = ", each with its 90 % interval" if self.by_moments else "; no intervals, see Use"
+        intervals = ", each with its 90 % interval" if self.by_moments else ", no intervals"
         say_lines(f"{which} ({scale}){intervals}:")
         for name, row in named:
             ends = f" ({row['low']:.3g} to {row['high']:.3g})" * self.by_moments
