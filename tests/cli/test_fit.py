@@ -310,7 +310,6 @@ def test_a_column_with_a_bracket_in_its_name_is_not_called_public(survey, no_fit
 def test_a_fit_in_steps_has_no_intervals(survey, no_fit) -> None:
     outcome = RUN.invoke(app, arguments(survey))
     assert "by their bounds), no intervals:" in " ".join(outcome.stdout.split())
-    assert "Use: For prediction: " in " ".join(outcome.stdout.split())
     summary = json.loads((survey.parent / "out" / "summary.json").read_text())
     assert "a fit in steps does not measure how far its noise moved" in summary["note"]
     assert summary["posterior"]["age"] == {"mean": 0.0, "sd": None, "low": None, "high": None}
