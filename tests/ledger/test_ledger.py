@@ -401,7 +401,7 @@ def test_one_posterior_sample_is_debited_as_a_pure_event(ledger, monkeypatch):
     from discreet.inference import _ops
 
     ops = dp.OnePosteriorSample(model, log_likelihood_bound=5.0, epsilon=0.5, relation=ADD)
-    monkeypatch.setattr(_ops, "claim", lambda key: (_ for _ in ()).throw(MemoryError))
+    monkeypatch.setattr(_ops, "run_chains", lambda *args, **options: (_ for _ in ()).throw(MemoryError))
     with pytest.raises(MemoryError):
         ops.run(dp.random.key(), Y, progress_bar=False, ledger=ledger)
     assert ledger.spent == pytest.approx(0.5, rel=1e-3)
