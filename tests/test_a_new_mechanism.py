@@ -93,8 +93,9 @@ def test_it_fits_is_proved_stated_saved_and_loaded(listed, tmp_path):
     assert result.plan.epsilon(1e-5) == gaussian.epsilon(1e-5) < plan(2.0).epsilon(1e-5)
     assert result.statement.epsilon == pytest.approx(gaussian.epsilon(result.statement.delta))
     assert any("Proved before it ran" in note for note in result.statement.notes)
-    assert "doubled Gaussian noise of half deviation 2.0" in str(result.statement)
-    assert "doubled Gaussian noise of half deviation 2 (2 C" in plan(mechanism=DOUBLED).explain(1e-5)
+    # With the counts' and the loss's share of the release: 2 / sqrt(0.961), and 2 / sqrt(0.981).
+    assert "doubled Gaussian noise of half deviation 2.04" in str(result.statement)
+    assert "doubled Gaussian noise of half deviation 2.019 (2.019 C" in plan(mechanism=DOUBLED).explain(1e-5)
     assert statement_from_dict(result.statement.to_dict()) == result.statement
     assert dp.load_result(result.save(tmp_path / "fit")).plan == result.plan
     with pytest.raises(ValueError, match="supports Gaussian noise only"):
@@ -233,7 +234,7 @@ def test_a_new_event_is_one_entry(with_event):
     assert event_from_dict(event_to_dict(calibrated.event())) == calibrated.event()
     assert "K-norm noise of scale" in calibrated.explain(1e-5)
     stated = make_statement(calibrated, steps_completed=2, reproducible=False)
-    assert "was added to the sum as a whole." in str(stated)
+    assert "was added to the sum as a whole." in " ".join(str(stated).split())
     with pytest.raises(ValueError, match="NormDpEvent on a Poisson sample has no dominating pair"):
         dp.PrivacyPlan(**facts, noise_multiplier=2.0, mechanism=NORM, relation=dp.Relation.REPLACE_ONE).epsilon(1e-5)
 
@@ -244,7 +245,7 @@ def test_an_audit_finds_half_the_noise(with_event, mechanism, found):
     """Half the noise has epsilon 4, and 2 is claimed."""
     facts = {"sampling": dp.FullBatch(), "clipping_norm": 1.0, "num_records": 8, "num_steps": 1, "target_delta": 1e-3}
     claimed = worst_case(dp.PrivacyPlan(**facts, noise_multiplier=0.5, mechanism=mechanism))
-    assert claimed.audit(delta=1e-3, runs=1000, progress_bar=False).contradicted == found
+    assert claimed.audit(delta=1e-3, runs=4000, progress_bar=False).contradicted == found
 
 
 def test_an_unknown_norm_is_refused(with_event, monkeypatch):
