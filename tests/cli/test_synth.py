@@ -12,6 +12,7 @@ import pyarrow
 import pytest
 from typer.testing import CliRunner
 
+import discreet as dp
 from discreet import random
 from discreet.cli import _report, _run
 from discreet.cli._app import app

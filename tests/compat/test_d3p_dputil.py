@@ -61,11 +61,11 @@ def test_poisson_batches_as_published():
 
 def test_the_target_holds_for_the_batches_that_are_drawn_slack_included():
     delta = 1e-5
-    # At this epsilon the sampler's slack of 2^-79 a batch, times e^epsilon, is a quarter of delta.
-    sigma, _, _ = approximate_sigma_remove_relation(36.0, delta, 0.05, 400)
+    # At this epsilon the sampler's slack of 2^-79 a batch, times e^epsilon, is a good part of delta.
+    sigma, _, _ = approximate_sigma_remove_relation(35.0, delta, 0.05, 400)
     _, get_batch = poisson_batchify_data((np.zeros(2000),), 0.05, 0.99)
     plan = get_batch.law.plan(clipping_norm=1.0, noise_multiplier=sigma, num_steps=400)
-    assert 0.95 * 36.0 < plan.epsilon(delta) <= 36.0
+    assert 0.95 * 35.0 < plan.epsilon(delta) <= 35.0
 
 
 @pytest.mark.parametrize(("batch_size", "num_records"), [(128, 60_000), (1, 3), (100, 32_561), (7, 10**6 + 3)])

@@ -35,7 +35,7 @@ STRONG = 1e12
 LOSS_SHARE, COUNT_SHARE = 0.2, 0.5
 REST = 1 - LOSS_SHARE - COUNT_SHARE
 # C moves slowly, so that it stays within its bounds for all the horizons.
-RULE = AdaptiveClipping(quantile=0.5, initial=0.5, learning_rate=1e-3, count_share=COUNT_SHARE)
+RULE = AdaptiveClipping(quantile=0.9999, initial=0.5, learning_rate=1e-3, count_share=COUNT_SHARE)
 # One-sided Clopper-Pearson level of every comparison; seeds are fixed.
 LEVEL = 1e-5
 FALSE_POSITIVE_RATES = np.array([0.01, 0.05, 0.2, 0.5])
@@ -60,7 +60,7 @@ class Case(NamedTuple):
 ABSENT = [np.nan] * (NUM_RECORDS - 1)
 CASES = {
     "Poisson": Case(PoissonSampling(0.3), Relation.ADD_OR_REMOVE_ONE, [*ABSENT, STRONG], ABSENT, 0.6),
-    # A record without a gradient is within C, so that a replacement moves the count by a whole weight.
+    # A record without a gradient is within C, so that a replacement moves both counts by a whole weight.
     "full batch, replace": Case(FullBatch(), Relation.REPLACE_ONE, [*ABSENT, STRONG], [*ABSENT, 0.0], 0.0),
 }
 
@@ -78,7 +78,7 @@ def plan_of(case):
 
 
 def recover(slopes, plan, seed, require_proof=True):
-    """Fit, and read every release off what `run` returned, in units of C: gradient, loss and count; and theta's sign."""
+    """Fit, and read every release off what `run` returned, in units of C: gradient, loss and counts; and theta's sign."""
     dpsvi = DPSVI(model, AutoDelta(model), numpyro.optim.SGD(1.0), plan=plan, loss_share=LOSS_SHARE)
     result = dpsvi.run(
         discreet.random.key(seed),
@@ -94,20 +94,23 @@ def recover(slopes, plan, seed, require_proof=True):
     gradient = plan.rate * (before - after - before / PRIOR_STDDEV**2) / norms[:-1]
     free = -stats.norm.logpdf(before, scale=PRIOR_STDDEV)
     loss = plan.rate * (np.asarray(result.losses[:STEPS], np.float64) - free) * np.sqrt(LOSS_SHARE / REST)
-    within = RULE.quantile - np.log(norms[1:] / norms[:-1]) / RULE.learning_rate
-    count = (within - 0.5) * plan.rate * NUM_RECORDS * 2 * np.sqrt(COUNT_SHARE / REST)
-    return np.stack([gradient, loss, count]), np.sign(before)
+    # The path of C shows the count of clipped gradients, too.
+    clipped, counted = np.asarray(result.shares[:STEPS], np.float64).T
+    moved = np.log(norms[1:] / norms[:-1]) / RULE.learning_rate + 1 - RULE.quantile
+    np.testing.assert_allclose(moved, clipped, atol=1e-3)
+    weight = plan.rate * NUM_RECORDS * np.sqrt(COUNT_SHARE / REST)
+    return np.stack([gradient, loss, (counted - clipped) * weight, clipped * weight]), np.sign(before)
 
 
 def contribution(slope, sign):
     """The attacked record's contribution to every step that uses it."""
     count = np.sqrt(COUNT_SHARE / REST)
     if np.isnan(slope):
-        rows = [0.0 * sign, 0.0 * sign, 0.0 * sign]
+        rows = [0.0 * sign, 0.0 * sign, 0.0 * sign, 0.0 * sign]
     elif slope == 0.0:
-        rows = [0.0 * sign, 0.0 * sign, count + 0.0 * sign]
+        rows = [0.0 * sign, 0.0 * sign, count + 0.0 * sign, 0.0 * sign]
     else:
-        rows = [-1.0 + 0.0 * sign, -np.sqrt(LOSS_SHARE / REST) * sign, -count + 0.0 * sign]
+        rows = [-1.0 + 0.0 * sign, -np.sqrt(LOSS_SHARE / REST) * sign, 0.0 * sign, count + 0.0 * sign]
     return np.stack(rows)
 
 
@@ -205,13 +208,13 @@ def test_a_wrong_step_is_caught(monkeypatch, wrong):
 
 def test_the_count_of_a_step_is_of_its_own_c():
     """A record of known length is within C in some steps and not in others, as its path says."""
-    rule = dataclasses.replace(RULE, learning_rate=0.5, initial=2.0)
+    rule = dataclasses.replace(RULE, quantile=0.5, learning_rate=0.5, initial=2.0)
     plan = dataclasses.replace(
         plan_of(CASES["full batch, replace"]), clipping_norm=rule, num_steps=300, noise_multiplier=1e-6
     )
     dpsvi = DPSVI(model, AutoDelta(model), numpyro.optim.SGD(1e-9), plan=plan, loss_share=0.0)
     slopes = jnp.asarray(np.linspace(0.1, 1.2, NUM_RECORDS), jnp.float32)
     norms = dpsvi.run(discreet.random.key(5), slopes, progress_bar=False).clipping_norms.astype(np.float64)
-    within = np.mean(np.asarray(slopes)[None] <= norms[:-1, None], axis=1)
-    np.testing.assert_allclose(np.log(norms[1:] / norms[:-1]), -0.5 * (within - 0.5), atol=1e-4)
+    clipped = np.mean(np.asarray(slopes)[None] > norms[:-1, None], axis=1)
+    np.testing.assert_allclose(np.log(norms[1:] / norms[:-1]), 0.5 * (clipped - 0.5), atol=1e-4)
     assert np.median(np.asarray(slopes)) == pytest.approx(norms[-1], abs=0.1)
