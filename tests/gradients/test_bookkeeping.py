@@ -89,7 +89,7 @@ def test_what_padding_rows_hold_changes_nothing(run, filling):
 def test_nobody_adds_nothing(run):
     p, records = problem()
     result = run(p, jax.tree.map(lambda x: x * 0, records), jnp.zeros(ROWS, bool), 0.5)
-    assert_equal(tuple(result[:3]), (jax.tree.map(jnp.zeros_like, p), jnp.zeros(()), jnp.zeros(())))
+    assert_equal(tuple(result[:3]), (jax.tree.map(jnp.zeros_like, p), jnp.zeros(()), jnp.zeros(2)))
 
 
 # Rows that are not finite.
@@ -315,7 +315,7 @@ def test_it_runs_inside_other_programs(run):
         result = BookKeepingEngine()(encoder, p, records, jnp.arange(ROWS) < 5, norm, CHANNELS)
         return jax.tree.map(lambda x, y: x + y.astype(jnp.float32), total, tuple(result[:3])), None
 
-    start = jax.tree.map(jnp.zeros_like, (p, jnp.zeros(()), jnp.zeros(())))
+    start = jax.tree.map(jnp.zeros_like, (p, jnp.zeros(()), jnp.zeros(2)))
     looped, _ = jax.jit(lambda: lax.scan(body, start, norms))()
     apart = [tuple(run(p, records, jnp.arange(ROWS) < 5, norm)[:3]) for norm in norms]
     assert_close(looped, jax.tree.map(lambda *x: sum(map(np.asarray, x)), *apart), 1e-5)

@@ -42,7 +42,8 @@ def by_definition(mask: Any, C: float, channels: Channels, losses: Any, rows: An
     )
     clipped = np.clip(np.asarray(losses, np.float64) - channels.center, -channels.bound, channels.bound)
     loss = channels.loss_weight(C) * np.sum(np.where(mask, clipped, 0.0))
-    count = channels.count_weight(C) * np.sum(np.where(mask, (norms <= C) - 0.5, 0.0))
+    within = norms <= C
+    count = channels.count_weight(C) * np.array([np.sum(mask & within), np.sum(mask & ~within)])
     return ClippedSum(gradient, loss, count, channels.joint_bound(C))
 
 
