@@ -123,7 +123,8 @@ class PrivateFit:
         with _iterates_of_a_fit(self.dpsvi.plan.num_steps):
             options = {"progress_bar": progress_bar, "processes": processes}
             outcome = _loop.run_steps(self.step, plan, state, self.leaves, **options)
-        self.state, self.losses = outcome.state, outcome.losses
+        self.state = outcome.state
+        self.losses = outcome.figures[:, 0]
 
     def program(self, name: str, note: str = "") -> Program:
         """As a contender."""
