@@ -117,13 +117,12 @@ class PrivateFit:
         return flat.size
 
     def run(self, progress_bar: bool = False, *, steps: int | None = None, processes: Any = None) -> None:
-        """Make `steps` releases, from where the last run ended; by several processes, if that is how the records lie."""
+        """Make `steps` releases, from the first state; by several processes, if that is how the records lie."""
         state = self.state._replace(rng_key=dp.random.key(0) if processes else dp.random.key())
         plan = dataclasses.replace(self.dpsvi.plan, num_steps=steps or self.steps)
         with _iterates_of_a_fit(self.dpsvi.plan.num_steps):
             options = {"progress_bar": progress_bar, "processes": processes}
             outcome = _loop.run_steps(self.step, plan, state, self.leaves, **options)
-        self.state = outcome.state
         self.losses = outcome.figures[:, 0]
 
     def program(self, name: str, note: str = "") -> Program:
