@@ -21,6 +21,7 @@ from scipy import stats
 import discreet.random
 from discreet import mechanisms
 from discreet.accounting import Relation
+from discreet.clipping import COUNT_SHARE
 from discreet.gradients import ReferenceEngine
 from discreet.inference import DPSVI
 from discreet.inference import _dpsvi as setup_file
@@ -33,6 +34,8 @@ STEPS = HORIZON * TRIALS
 NUM_RECORDS = 12
 PRIOR_STDDEV = 1e4
 LEARNING_RATE = 1.0
+LOSS_SHARE = 0.3
+REST = 1 - LOSS_SHARE - COUNT_SHARE  # what is left to the gradient
 # One-sided Clopper-Pearson level of every comparison; seeds are fixed.
 LEVEL = 1e-5
 FALSE_POSITIVE_RATES = np.array([0.01, 0.05, 0.2, 0.5])
@@ -58,7 +61,7 @@ def plan(sampling, relation, steps, noise_multiplier=1.5):
 def recover(slopes, long_plan, seed, require_proof=True):
     """Fit, and read every release (gradient and loss coordinate) off what `run` returned."""
     guide = AutoDelta(model)
-    dpsvi = DPSVI(model, guide, numpyro.optim.SGD(LEARNING_RATE), plan=long_plan, loss_share=0.3)
+    dpsvi = DPSVI(model, guide, numpyro.optim.SGD(LEARNING_RATE), plan=long_plan, loss_share=LOSS_SHARE)
     result = dpsvi.run(
         discreet.random.key(seed),
         jnp.asarray(slopes, jnp.float32),
@@ -70,12 +73,12 @@ def recover(slopes, long_plan, seed, require_proof=True):
     before = np.concatenate([[50.0], after[:-1]])
     rate, norm = long_plan.rate, long_plan.clipping_norm
     gradient = rate * ((before - after) / LEARNING_RATE - before / PRIOR_STDDEV**2)
-    weight = norm * np.sqrt(0.3 / 0.7)
+    weight = norm * np.sqrt(LOSS_SHARE / REST)
     free = -stats.norm.logpdf(before, scale=PRIOR_STDDEV)
     loss = rate * (np.asarray(result.losses, np.float64) - free) * weight
     # What the record of slope STRONG adds in every step that takes it.
     contribution = np.stack([np.full(STEPS, -norm), -weight * np.sign(before)])
-    return np.stack([gradient, loss]), contribution, norm / np.sqrt(0.7)
+    return np.stack([gradient, loss]), contribution, norm / np.sqrt(REST)
 
 
 def scores(released, base, shift, stddev, probability):
