@@ -421,6 +421,7 @@ def test_arrays_that_are_spread_already_one_debit_and_the_proof(tmp_path):
     first = make().run(KEY, rows, progress_bar=False, mesh=MESH)
     with warnings.catch_warnings(), jax.set_mesh(MESH):
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", dp.inference.UseWarning)  # of a fit of 40 rows
         second = make().run(KEY, spread, progress_bar=False, mesh=MESH)
         third = make().certify(spread, mesh=MESH)
     np.testing.assert_array_equal(first.trace.iterates, second.trace.iterates)

@@ -92,14 +92,21 @@ def test_the_verdict_says_what_a_fit_is_not_for(result):
 
 
 def test_what_is_said_against_the_use_of_a_fit_is_a_warning(result):
-    for shares, words in (([0.5, 1.0], "Not usable: 50.0 %"), ([0.0, 0.5], "records did not count")):
+    """Where warnings are errors, the error has the fit, which is paid for."""
+
+    def judged(shares):
         found = dataclasses.replace(result, shares=np.full((60, 2), shares))
+        return dataclasses.replace(found, statement=_result._judged(result.statement, found))
+
+    for shares, words in (([0.5, 1.0], "Not usable: 50.0 %"), ([0.0, 0.5], "records did not count")):
         with pytest.warns(dp.inference.UseWarning, match=words):
-            _result._warn(_result._judged(result.statement, found), result.statement)
+            _result.warn_of_use(judged(shares), result.statement)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        good = dataclasses.replace(result, shares=np.full((60, 2), [0.0, 1.0]))
-        _result._warn(_result._judged(result.statement, good), result.statement)
+        _result.warn_of_use(judged([0.0, 1.0]), result.statement)
+        with pytest.raises(dp.inference.UseWarning) as error:
+            _result.warn_of_use(judged([0.5, 1.0]), result.statement)
+    assert error.value.partial_result.clipped.value == 0.5
 
 
 def test_a_loaded_result_is_the_saved_one(result, path):

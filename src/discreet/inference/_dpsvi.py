@@ -46,7 +46,7 @@ from discreet.inference._loop import (
 )
 from discreet.inference._processes import Processes
 from discreet.inference._records import Program, Records, check_public, refuse_tables, take_apart
-from discreet.inference._result import DPSVIResult, draw_posterior, result_of
+from discreet.inference._result import DPSVIResult, draw_posterior, result_of, warn_of_use
 from discreet.inference._step import (
     INIT,
     DPSVIState,
@@ -621,7 +621,9 @@ class DPSVI:
                 raise
             if receipt := processes.from_first(spending.receipt.encode()).decode():
                 stated = spending.headed(stated).with_notes(receipt)
-            return result_of(step, outcome, stated, self.plan)
+            result = result_of(step, outcome, stated, self.plan)
+            warn_of_use(result, stated)
+            return result
 
     def _terms(self, delta: float | None, reproducible: bool, keep_gradients: bool) -> Statement:
         """The statement of all the plan's steps, as `run` makes it before the first."""

@@ -174,7 +174,8 @@ class Share(NamedTuple):
     def __str__(self) -> str:
         """In per cent, with no more digits than the error allows."""
         places = 1 if self.stderr < 0.0005 else 0
-        return f"{100 * min(max(self.value, 0.0), 1.0):.{places}f} % (± {200 * self.stderr:.1g})"
+        error = float(f"{200 * self.stderr:.1g}")
+        return f"{100 * min(max(self.value, 0.0), 1.0):.{places}f} % (± {error:g})"
 
 
 MOST_CLIPPED = 0.15
@@ -219,13 +220,20 @@ class UseWarning(UserWarning):
     """A fit is not usable, or is not that of all records. Its statement says the same."""
 
 
-def _warn(statement: Statement, before: Statement) -> None:
-    """Warn of what a fit's releases say against its use, where `DPSVI.run` was called."""
-    found = [warning for warning in statement.warnings if warning not in before.warnings]
-    if statement.use == NOT_USABLE:
-        found.insert(0, use_words(statement))
-    for warning in found:
-        warnings.warn(warning, UseWarning, stacklevel=4)
+def warn_of_use(result: DPSVIResult, before: Statement) -> None:
+    """Warn of what a fit's releases say against its use, where `DPSVI.run` was called.
+
+    Where warnings are errors, this one has the whole fit as `partial_result`, since it is paid for.
+    """
+    found = [warning for warning in result.statement.warnings if warning not in before.warnings]
+    if result.statement.use == NOT_USABLE:
+        found.insert(0, use_words(result.statement))
+    try:
+        for warning in found:
+            warnings.warn(warning, UseWarning, stacklevel=4)
+    except UseWarning as error:
+        error.__dict__["partial_result"] = result
+        raise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -480,9 +488,7 @@ def result_of(step: PrivateStep, outcome: Outcome, statement: Statement, plan: P
         _form=Form.of(step.objective),
         _objective=step.objective,
     )
-    judged = _judged(result.statement, result)
-    _warn(judged, result.statement)
-    return dataclasses.replace(result, statement=judged)
+    return dataclasses.replace(result, statement=_judged(result.statement, result))
 
 
 def _late_share(shares: Float[np.ndarray, "step"]) -> Share:
