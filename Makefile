@@ -76,7 +76,7 @@ paper-quick: $(VENV)/.ready-dev  ## The same at a small size: that they run and 
 screenshots: $(VENV)/.ready-dev  ## Pictures of every page (desktop, dark, phone, paper) in screenshots/, to be looked at; needs Chromium
 	$(BIN)/python -m tests.page.screenshots
 
-stats: $(VENV)/.ready-dev  ## Count files, lines, words, names, and the files that one fit passes through
+stats: $(VENV)/.ready-dev  ## Count tokens, lines, words, names, the functions that one fit runs, and what methods cannot be asked
 	@$(BIN)/python tools/stats.py
 
 lint: $(VENV)/.ready-dev  ## ruff (format and rules) and pyright

@@ -1,15 +1,18 @@
-"""Count what a newcomer has to read: files, lines, names, and the files that one fit passes through.
+"""Count what a newcomer has to read: tokens, lines, names, the functions of one fit, and what methods cannot be asked.
 
-`make stats` prints the table. The last figures come from a real fit under a profiler (`sys.setprofile`), beside NumPyro's
-own `SVI.run` on the same model.
+`make stats` prints the table. Tokens are those of Python's tokenizer without comments, docstrings, line ends and indentation.
+The functions of a fit come from a real one under a profiler (`sys.setprofile`), beside NumPyro's own `SVI.run` on the same model.
+Holes are options and results that a method does not have and another one has; its signature and its result's class are asked.
 """
 
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
+import tokenize
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,22 +33,101 @@ def lines_of(paths: list[Path]) -> int:
     return sum(path.read_text(encoding="utf-8").count("\n") for path in paths)
 
 
-def source_counts() -> dict[str, int]:
-    """Counts of src: files, lines, packages, functions, comment lines a thousand."""
+_LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+def docstring_lines(tree: ast.AST) -> set[int]:
+    """Numbers of the lines of docstrings, and of the strings that stand below an attribute."""
+    found: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            found.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return found
+
+
+def code_of(text: str) -> tuple[int, int]:
+    """Tokens of code and lines that hold some."""
+    prose = docstring_lines(ast.parse(text))
+    lines = iter(text.splitlines(keepends=True))
+    tokens = [
+        token
+        for token in tokenize.generate_tokens(lambda: next(lines, ""))
+        if token.type not in _LAYOUT and token.start[0] not in prose
+    ]
+    # A string of several lines is on all of them.
+    held = {line for token in tokens for line in range(token.start[0], token.end[0] + 1)}
+    return len(tokens), len(held)
+
+
+def is_packed(statement: ast.Assign) -> bool:
+    """Whether several values are assigned to as many names at once: `a, b = x, y`."""
+    return isinstance(statement.value, ast.Tuple) and isinstance(statement.targets[0], ast.Tuple)
+
+
+def source_counts() -> dict[str, int | str]:
+    """Counts of src: files, tokens, lines, packages, functions, banners, packed assignments, comment lines a thousand."""
     paths = tracked("src/*.py")
     texts = [path.read_text(encoding="utf-8") for path in paths]
-    functions = sum(
-        isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef) for t in texts for n in ast.walk(ast.parse(t))
-    )
+    nodes = [node for text in texts for node in ast.walk(ast.parse(text))]
+    counted = [code_of(text) for text in texts]
+    tokens = sum(count for count, _ in counted)
+    code_lines = sum(count for _, count in counted)
+    assignments = [node for node in nodes if isinstance(node, ast.Assign)]
+    packed = sum(is_packed(node) for node in assignments)
     comments = sum(line.lstrip().startswith("#") for text in texts for line in text.splitlines())
     lines = lines_of(paths)
     return {
         "files in src": len(paths),
         "lines in src": lines,
+        "lines of code in src": code_lines,
+        "tokens of code in src": tokens,
+        "tokens a line of code": f"{tokens / code_lines:.1f}",
         "packages": sum((folder / "__init__.py").is_file() for folder in SOURCES.iterdir() if folder.is_dir()),
-        "functions": functions,
+        "functions": sum(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in nodes),
+        "banners (# ---)": sum(line.startswith("# ---") for text in texts for line in text.splitlines()),
+        "packed assignments": f"{packed} ({packed / len(assignments):.1%})",
         "comment lines a thousand": round(1000 * comments / lines),
     }
+
+
+def methods() -> dict[str, tuple[Callable[..., Any], type]]:
+    """What is called to make a private release, and the class of what it returns, by name."""
+    from discreet import inference, marginals, moments, scores, standardise
+
+    return {
+        "DPSVI": (inference.DPSVI.run, inference.DPSVIResult),
+        "DPSGLD": (inference.DPSGLD.run, inference.DPSGLDResult),
+        "one posterior sample": (inference.OnePosteriorSample.run, inference.OPSResult),
+        "moments": (moments.fit_moments, moments.MomentsResult),
+        "counts": (marginals.private_marginals, marginals.Marginals),
+        "scores": (scores.private_metrics, scores.PrivateMetrics),
+        "selection": (scores.select, scores.Selection),
+        "standardisation": (standardise.private_standardisation, standardise.Scaling),
+    }
+
+
+OPTIONS = "ledger", "person", "checkpoint", "mesh", "progress_bar", "require_proof"
+RESULTS = "plan", "statement", "save", "to_dict", "_repr_html_", "to_arviz"
+
+
+def holes() -> dict[str, list[str]]:
+    """What each method has not of `OPTIONS`, by its signature, and of `RESULTS`, by its result's attributes."""
+
+    def has(result: type, name: str) -> bool:
+        return hasattr(result, name) or name in getattr(result, "__dataclass_fields__", {})
+
+    return {
+        name: [option for option in OPTIONS if option not in inspect.signature(act).parameters]
+        + [wanted for wanted in RESULTS if not has(result, wanted)]
+        for name, (act, result) in methods().items()
+    }
+
+
+def hole_counts() -> dict[str, int | str]:
+    """Number of holes, and their names by method."""
+    found = holes()
+    lines = {f"  {name}": ", ".join(missing) or "none" for name, missing in found.items()}
+    return {"holes: what a method cannot be asked": sum(map(len, found.values())), **lines}
 
 
 def text_counts() -> dict[str, int]:
@@ -128,5 +210,5 @@ def fit_counts() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    for name, count in {**source_counts(), **text_counts(), **fit_counts()}.items():
+    for name, count in {**source_counts(), **text_counts(), **fit_counts(), **hole_counts()}.items():
         print(f"{name:<48}{count:>12,}" if isinstance(count, int) else f"{name:<48}{count:>12}")
