@@ -1,5 +1,6 @@
 """Linear regression from noisy moments: what a record adds, what it costs, and what the posterior says."""
 
+import warnings
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 import discreet as dp
 from discreet import moments
 from discreet.moments import MomentsPlan, fit_moments, in_turns, noisy_moments
+from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 
 RECORDS, FEATURES = 1_000, 3
 TRUTH = np.array([0.1, 0.3, -0.2, 0.05])
@@ -120,6 +122,41 @@ def test_residuals_as_wide_as_the_target_are_not_cut_short(epsilon: float) -> No
     held = np.mean(held, axis=0)
     assert held[:-1].mean() >= 0.9
     assert held[-1] >= 0.82
+
+
+def test_intervals_hold_least_squares_where_the_target_does_not_follow_a_line() -> None:
+    """A curve in a skewed feature, and residuals with a long tail: 20 intervals of 90 % each, for the line of least squares.
+
+    With rows of mean length 1 in the second and third release, and residuals clipped at three standard deviations, the
+    intercept's lay 2.4 standard deviations beside it.
+    """
+    rng = np.random.default_rng(5)
+    number = 8_000
+    x = np.column_stack([rng.beta(1, 4, number) * 2 - 1, rng.uniform(-1, 1, number)])
+    tail = rng.exponential(0.12, number) - 0.12
+    y = np.clip(0.05 * x[:, 0] ** 2 - 0.2 * x[:, 1] + tail, -1, 1)
+    line = np.linalg.lstsq(np.column_stack([np.ones(number), x]), y, rcond=None)[0]
+    plan = MomentsPlan.calibrate(epsilon=1.0, delta=1e-5, num_features=2, num_records=number)
+    held = []
+    for seed in range(20):
+        found = fit_moments(dp.random.key(seed), x, y, plan)
+        half = 1.645 * np.sqrt(np.diag(found.covariance))
+        held.append(np.abs(found.mean - line) <= half)
+    assert np.mean(held, axis=0).min() >= 0.8
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "records", "use"),
+    [(2.0, 20_000, COEFFICIENTS), (0.3, 3_000, PREDICTION), (0.02, 3_000, NOT_USABLE)],
+)
+def test_the_verdict_follows_the_noise(epsilon: float, records: int, use: str) -> None:
+    plan = plan_for(epsilon, records)
+    x, y = table(3, records)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = fit_moments(dp.random.key(3), x, y, plan)
+    assert found.statement.use == use
+    assert bool(caught) == (use == NOT_USABLE)
 
 
 def test_where_noise_hides_everything_the_posterior_is_the_prior_and_predictions_are_the_middle() -> None:

@@ -28,6 +28,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,10 +43,10 @@ from discreet._jax import one_process
 from discreet._validate import integer, positive
 from discreet.accounting import Relation, calibrate_noise_multiplier, suggest
 from discreet.gradients import SPARE
-from discreet.inference import check_unused, claim
+from discreet.inference import UseWarning, check_unused, claim
 from discreet.ledger import Ledger, Spending
 from discreet.mechanisms import GAUSSIAN, clip_records, planned_gaussian
-from discreet.report import COEFFICIENTS, Statement, make_release_statement
+from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, make_release_statement, use_words
 from discreet.verify import Certificate, certify
 
 __all__ = ["MomentsPlan", "MomentsResult", "fit_moments"]
@@ -55,7 +56,10 @@ SHARES = 0.2, 0.3, 0.5
 """Share of the squared inverse noise, for each release."""
 SHARE_OF_TARGET = 0.5
 _INTERCEPT = 0.5  # the leading 1 in the first release: it is easily seen, and costs the others less like this
-_WIDTH = 3.0  # standard deviations at which residuals are clipped
+_WIDTH = 5.0  # standard deviations at which residuals are clipped
+_FLATTEST = 3.0  # the least mean length of whitened rows is 1 / _FLATTEST: then weights differ little
+_SEEN = 4.0  # times the edge of the noise: what the features' eigenvalues are at least, so that rows may be short
+_SHARP = 3.0  # times the interval without noise: what coefficients are read from
 _CAUTION = 1.28  # standard deviations: what is gained is that or more with nine chances in ten
 _KEPT = 1.15  # of the share that gains the most then: 2 % less, and nothing is taken from an estimate that is sure
 _FLOOR = 0.1  # of the largest eigenvalue of the noise: what whitening takes for the least
@@ -167,12 +171,12 @@ class MomentsPlan:
             public=[f"The number of records, N = {self.num_records}", "The plan: the noise and the number of sums"],
         )
         about = f"A linear regression on {self.num_features} features, {self.num_records:,} records"
-        return statement.with_about(f"{about}; its coefficients were released.").with_use(COEFFICIENTS, WHICH_LINE)
+        return statement.with_about(f"{about}; its coefficients were released.")
 
 
 WHICH_LINE = (
-    "the intervals include the noise. They are for this fit's line, in which rows far out count less than in least squares, "
-    "whose line may lie outside"
+    "the intervals include the noise and that of sampling. They are for a line to which unusual rows count less than in least "
+    "squares; where the target does not follow a line, the two differ"
 )
 
 
@@ -558,22 +562,69 @@ def fit_moments(
         claim(noise)
         spend()
         keys = jax.random.split(noise, len(programs))
-        wide, found = _measure(programs, keys, table, plan)
+        wide, found, last = _measure(programs, keys, table, plan)
     # Without their fingerprints, which follow the number of records.
     proved = "Proved before it ran: the events were found again in the programs themselves."
-    statement = spend.stated().with_notes(proved)
+    statement = spend.stated().with_notes(proved).with_use(*_use(wide, found, last))
+    if statement.use == NOT_USABLE:
+        warnings.warn(use_words(statement), UseWarning, stacklevel=2)
     return MomentsResult(
-        wide.mean, wide.covariance, found.mean, found.seen, found.spread, plan=plan, statement=statement
+        wide.mean, wide.covariance, _cautious(found, last), found.seen, found.spread, plan=plan, statement=statement
     )
+
+
+def _use(wide: _Posterior, found: _Posterior, last: _Release) -> tuple[str, str]:
+    """The verdict on the use of the result, and the reason, from the releases.
+
+    The squared error of predictions is tr(S C) for second moments S of the features and the coefficients' covariance C; that
+    of least squares without noise is the residuals' variance times (feature + 1) / N. Moments that the noise hides count as
+    large as it hides.
+    """
+    size = len(wide.mean)
+    back = np.linalg.inv(last.to)
+    least = _FLOOR * last.noise * math.sqrt(2 * size)
+    eigenvalues = last.eigenvalues + least
+    second = back.T @ (last.eigenvectors * eigenvalues) @ last.eigenvectors.T @ back / last.weight
+    sampling = found.variance * size / last.total
+    wider = math.sqrt(np.trace(second @ wide.covariance) / sampling)
+    if wider <= _SHARP:
+        return COEFFICIENTS, WHICH_LINE
+    slopes = _cautious(found, last)[1:]
+    explained = slopes @ second[1:, 1:] @ slopes
+    unsure = np.trace(second[1:, 1:] @ found.covariance[1:, 1:])
+    if explained >= unsure:
+        return PREDICTION, f"intervals hold, but the noise makes them about {wider:.2g} times as wide"
+    return NOT_USABLE, (
+        "the noise hides the line: predictions are little better than one number for all. Intervals hold, but the noise makes "
+        f"them about {wider:.2g} times as wide. A larger epsilon, more records or fewer features help"
+    )
+
+
+def _flatness(plan: MomentsPlan) -> float:
+    """How many times shorter than 1 whitened rows are on average: the shorter, the more the weights are alike.
+
+    Where the line is not the mean of the target, other weights fit another line. With rows of length 1 it was up to five
+    standard errors from least squares on public tables, with rows of length 1/3 up to two; noise widens intervals by a tenth
+    more. Shorter rows are harder to see under the noise, so they are so short only where there are many.
+    """
+    size = plan.num_features + 1
+    edge = plan.stddevs[1] * math.sqrt(2 * size)
+    # An eigenvalue is N / size / (1 + flatness^2 / 2), about.
+    seen = plan.num_records / size / (_SEEN * edge)
+    return math.sqrt(np.clip(2 * (seen - 1), 1, _FLATTEST**2))
 
 
 def _measure(
     programs: list[Certificate], keys: Any, table: tuple[np.ndarray, np.ndarray, np.ndarray], plan: MomentsPlan
-) -> tuple[_Posterior, _Posterior]:
-    """The releases, each read before the next. Returns the posteriors under the wide prior, and under that of unknown scale."""
+) -> tuple[_Posterior, _Posterior, _Release]:
+    """The releases, each read before the next.
+
+    Returns:
+        The posterior under the wide prior, that under the prior of unknown scale, and the last release.
+    """
     size, total = plan.num_features + 1, plan.num_records * _whole(plan.num_features)
     to, line, width = np.diag([_INTERCEPT, *np.ones(size - 1)]), np.zeros(size), 1 / math.sqrt(SHARE_OF_TARGET)
-    cut = math.inf
+    cut, flatness = math.inf, _flatness(plan)
     wide, found = (_Posterior.before(size, scales) for scales in (WIDE, SCALES))
     for program, key, share, noise in zip(programs, keys, SHARES, plan.stddevs, strict=True):
         moments = np.asarray(program(key, *table, to, line, np.float64(width)), np.float64)
@@ -584,11 +635,11 @@ def _measure(
         unsure = np.trace(release.features @ back @ found.covariance @ back.T)
         around = found.variance + unsure / release.weight
         least = _FLOOR * noise * math.sqrt(2 * size)
-        stretched = release.eigenvectors * np.sqrt(release.weight / (release.eigenvalues + least) / size)
+        stretched = release.eigenvectors * np.sqrt(release.weight / (release.eigenvalues + least) / size) / flatness
         to, line = to @ stretched @ release.eigenvectors.T, found.mean
         # No residual is longer than the target's bound and the line's largest value.
         longest = 1 + min(1.0, np.abs(line).sum())
         cut = _WIDTH * math.sqrt(around)
         width = min(longest, cut) / math.sqrt(SHARE_OF_TARGET)
         cut = cut if cut < longest else math.inf
-    return wide, dataclasses.replace(found, mean=_cautious(found, release))
+    return wide, found, release

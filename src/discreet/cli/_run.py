@@ -180,9 +180,9 @@ RELATIVE = (
     "not."
 )
 ESTIMATES = (
-    " Predict by the estimates, which are drawn to 0 where the noise hides a coefficient. Features and target are scaled to "
-    "[-1, 1] by their bounds. sigma has no interval: it would hold for normal residuals of one spread alone. Where they have "
-    "long tails, sigma is smaller than their standard deviation."
+    " To predict, use the estimates in summary.json, which are drawn to 0 where the noise hides a coefficient. Features and "
+    "target are scaled to [-1, 1] by their bounds. sigma has no interval: it would hold for normal residuals of one spread "
+    "alone. Where they have long tails, sigma is smaller than their standard deviation."
 )
 SPREAD_WITH_NOISE = "The draws in posterior.npz include the noise of the private fit."
 NO_INTERVALS = "No intervals are given: a fit in steps does not measure how far its noise moved the coefficients."
@@ -261,7 +261,7 @@ class Fitted:
         weights = [(name, row) for name, row in self.rows if latent_of(name) not in others]
         if not weights:
             return
-        named = sorted(weights, key=lambda pair: -abs(_best(pair[1])))[:SHOWN]
+        named = sorted(weights, key=lambda pair: -abs(pair[1]["mean"]))[:SHOWN]
         scale = "in their own units" if self.own is not None and self.own.raw else "scaled to [-1, 1] by their bounds"
         scale = f"features {'and target ' if self.by_moments else ''}{scale}"
         which = f"Largest of {len(weights)} coefficients" if len(weights) > SHOWN else "Coefficients"
@@ -269,7 +269,7 @@ class Fitted:
         say_lines(f"{which} ({scale}){intervals}:")
         for name, row in named:
             ends = f" ({row['low']:.3g} to {row['high']:.3g})" * self.by_moments
-            say_lines(f"  {name}: {_best(row):.{3 if self.by_moments else 2}g}{ends}")
+            say_lines(f"  {name}: {row['mean']:.{3 if self.by_moments else 2}g}{ends}")
 
     def leave(self) -> None:
         """End the command with the exit code of an interrupted one, if Ctrl-C stopped the fit."""
@@ -283,11 +283,6 @@ SHOWN = 3
 ROOM = 2**24
 """Bytes of the disk that are reserved for the files of results before anything is spent."""
 AGAIN = "The fit ran. Start all processes again with the same command: it is written from its checkpoint, at no further cost."
-
-
-def _best(row: dict[str, float]) -> float:
-    """The coefficient for predictions."""
-    return row.get("estimate", row["mean"])
 
 
 def say_price(what: str, statement: "dp.Statement", budget: str) -> None:
