@@ -2,6 +2,7 @@
 
 import ast
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import discreet as dp
 
 LOADED = re.compile(r"""<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)""")
+DOCUMENTED = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
 EXPORTED = re.compile(r"^::: discreet\.(\w+)$", re.MULTILINE)
 
 
@@ -98,6 +100,15 @@ def test_every_public_name_is_in_the_reference(repository: Path) -> None:
     assert set(named) == set(dp.__all__) - {"random"}  # a room of its own: reference/random.md
     index = (repository / "docs" / "reference" / "index.md").read_text(encoding="utf-8")
     assert set(dp.__all__) - {"random"} <= set(re.findall(r"`(\w+)`", index))
+
+
+def test_every_name_in_the_reference_exists(repository: Path) -> None:
+    """`make docs` fails of a name that is gone, after two minutes."""
+    pages = (repository / "docs" / "reference").glob("*.md")
+    named = [name for page in pages for name in DOCUMENTED.findall(page.read_text(encoding="utf-8"))]
+    assert len(named) > 150
+    for name in named:
+        pkgutil.resolve_name(name)
 
 
 def messages(repository: Path) -> str:
