@@ -326,6 +326,13 @@ def test_a_weak_promise_is_not_all_green() -> None:
     assert [x["class"] for x in page.of("div") if "verdict" in (x.get("class") or "")] == ["verdict holds warned"]
 
 
+def test_a_warning_of_the_data_is_none_of_the_guarantee() -> None:
+    page = Page(statement_page(statement_of(PLAN).with_warnings("5 % of the 99 records did not count: a reason.")))
+    assert "✓ Private." in page.text
+    assert "records did not count" in page.text
+    assert [x["class"] for x in page.of("div") if "verdict" in (x.get("class") or "")] == ["verdict holds"]
+
+
 def test_a_fit_that_no_entry_pays_for_is_called_so(tmp_path: Path) -> None:
     ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="a", epsilon=5.0, delta=1e-4)
     other = dp.Ledger.create(tmp_path / "b.ledger", dataset="b", epsilon=5.0, delta=1e-4)

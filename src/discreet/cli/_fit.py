@@ -272,6 +272,7 @@ def _fit_records(
             remember(asked.checkpoint)
     target = table.schema.target_column
     classes = target.categories if chosen.name == options.MULTINOMIAL and target is not None else ()
+    drops = table.schema.drops if table.whole is None and table.schema.max_rows == 1 else ()
     groups = dp.models.groups_of(table.schema.columns, table.records.feature_names)
     fitted = fit_and_write(
         asked.out,
@@ -302,6 +303,7 @@ def _fit_records(
         max_rows=table.schema.max_rows,
         own=table.own,
         about=facts_about(chosen.name, table.schema) if chosen.needs_target else None,
+        drops=drops,
         groups=groups if chosen.needs_target else (),
         classes=classes,
     )
@@ -309,7 +311,8 @@ def _fit_records(
         say_json("fit", fitted.facts())
     elif members.first:
         unit = "persons" if table.schema.person else "records"
-        fitted.say(f"{asked.model} to {public_count:,} {unit}", asked.ledger)
+        which = f"{fitted.result.counted} of " if drops else ""
+        fitted.say(f"{asked.model} to {which}{public_count:,} {unit}", asked.ledger)
     return fitted
 
 
@@ -816,8 +819,8 @@ def complete_statement(
         )
     if drops and schema.drops:
         notes.append(
-            f"Rows with a missing cell in {', '.join(schema.drops)} contributed nothing. They count as {statement.noun}s, and "
-            "their number was not published."
+            f"Rows with a missing cell in {', '.join(schema.drops)} contributed nothing, as the schema asks. They count as "
+            f"{statement.noun}s, and their exact number was not published."
         )
     if not counted:
         notes.append(f"The number of {statement.noun}s is a public figure that the user gave, not the file's count.")

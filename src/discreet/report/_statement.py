@@ -192,6 +192,10 @@ SEVERAL_RECORDS = (
 )
 
 
+DID_NOT_COUNT = "records did not count:"
+"""Part of the warning that the fit is that of fewer records, which is no objection to the guarantee."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProfilePoint:
     """One point of the privacy profile: the guarantee holds with this ε and this δ together.
@@ -281,6 +285,11 @@ class Statement:
     def is_private(self) -> bool:
         """True if the guarantee holds: secret random bits, finite ε, and no violation."""
         return not self.reproducible and not self.violations and math.isfinite(self.epsilon)
+
+    @property
+    def privacy_warnings(self) -> tuple[str, ...]:
+        """The warnings that are about the guarantee, not about the data."""
+        return tuple(warning for warning in self.warnings if DID_NOT_COUNT not in warning)
 
     @property
     def brief(self) -> str:
