@@ -276,6 +276,24 @@ def test_rows_without_a_target_are_records_that_contribute_nothing(survey, no_fi
         assert "--by moments takes every row" in " ".join(wrong.stderr.split())
 
 
+def test_bounds_without_a_person_are_answered_by_a_line(survey, no_fit) -> None:
+    line = "Each row is protected, not a person with several rows. Add --person COLUMN"
+    runs = [RUN.invoke(app, arguments(survey, "--yes"))]
+    for person in ("each row", "age"):
+        bounds = BOUNDS if person == "each row" else "region=north|south|east,smoker=no|yes"
+        runs.append(RUN.invoke(app, arguments(survey, "--yes", "--overwrite", bounds=bounds, person=person)))
+    assert [outcome.exit_code for outcome in runs] == [0, 0, 0]
+    said = [" ".join(outcome.stderr.split()) for outcome in runs]
+    assert [line in words for words in said] == [True, False, False]
+    assert "discreet schema init" in said[0]
+    assert no_fit[-1][3]["person"] == "age"
+    assert no_fit[-1][2].num_records < 3_000
+    schema = survey.with_suffix(".toml")
+    schema.write_text('target = "smoker"\n')
+    wrong = RUN.invoke(app, arguments(survey, "--overwrite", bounds=None, schema=str(schema), person="age"))
+    assert "--person is for --bounds: write person in the schema file" in " ".join(wrong.stderr.split())
+
+
 def test_records_that_the_schema_drops_are_no_reason_for_a_warning() -> None:
     plan = dp.PrivacyPlan(
         sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=30.0, num_steps=4, num_records=2_700

@@ -81,6 +81,7 @@ class Asked:
     epsilon: options.Epsilon = None
     target: options.Target = None
     bounds: options.Bounds = None
+    person: options.Person = None
     schema: options.SchemaFile = None
     delta: options.Delta = None
     num_records: options.NumRecords = None
@@ -185,7 +186,14 @@ def fit(asked: Asked) -> None:
                 asked.data, non_private_bounds=asked.non_private_bounds, out_of_bounds=asked.out_of_bounds
             )
             described = options.schema_of(
-                asked.data, chosen, asked.target, asked.bounds, asked.schema, asked.non_private_bounds, made
+                asked.data,
+                chosen,
+                asked.target,
+                asked.bounds,
+                asked.schema,
+                asked.non_private_bounds,
+                made,
+                asked.person,
             )
             if asked.raw and chosen.own is None:
                 raise ValueError(
@@ -262,6 +270,7 @@ def _fit_records(
             say_other_size(asked.plan_file, planned, public_count)
         plan = _moments_plan(asked, table, public_count) or _plan(asked, chosen, table, public_count)
         warn_of_no_privacy(table.schema, asked.seed, asked.ledger)
+        warn_of_rows(table.schema, asked.data, by_bounds=asked.bounds is not None)
         if asked.dry_run:
             say_dry_run(asked, table, plan)
             return None
@@ -362,6 +371,7 @@ def _count(asked: Asked, schema: "dp.tables.Schema", made: "dp.tables.Conversion
     """Count what twins need in one release, and fit the noisy counts."""
     check_whole(asked.data, made, asked.out_of_bounds)
     warn_of_no_privacy(schema, asked.seed, asked.ledger)
+    warn_of_rows(schema, asked.data, by_bounds=asked.bounds is not None)
     assert asked.epsilon is not None
     plan = dp.marginals.MarginalsPlan.calibrate(
         schema,
@@ -786,6 +796,21 @@ def warn_of_no_privacy(schema: "dp.tables.Schema", seed: int | None, ledger: Pat
         say_error("NOT PRIVATE: with --seed the noise can be reproduced and removed. The statement says so.")
 
 
+def warn_of_rows(schema: "dp.tables.Schema", data: Path, *, by_bounds: bool) -> None:
+    """Say that a row is protected, where nobody said whether a person may have several."""
+    if schema.person is not None or schema.each_row:
+        return
+    remedy = (
+        'In the schema, write person = "COLUMN" to protect persons, or person = "each row" if no person has two rows.'
+    )
+    if by_bounds:
+        remedy = (
+            "Add --person COLUMN to protect persons, or --person 'each row' if no person has two rows. A schema file "
+            f"(discreet schema init {shlex.quote(str(data))}) can use several rows of a person."
+        )
+    say_error(f"Each row is protected, not a person with several rows. {remedy}")
+
+
 def complete_statement(
     statement: "dp.Statement",
     schema: "dp.tables.Schema",
@@ -811,7 +836,7 @@ def complete_statement(
             "depends on nobody else's rows. An identifier that is written in two ways is two persons."
         )
     elif schema.each_row:
-        statement = statement.with_public("No person has two rows in the table, as the schema says.")
+        statement = statement.with_public(dp.report.EACH_ROW_A_PERSON)
     else:
         notes.append(
             "The schema does not say whether a person may have several rows. If so, ε is that of one row: a person with k rows "

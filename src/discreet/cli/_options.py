@@ -221,6 +221,14 @@ Target = Annotated[str | None, _table(help="Column to predict.")]
 Bounds = Annotated[
     str | None, _table(help="Public bounds and categories: age=17:90,sex=Female|Male. Only these columns are used.")
 ]
+Person = Annotated[
+    str | None,
+    _table(
+        "--person",
+        help="With --bounds: the column that identifies persons, of each of whom one row is used; or 'each row' if no person has "
+        "two. A schema file has a person of its own.",
+    ),
+]
 SchemaFile = Annotated[
     Path | None,
     _table("--schema", help="A TOML file with bounds, categories and more: discreet schema init writes a template."),
@@ -436,10 +444,13 @@ def schema_of(
     file: Path | None,
     non_private_bounds: bool,
     made: "dp.tables.Conversion | None" = None,
+    person: str | None = None,
 ) -> "dp.tables.Schema":
     """The public description of a table, checked against what the model needs; `data` is for `non_private_bounds` only."""
     if bounds is not None and file is not None:
         raise ValueError("--bounds and --schema describe the same thing: give only one")
+    if person is not None and bounds is None:
+        raise ValueError("--person is for --bounds: write person in the schema file, and leave the option out")
     if model.needs_target and target is None and file is None and made is None:
         raise ValueError(f"the model {model.name} predicts a column: name it with --target")
     public = None
@@ -449,6 +460,8 @@ def schema_of(
         public = dp.tables.schema_from_bounds(
             bounds, target=target, target_kind=model.target_kind, target_follows=non_private_bounds
         )
+        each_row = person == dp.tables.EACH_ROW
+        public = dataclasses.replace(public, person=None if each_row else person, each_row=each_row)
     elif made is not None:
         if target not in (None, made.schema.target):
             raise ValueError(

@@ -380,6 +380,7 @@ class BriefHelp(TyperCommand):
         "model",
         "target",
         "bounds",
+        "person",
         "schema",
         "epsilon",
         "delta",

@@ -514,6 +514,7 @@ def infer_columns_non_private(
         missing_values=missing,
         person=person,
         max_rows=schema.max_rows if schema else 1,
+        each_row=schema.each_row if schema else False,
         csv=csv,
         impossible=schema.impossible if schema else (),
     )
