@@ -11,6 +11,7 @@ from discreet.tables import (
     DataError,
     Kind,
     Missing,
+    OutOfBounds,
     Schema,
     schema_from_bounds,
     schema_from_dict,
@@ -67,7 +68,7 @@ def test_a_written_schema_is_read_back(name: str, texts: list[str], unit: str, l
         columns=(
             Column(name=name, kind=Kind.CATEGORICAL, categories=tuple(texts)),
             Column(name="n", kind=Kind.REAL, bounds=(low, 1e301), unit=unit),
-            dataclasses.replace(BORN, missing=Missing.INDICATOR),
+            dataclasses.replace(BORN, missing=Missing.INDICATOR, out_of_bounds=OutOfBounds.MISSING),
             PAIN,
         ),
         target=name,

@@ -766,8 +766,8 @@ def check_whole(
         )
     if out_of_bounds == "missing":
         raise ValueError(
-            f"--out-of-bounds missing does not work with {what}: choose refuse or clip, or list the texts "
-            "that stand for a missing cell as missing_values in the schema"
+            f"--out-of-bounds missing does not work with {what}: choose refuse or clip, list the texts "
+            'that stand for a missing cell as missing_values in the schema, or write out_of_bounds = "missing" for a column in it'
         )
 
 
@@ -827,8 +827,14 @@ def complete_statement(
     public = [line for column, line in lines if column.name not in schema.inferred]
     if public:
         statement = statement.with_public(f"Columns and their bounds or categories: {'; '.join(public)}.")
+    own_rules = []
+    for column in schema.columns:
+        if column.out_of_bounds is not None:
+            own_rules.append(f"{column.name} ({column.out_of_bounds})")
     # The day only: a page for people says it.
     notes = [ODD_CELLS[out_of_bounds], f"Made on {datetime.datetime.now(datetime.UTC).date()} (UTC)."]
+    if own_rules:
+        notes.append(f"The schema has its own rules for cells that it does not allow in {', '.join(own_rules)}.")
     if schema.person is not None:
         kept = "one was" if schema.max_rows == 1 else f"at most {schema.max_rows} were"
         notes.append(

@@ -31,7 +31,7 @@ import pyarrow.parquet
 import pyarrow.types
 from tqdm.auto import tqdm
 
-from discreet.tables._cells import OutOfBounds, Report
+from discreet.tables._cells import Report
 from discreet.tables._encode import (
     PLAIN,
     TEXTS,
@@ -44,7 +44,7 @@ from discreet.tables._encode import (
     plain_text,
     types_of,
 )
-from discreet.tables._schema import DEFAULT_MISSING_VALUES, Column, CsvFormat, DataError, Kind, Schema
+from discreet.tables._schema import DEFAULT_MISSING_VALUES, Column, CsvFormat, DataError, Kind, OutOfBounds, Schema
 
 # --- files: supported types, and errors ---------------------------------------------------
 
