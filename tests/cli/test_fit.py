@@ -198,6 +198,19 @@ def test_an_earlier_statement_is_not_overwritten_by_accident(survey, no_fit) -> 
         ({"draws": "1000000000000"}, "--draws"),
         ({"model": "{folder}/leaves.py:model"}, "with SystemExit: no"),
         ({"out_of_bounds": "drop"}, "'drop' is not one of 'refuse', 'clip', 'missing'"),
+        ({"target": "Smoker"}, "has no column Smoker. Did you mean smoker?"),
+        ({"bounds": f"agge{BOUNDS[3:]}"}, "has no column agge. Did you mean age?"),
+        ({"bounds": BOUNDS.replace("east", "East")}, "check their spelling and capitals, and list all that can occur"),
+        ({"person": "id"}, "has no column id, which is to identify persons. Without it one row is protected"),
+        (
+            {"model": "poisson", "target": "age"},
+            "not whole, and it is described as a count: round them, or describe it",
+        ),
+        ({"model": "poisson", "target": "region"}, "choose --model multinomial, or describe it differently"),
+        ({"target": "region"}, "choose --model multinomial, or list the two categories to tell apart"),
+        ({"epsilon": "1,0"}, "give a number, with a point before its decimals, as in 1.0"),
+        ({"epsilon": None, "eps": "1"}, "No such option: --eps. Did you mean --epsilon?"),
+        ({"epsilom": "1"}, "No such option: --epsilom. Did you mean --epsilon?"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_spent(survey, no_fit, changes, needle) -> None:

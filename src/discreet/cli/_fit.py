@@ -595,7 +595,8 @@ def _moments_plan(asked: Asked, table: Table, num_records: int) -> "dp.moments.M
     features = len(table.records.feature_names)
     if table.schema.max_rows > 1 and wanted:
         raise ValueError(
-            f"--by moments takes one row a person, and the schema's max_rows is {table.schema.max_rows}: --by svi"
+            f"--by moments takes one row a person, and the schema's max_rows is {table.schema.max_rows}: write "
+            "max_rows = 1 in the schema, by which one row of each person is used, or fit in steps by --by svi"
         )
     if table.schema.drops and wanted:
         raise ValueError('--by moments takes every row, and the schema drops some (missing = "drop"): --by svi')

@@ -1,7 +1,6 @@
 """Options that several commands take, what they mean in the library, and which model a name means."""
 
 import dataclasses
-import difflib
 import enum
 import functools
 import shlex
@@ -12,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 import discreet as dp
+from discreet._validate import near
 from discreet.cli._own_model import OwnModel, failure
 from discreet.cli._own_model import choose as choose_own
 
@@ -81,9 +81,9 @@ def choose_model(
         _, kind, build = REGRESSIONS[name]
         return ChosenModel(name, functools.partial(build, dp.models), dp.tables.Kind[kind])
     if not text and not name.rpartition(":")[0].endswith(".py") and not name.endswith(".py"):
-        near = difflib.get_close_matches(name, MODELS, 1)
+        meant = near(name, MODELS)
         raise ValueError(
-            f"the model {name!r} is not known{f', did you mean {near[0]}?' if near else ':'} choose {', '.join(MODELS)}, "
+            f"the model {name!r} is not known{f', {meant}' if meant else ':'} choose {', '.join(MODELS)}, "
             "FILE.py:FUNCTION of your own, or FILE.txt with lines such as Age: Poisson"
         )
     own = choose_own(name, components=count, words=tuple(shlex.split(words or "")), arguments=arguments)
@@ -436,6 +436,25 @@ def refuse_missing(
         raise ValueError("; ".join(missing))
 
 
+def _wrong_kind(model: ChosenModel, column: "dp.tables.Column") -> str:
+    """Why a model does not take a target, and the ways out."""
+    fitting = [name for name, (_, kind, _) in REGRESSIONS.items() if kind == column.kind.name]
+    ways = [f"choose --model {' or '.join(fitting)}"] * bool(fitting)
+    if model.target_kind is dp.tables.Kind.COUNT and column.kind is dp.tables.Kind.REAL:
+        ways.append("describe it as kind count, if all its values are integers from 0")
+    elif model.target_kind is dp.tables.Kind.BINARY and column.categories:
+        ways.append(
+            'list the two categories to tell apart, and leave out rows with others by out_of_bounds = "missing" and missing = '
+            f'"drop" for it {dp.tables.SCHEMA_FILE}'
+        )
+    else:
+        ways.append("describe it differently")
+    return (
+        f"the model {model.name} needs a {model.target_kind} target, but '{column.name}' is described as {column.kind}: "
+        f"{', or '.join(ways)}"
+    )
+
+
 def schema_of(
     data: Path | None,
     model: ChosenModel,
@@ -480,8 +499,5 @@ def schema_of(
     if model.needs_target and column is None:
         raise ValueError(f"the model {model.name} predicts a column: name it with --target, or as target in the schema")
     if column is not None and model.target_kind is not None and column.kind is not model.target_kind:
-        raise ValueError(
-            f"the model {model.name} needs a {model.target_kind} target, but '{column.name}' is described as "
-            f"{column.kind}: choose another model or describe it differently"
-        )
+        raise ValueError(_wrong_kind(model, column))
     return public

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from discreet._validate import require
+from discreet.tables._cells import SCHEMA_FILE as SCHEMA_FILE
 from discreet.tables._cells import Report as Report
 from discreet.tables._cells import coded as coded
 from discreet.tables._cells import impossible_rows as impossible_rows

@@ -136,7 +136,8 @@ def _complain(column: Column, outside: bool, fraction: bool, report: Report) -> 
         )
     if fraction:
         report.faults.add(
-            f"column '{column.name}' has values that are not whole: it is described as a count; use kind real"
+            f"column '{column.name}' has values that are not whole, and it is described as a count: round them, or "
+            "describe it as kind real (a poisson or negative-binomial model needs a count, a linear one a real target)"
         )
 
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow
 import pyarrow.types
 
-from discreet.tables._cells import AS_MISSING, Report, coded, rows_of_persons, to_steps, words_of_truth
+from discreet.tables._cells import AS_MISSING, SCHEMA_FILE, Report, coded, rows_of_persons, to_steps, words_of_truth
 from discreet.tables._schema import EPOCH, Column, CsvFormat, DataError, Kind, Missing, OutOfBounds, Schema
 
 # --- a table in memory, in the types of the schema ----------------------------------------
@@ -193,7 +193,7 @@ def _lenient(
             keys = 'date_format = "%d.%m.%Y"' if date else 'decimal = "," or thousands = "."'
             report.faults.add(
                 f"column '{column.name}' holds something that is not {form}, but looks like one that is written otherwise: say "
-                f"how the table is written ([csv] with {keys} in the schema), or fix the cell"
+                f"how the table is written, as [csv] with {keys} {SCHEMA_FILE}, or fix the cell"
             )
         else:
             report.faults.add(

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from discreet._validate import RefusedError, integer, is_real, notebook_html, positive
+from discreet._validate import RefusedError, integer, is_real, near, notebook_html, positive
 
 
 class DataError(RefusedError):
@@ -326,7 +326,11 @@ class Schema:
         if twice:
             yield f"the schema describes {', '.join(twice)} twice: describe each column once"
         if self.target is not None and self.target not in names:
-            yield f"the target '{self.target}' is not described: give its bounds or categories like any other column's"
+            meant = near(self.target, names)
+            yield (
+                f"the target '{self.target}' is not described: {f'{meant} If not, ' if meant else ''}"
+                "give its bounds or categories like any other column's"
+            )
         elif self.target is not None and len(names) == 1:
             yield "the schema describes only the target: describe at least one column that explains it"
         for column in self.columns:
