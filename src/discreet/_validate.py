@@ -9,17 +9,29 @@ The core (plans, mechanisms, fits, proofs, statements) imports no package of an 
 first, so that where it is absent the error names the extra instead of a package that the reader never heard of.
 """
 
+import difflib
 import html
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, NoReturn, TypeGuard
 
 
 class RefusedError(ValueError):
     """An error whose text quotes no record, so that other processes and logs may repeat it."""
+
+
+def near(word: str, known: Iterable[str]) -> str:
+    """The known word that a wrong one was meant to be, as the question "did you mean"; empty where none is near.
+
+    >>> near("Vote", ["age", "vote"]), near("Vote", ["age"])
+    ('did you mean vote?', '')
+    """
+    words = {name.casefold(): name for name in known}
+    found = difflib.get_close_matches(word.casefold(), list(words), 1)
+    return f"did you mean {words[found[0]]}?" if found else ""
 
 
 def is_real(value: Any) -> TypeGuard[float]:

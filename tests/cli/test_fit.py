@@ -15,6 +15,7 @@ from discreet.cli._app import app
 from discreet.cli._report import npz, summarise
 from discreet.clipping import AdaptiveClipping
 from discreet.inference import claim
+from discreet.inference._result import Share
 from discreet.models import negative_binomial_regression
 from discreet.report import make_statement
 
@@ -52,7 +53,11 @@ def no_fit(monkeypatch: pytest.MonkeyPatch):
         statement = make_statement(plan, steps_completed=plan.num_steps, reproducible=options["seed"] is not None)
         samples = {"intercept": np.zeros(4), "weights": np.zeros((4, records.x.shape[1]))}
         result = SimpleNamespace(
-            statement=statement, plan=plan, losses=np.array([1.0, np.nan]), steps_completed=plan.num_steps
+            statement=statement,
+            plan=plan,
+            counted=Share(0.65, 0.02),
+            losses=np.array([1.0, np.nan]),
+            steps_completed=plan.num_steps,
         )
         return result, lambda number: samples
 
@@ -193,6 +198,19 @@ def test_an_earlier_statement_is_not_overwritten_by_accident(survey, no_fit) -> 
         ({"draws": "1000000000000"}, "--draws"),
         ({"model": "{folder}/leaves.py:model"}, "with SystemExit: no"),
         ({"out_of_bounds": "drop"}, "'drop' is not one of 'refuse', 'clip', 'missing'"),
+        ({"target": "Smoker"}, "has no column Smoker. Did you mean smoker?"),
+        ({"bounds": f"agge{BOUNDS[3:]}"}, "has no column agge. Did you mean age?"),
+        ({"bounds": BOUNDS.replace("east", "East")}, "check their spelling and capitals, and list all that can occur"),
+        ({"person": "id"}, "has no column id, which is to identify persons. Without it one row is protected"),
+        (
+            {"model": "poisson", "target": "age"},
+            "not whole, and it is described as a count: round them, or describe it",
+        ),
+        ({"model": "poisson", "target": "region"}, "choose --model multinomial, or describe it differently"),
+        ({"target": "region"}, "choose --model multinomial, or list the two categories to tell apart"),
+        ({"epsilon": "1,0"}, "give a number, with a point before its decimals, as in 1.0"),
+        ({"epsilon": None, "eps": "1"}, "No such option: --eps. Did you mean --epsilon?"),
+        ({"epsilom": "1"}, "No such option: --epsilom. Did you mean --epsilon?"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_spent(survey, no_fit, changes, needle) -> None:
@@ -244,14 +262,15 @@ def test_the_default_clipping_norm_adapts_whatever_the_rows_of_a_person(survey, 
 
 @pytest.mark.parametrize("model", ["logistic", "linear"])
 def test_rows_without_a_target_are_records_that_contribute_nothing(survey, no_fit, model) -> None:
-    """Their number is published nowhere; the plan's is that of the table, of which it is public. Moments take every row."""
+    """Their exact number is published nowhere; the plan's is that of the table. Moments take every row."""
     survey.write_text("age,smoker\n20,no\n40,\n60,yes\n30,no\n")
     cells = '[columns.age]\nkind = "real"\nbounds = [0, 100]\n[columns.smoker]\nkind = "binary"\ncategories = ["no", "yes"]\n'
     schema = survey.with_suffix(".toml")
+    target = "age" if model == "linear" else "smoker"
     if model == "linear":
         survey.write_text("smoker,age\n0,20\n1,\n1,60\n0,30\n")
         cells = '[columns.smoker]\nkind = "binary"\n[columns.age]\nkind = "real"\nbounds = [0, 100]\n'
-    schema.write_text(f'target = "{"age" if model == "linear" else "smoker"}"\n{cells}missing = "drop"\n')
+    schema.write_text(f'target = "{target}"\n{cells}missing = "drop"\n')
     words = {"schema": str(schema), "bounds": None, "target": None, "model": model}
     outcome = RUN.invoke(app, arguments(survey, "--yes", **words))
     assert outcome.exit_code == 0, outcome.stderr
@@ -259,10 +278,50 @@ def test_rows_without_a_target_are_records_that_contribute_nothing(survey, no_fi
     assert plan.num_records == records.num_records == 4
     assert np.isnan(records.y).tolist() == [False, True, False, False]
     text = " ".join((survey.parent / "out" / "statement.txt").read_text().split())
-    assert "contributed nothing. They count as records, and their number was not published." in text
+    assert "contributed nothing, as the schema asks. They count as records, and their exact number was not" in text
+    left_out = f"Left out, as the schema asks: 35 % (± 4) of the 4 records, for a missing cell in {target}."
+    assert left_out in text
+    said = " ".join(outcome.stdout.split())
+    assert left_out in said
+    assert f"Fitted {model} to 65 % (± 4) of 4 records." in said
     if model == "linear":
         wrong = RUN.invoke(app, arguments(survey, "--by", "moments", "--overwrite", **words))
         assert "--by moments takes every row" in " ".join(wrong.stderr.split())
+
+
+def test_bounds_without_a_person_are_answered_by_a_line(survey, no_fit) -> None:
+    line = "Each row is protected, not a person with several rows. Add --person COLUMN"
+    runs = [RUN.invoke(app, arguments(survey, "--yes"))]
+    for person in ("each row", "age"):
+        bounds = BOUNDS if person == "each row" else "region=north|south|east,smoker=no|yes"
+        runs.append(RUN.invoke(app, arguments(survey, "--yes", "--overwrite", bounds=bounds, person=person)))
+    assert [outcome.exit_code for outcome in runs] == [0, 0, 0]
+    said = [" ".join(outcome.stderr.split()) for outcome in runs]
+    assert [line in words for words in said] == [True, False, False]
+    assert "discreet schema init" in said[0]
+    assert no_fit[-1][3]["person"] == "age"
+    assert no_fit[-1][2].num_records < 3_000
+    schema = survey.with_suffix(".toml")
+    schema.write_text('target = "smoker"\n')
+    wrong = RUN.invoke(app, arguments(survey, "--overwrite", bounds=None, schema=str(schema), person="age"))
+    assert "--person is for --bounds: write person in the schema file" in " ".join(wrong.stderr.split())
+
+
+def test_records_that_the_schema_drops_are_no_reason_for_a_warning() -> None:
+    plan = dp.PrivacyPlan(
+        sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=30.0, num_steps=4, num_records=2_700
+    )
+    statement = make_statement(plan, steps_completed=4, reproducible=False).with_warnings(
+        "35 % (± 4) of the 2,700 records did not count: their loss is not finite.", "ε is above 3."
+    )
+    assert statement.privacy_warnings == ("ε is above 3.",)
+    result = SimpleNamespace(statement=statement.for_person("id"), plan=plan, counted=Share(0.65, 0.02))
+    said = _run.with_left_out(result, ["vote"])
+    assert said.warnings == ("ε is above 3.",)
+    assert said.notes[-1].startswith(
+        "Left out, as the schema asks: 35 % (± 4) of the 2,700 persons, for a missing cell in vote."
+    )
+    assert dp.report.statement_from_dict(said.to_dict()) == said
 
 
 @pytest.mark.parametrize("option", ["--choices=3", "--by=marginals"])

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from discreet.cli import _run
 from discreet.cli._app import app
 from discreet.report import make_statement
-from discreet.tables import schema_from_toml
+from discreet.tables import CsvFormat, schema_from_bounds, schema_from_toml
 
 RUN = CliRunner()
 HEADER = "id,age,region,born,smoker\n"
@@ -81,6 +81,18 @@ def test_bounds_from_the_data_are_marked_in_the_file_and_in_the_fit(survey, monk
     assert (calls[0].x == calls[1].x).all()
 
 
+def test_bounds_become_a_file_in_which_a_column_can_have_more(survey) -> None:
+    """No cell is read."""
+    survey.write_bytes(HEADER.encode().replace(b",", b";") + b"\xff\xfe")
+    bounds = "age=0:120,smoker=no|yes"
+    run("schema", "init", survey, "--bounds", bounds, "--target", "smoker", "--person", "id")
+    written = schema_from_toml(survey.parent / "schema.toml")
+    described = schema_from_bounds(bounds, target="smoker")
+    assert written == dataclasses.replace(described, person="id", csv=CsvFormat(delimiter=";"))
+    template = "--overwrite", "--non-private-from-data"
+    assert "give only one" in run("schema", "init", survey, "--bounds", bounds, *template, code=2).stderr
+
+
 def test_check_says_what_a_schema_describes(survey) -> None:
     (survey.parent / "s.toml").write_text(
         'person = "id"\n[columns.age]\nkind = "real"\nbounds = [0, 120]\nunit = "years"\n'
@@ -105,6 +117,11 @@ def test_the_statement_of_a_fit_says_what_a_record_is(survey, monkeypatch: pytes
     notes = " ".join(complete_statement(statement, schema, "missing", counted=True, own=None).notes)
     assert "Each person is one record" in notes
     assert "were treated as missing" in notes
+    clips = dataclasses.replace(schema.columns[0], out_of_bounds="clip")
+    stated = complete_statement(
+        statement, dataclasses.replace(schema, columns=(clips,)), "refuse", counted=True, own=None
+    )
+    assert "The schema has its own rules for cells that it does not allow in age (clip)." in stated.notes
     for each_row in (False, True):
         stated = complete_statement(
             statement, dataclasses.replace(schema, person=None, each_row=each_row), "missing", counted=True, own=None

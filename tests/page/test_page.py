@@ -29,7 +29,7 @@ from discreet.page import (
     utility_page,
 )
 from discreet.page._page import day_words
-from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement
+from discreet.report import COEFFICIENTS, EACH_ROW_A_PERSON, NOT_USABLE, PREDICTION, Statement
 from discreet.synthetic import utility_report
 from discreet.tables import Column, Kind, Missing, Schema, schema_from_bounds
 
@@ -324,6 +324,20 @@ def test_a_weak_promise_is_not_all_green() -> None:
     assert "✓ Private, with a warning." in page.text
     assert "says little" in page.text
     assert [x["class"] for x in page.of("div") if "verdict" in (x.get("class") or "")] == ["verdict holds warned"]
+
+
+def test_the_page_says_that_a_row_is_protected_where_persons_may_have_several() -> None:
+    plain = statement_of(PLAN)
+    said = [plain, plain.for_person("id"), plain.with_public(EACH_ROW_A_PERSON)]
+    words = "Each row is protected, not a person with several rows."
+    assert [words in Page(statement_page(x)).text for x in said] == [True, False, False]
+
+
+def test_a_warning_of_the_data_is_none_of_the_guarantee() -> None:
+    page = Page(statement_page(statement_of(PLAN).with_warnings("5 % of the 99 records did not count: a reason.")))
+    assert "✓ Private." in page.text
+    assert "records did not count" in page.text
+    assert [x["class"] for x in page.of("div") if "verdict" in (x.get("class") or "")] == ["verdict holds"]
 
 
 def test_a_fit_that_no_entry_pays_for_is_called_so(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow
 import pytest
 
-from discreet.tables import Column, DataError, Kind, Missing, Schema, convert, encode
+from discreet.tables import Column, DataError, Kind, Missing, OutOfBounds, Schema, convert, encode
 
 
 def schema_of(*columns: Column, target: str | None = None) -> Schema:
@@ -108,6 +108,34 @@ def test_missing_cells_are_refused_or_indicated() -> None:
     assert records.feature_names[1] == "age is missing"
     with pytest.raises(DataError, match="is the target"):
         encode(pyarrow.table(cells), schema_of(*indicated, target="age"))
+
+
+def test_a_column_has_a_rule_of_its_own_for_what_it_does_not_allow() -> None:
+    """Unwanted answers of the target drop their rows, and a misspelt category elsewhere is refused all the same."""
+    vote = Column(
+        name="vote", kind=Kind.BINARY, categories=("N", "Y"), missing=Missing.DROP, out_of_bounds=OutOfBounds.MISSING
+    )
+    described = schema_of(AGE, REGION, vote, target="vote")
+    cells = {"age": [20.0, 40.0, 60.0], "region": [REGION.categories[0]] * 3, "vote": ["N", "A", "Y"]}
+    records = encode(pyarrow.table(cells), described)
+    assert np.isnan(records.y).tolist() == [False, True, False]
+    with pytest.raises(DataError, match="'region' has values outside its public categories") as caught:
+        encode(pyarrow.table(cells | {"region": ["secretcell"] * 3}), described)
+    assert "secretcell" not in str(caught.value)
+    assert 'write out_of_bounds = "missing" and missing = "indicator"' in str(caught.value)
+    clipped = dataclasses.replace(AGE, out_of_bounds="clip")
+    low, high = AGE.limits
+    np.testing.assert_array_equal(
+        encode(pyarrow.table({"age": [low - 1, high + 1]}), schema_of(clipped)).x, [[-1], [1]]
+    )
+    for wrong, why in (
+        ({"out_of_bounds": "missing"}, "its missing cells are refused"),
+        ({"out_of_bounds": "drop"}, "not a valid"),
+    ):
+        with pytest.raises(DataError, match=why):
+            dataclasses.replace(AGE, **wrong)
+    with pytest.raises(DataError, match="for numbers and dates"):
+        dataclasses.replace(vote, out_of_bounds="clip")
 
 
 def test_out_of_bounds_is_refused_or_clipped() -> None:

@@ -11,6 +11,7 @@ from discreet.tables import (
     DataError,
     Kind,
     Missing,
+    OutOfBounds,
     Schema,
     schema_from_bounds,
     schema_from_dict,
@@ -43,6 +44,11 @@ def test_the_further_kinds_units_and_the_person() -> None:
     assert schema_from_bounds("born=1900-01-01:2000-12-31").columns == (BORN,)
 
 
+def test_a_target_in_other_capitals_is_asked_about() -> None:
+    with pytest.raises(DataError, match=r"'Vote' is not described: did you mean vote\? If not, give its bounds"):
+        schema_from_bounds("vote=0:9,age=0:9", target="Vote")
+
+
 def test_limits_of_dates_are_days() -> None:
     assert BORN.limits == (-25567.0, 11322.0)
     with pytest.raises(ValueError, match="has categories and no bounds"):
@@ -67,7 +73,7 @@ def test_a_written_schema_is_read_back(name: str, texts: list[str], unit: str, l
         columns=(
             Column(name=name, kind=Kind.CATEGORICAL, categories=tuple(texts)),
             Column(name="n", kind=Kind.REAL, bounds=(low, 1e301), unit=unit),
-            dataclasses.replace(BORN, missing=Missing.INDICATOR),
+            dataclasses.replace(BORN, missing=Missing.INDICATOR, out_of_bounds=OutOfBounds.MISSING),
             PAIN,
         ),
         target=name,

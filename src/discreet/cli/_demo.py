@@ -86,7 +86,9 @@ def demo(
             plan,
             records,
             complete=lambda statement: (
-                statement.with_about(about).with_public(BOUNDS_ARE_PUBLIC).with_notes(TABLE_IS_SIMULATED)
+                statement.with_about(about)
+                .with_public(BOUNDS_ARE_PUBLIC, dp.report.EACH_ROW_A_PERSON)
+                .with_notes(TABLE_IS_SIMULATED)
             ),
             learning_rate=settings.learning_rate,
             seed=seed,

@@ -21,6 +21,7 @@ from discreet.cli._fit import (
     complete_statement,
     suggest_delta,
     warn_of_no_privacy,
+    warn_of_rows,
 )
 from discreet.cli._options import REGRESSIONS, TWIN, choose_model
 from discreet.cli._report import write_picture
@@ -53,6 +54,7 @@ def describe(
     epsilon: Annotated[float, typer.Option(help="Privacy budget ε.", rich_help_panel="Budget")],
     schema: options.SchemaFile = None,
     bounds: options.Bounds = None,
+    person: options.Person = None,
     delta: options.DescribedDelta = None,
     num_records: options.DescribedRecords = None,
     pair: options.Pairs = None,
@@ -87,8 +89,9 @@ def describe(
         raise ValueError("--pair and --all-pairs: give only one")
     made = how_converted(table, non_private_bounds=False, out_of_bounds=out_of_bounds)
     check_whole(table, made, out_of_bounds, "discreet describe")
-    described = options.schema_of(table, choose_model(TWIN), None, bounds, schema, False, made)
+    described = options.schema_of(table, choose_model(TWIN), None, bounds, schema, False, made, person)
     warn_of_no_privacy(described, seed, ledger)
+    warn_of_rows(described, table, by_bounds=bounds is not None)
     plan = dp.marginals.description_plan(
         described,
         epsilon=epsilon,

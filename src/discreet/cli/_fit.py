@@ -81,6 +81,7 @@ class Asked:
     epsilon: options.Epsilon = None
     target: options.Target = None
     bounds: options.Bounds = None
+    person: options.Person = None
     schema: options.SchemaFile = None
     delta: options.Delta = None
     num_records: options.NumRecords = None
@@ -185,7 +186,14 @@ def fit(asked: Asked) -> None:
                 asked.data, non_private_bounds=asked.non_private_bounds, out_of_bounds=asked.out_of_bounds
             )
             described = options.schema_of(
-                asked.data, chosen, asked.target, asked.bounds, asked.schema, asked.non_private_bounds, made
+                asked.data,
+                chosen,
+                asked.target,
+                asked.bounds,
+                asked.schema,
+                asked.non_private_bounds,
+                made,
+                asked.person,
             )
             if asked.raw and chosen.own is None:
                 raise ValueError(
@@ -262,6 +270,7 @@ def _fit_records(
             say_other_size(asked.plan_file, planned, public_count)
         plan = _moments_plan(asked, table, public_count) or _plan(asked, chosen, table, public_count)
         warn_of_no_privacy(table.schema, asked.seed, asked.ledger)
+        warn_of_rows(table.schema, asked.data, by_bounds=asked.bounds is not None)
         if asked.dry_run:
             say_dry_run(asked, table, plan)
             return None
@@ -272,6 +281,7 @@ def _fit_records(
             remember(asked.checkpoint)
     target = table.schema.target_column
     classes = target.categories if chosen.name == options.MULTINOMIAL and target is not None else ()
+    drops = table.schema.drops if table.whole is None and table.schema.max_rows == 1 else ()
     groups = dp.models.groups_of(table.schema.columns, table.records.feature_names)
     fitted = fit_and_write(
         asked.out,
@@ -302,6 +312,7 @@ def _fit_records(
         max_rows=table.schema.max_rows,
         own=table.own,
         about=facts_about(chosen.name, table.schema) if chosen.needs_target else None,
+        drops=drops,
         groups=groups if chosen.needs_target else (),
         classes=classes,
     )
@@ -309,7 +320,8 @@ def _fit_records(
         say_json("fit", fitted.facts())
     elif members.first:
         unit = "persons" if table.schema.person else "records"
-        fitted.say(f"{asked.model} to {public_count:,} {unit}", asked.ledger)
+        which = f"{fitted.result.counted} of " if drops else ""
+        fitted.say(f"{asked.model} to {which}{public_count:,} {unit}", asked.ledger)
     return fitted
 
 
@@ -359,6 +371,7 @@ def _count(asked: Asked, schema: "dp.tables.Schema", made: "dp.tables.Conversion
     """Count what twins need in one release, and fit the noisy counts."""
     check_whole(asked.data, made, asked.out_of_bounds)
     warn_of_no_privacy(schema, asked.seed, asked.ledger)
+    warn_of_rows(schema, asked.data, by_bounds=asked.bounds is not None)
     assert asked.epsilon is not None
     plan = dp.marginals.MarginalsPlan.calibrate(
         schema,
@@ -582,7 +595,8 @@ def _moments_plan(asked: Asked, table: Table, num_records: int) -> "dp.moments.M
     features = len(table.records.feature_names)
     if table.schema.max_rows > 1 and wanted:
         raise ValueError(
-            f"--by moments takes one row a person, and the schema's max_rows is {table.schema.max_rows}: --by svi"
+            f"--by moments takes one row a person, and the schema's max_rows is {table.schema.max_rows}: write "
+            "max_rows = 1 in the schema, by which one row of each person is used, or fit in steps by --by svi"
         )
     if table.schema.drops and wanted:
         raise ValueError('--by moments takes every row, and the schema drops some (missing = "drop"): --by svi')
@@ -753,8 +767,8 @@ def check_whole(
         )
     if out_of_bounds == "missing":
         raise ValueError(
-            f"--out-of-bounds missing does not work with {what}: choose refuse or clip, or list the texts "
-            "that stand for a missing cell as missing_values in the schema"
+            f"--out-of-bounds missing does not work with {what}: choose refuse or clip, list the texts "
+            'that stand for a missing cell as missing_values in the schema, or write out_of_bounds = "missing" for a column in it'
         )
 
 
@@ -783,6 +797,21 @@ def warn_of_no_privacy(schema: "dp.tables.Schema", seed: int | None, ledger: Pat
         say_error("NOT PRIVATE: with --seed the noise can be reproduced and removed. The statement says so.")
 
 
+def warn_of_rows(schema: "dp.tables.Schema", data: Path, *, by_bounds: bool) -> None:
+    """Say that a row is protected, where nobody said whether a person may have several."""
+    if schema.person is not None or schema.each_row:
+        return
+    remedy = (
+        'In the schema, write person = "COLUMN" to protect persons, or person = "each row" if no person has two rows.'
+    )
+    if by_bounds:
+        remedy = (
+            "Add --person COLUMN to protect persons, or --person 'each row' if no person has two rows. A schema file "
+            f"(discreet schema init {shlex.quote(str(data))}) can use several rows of a person."
+        )
+    say_error(f"Each row is protected, not a person with several rows. {remedy}")
+
+
 def complete_statement(
     statement: "dp.Statement",
     schema: "dp.tables.Schema",
@@ -799,8 +828,14 @@ def complete_statement(
     public = [line for column, line in lines if column.name not in schema.inferred]
     if public:
         statement = statement.with_public(f"Columns and their bounds or categories: {'; '.join(public)}.")
+    own_rules = []
+    for column in schema.columns:
+        if column.out_of_bounds is not None:
+            own_rules.append(f"{column.name} ({column.out_of_bounds})")
     # The day only: a page for people says it.
     notes = [ODD_CELLS[out_of_bounds], f"Made on {datetime.datetime.now(datetime.UTC).date()} (UTC)."]
+    if own_rules:
+        notes.append(f"The schema has its own rules for cells that it does not allow in {', '.join(own_rules)}.")
     if schema.person is not None:
         kept = "one was" if schema.max_rows == 1 else f"at most {schema.max_rows} were"
         notes.append(
@@ -808,7 +843,7 @@ def complete_statement(
             "depends on nobody else's rows. An identifier that is written in two ways is two persons."
         )
     elif schema.each_row:
-        statement = statement.with_public("No person has two rows in the table, as the schema says.")
+        statement = statement.with_public(dp.report.EACH_ROW_A_PERSON)
     else:
         notes.append(
             "The schema does not say whether a person may have several rows. If so, ε is that of one row: a person with k rows "
@@ -816,8 +851,8 @@ def complete_statement(
         )
     if drops and schema.drops:
         notes.append(
-            f"Rows with a missing cell in {', '.join(schema.drops)} contributed nothing. They count as {statement.noun}s, and "
-            "their number was not published."
+            f"Rows with a missing cell in {', '.join(schema.drops)} contributed nothing, as the schema asks. They count as "
+            f"{statement.noun}s, and their exact number was not published."
         )
     if not counted:
         notes.append(f"The number of {statement.noun}s is a public figure that the user gave, not the file's count.")

@@ -1,7 +1,6 @@
 """Options that several commands take, what they mean in the library, and which model a name means."""
 
 import dataclasses
-import difflib
 import enum
 import functools
 import shlex
@@ -12,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 import discreet as dp
+from discreet._validate import near
 from discreet.cli._own_model import OwnModel, failure
 from discreet.cli._own_model import choose as choose_own
 
@@ -81,9 +81,9 @@ def choose_model(
         _, kind, build = REGRESSIONS[name]
         return ChosenModel(name, functools.partial(build, dp.models), dp.tables.Kind[kind])
     if not text and not name.rpartition(":")[0].endswith(".py") and not name.endswith(".py"):
-        near = difflib.get_close_matches(name, MODELS, 1)
+        meant = near(name, MODELS)
         raise ValueError(
-            f"the model {name!r} is not known{f', did you mean {near[0]}?' if near else ':'} choose {', '.join(MODELS)}, "
+            f"the model {name!r} is not known{f', {meant}' if meant else ':'} choose {', '.join(MODELS)}, "
             "FILE.py:FUNCTION of your own, or FILE.txt with lines such as Age: Poisson"
         )
     own = choose_own(name, components=count, words=tuple(shlex.split(words or "")), arguments=arguments)
@@ -220,6 +220,14 @@ Model = Annotated[
 Target = Annotated[str | None, _table(help="Column to predict.")]
 Bounds = Annotated[
     str | None, _table(help="Public bounds and categories: age=17:90,sex=Female|Male. Only these columns are used.")
+]
+Person = Annotated[
+    str | None,
+    _table(
+        "--person",
+        help="With --bounds: the column that identifies persons, of each of whom one row is used; or 'each row' if no person has "
+        "two. A schema file has a person of its own.",
+    ),
 ]
 SchemaFile = Annotated[
     Path | None,
@@ -428,6 +436,25 @@ def refuse_missing(
         raise ValueError("; ".join(missing))
 
 
+def _wrong_kind(model: ChosenModel, column: "dp.tables.Column") -> str:
+    """Why a model does not take a target, and the ways out."""
+    fitting = [name for name, (_, kind, _) in REGRESSIONS.items() if kind == column.kind.name]
+    ways = [f"choose --model {' or '.join(fitting)}"] * bool(fitting)
+    if model.target_kind is dp.tables.Kind.COUNT and column.kind is dp.tables.Kind.REAL:
+        ways.append("describe it as kind count, if all its values are integers from 0")
+    elif model.target_kind is dp.tables.Kind.BINARY and column.categories:
+        ways.append(
+            'list the two categories to tell apart, and leave out rows with others by out_of_bounds = "missing" and missing = '
+            f'"drop" for it {dp.tables.SCHEMA_FILE}'
+        )
+    else:
+        ways.append("describe it differently")
+    return (
+        f"the model {model.name} needs a {model.target_kind} target, but '{column.name}' is described as {column.kind}: "
+        f"{', or '.join(ways)}"
+    )
+
+
 def schema_of(
     data: Path | None,
     model: ChosenModel,
@@ -436,10 +463,13 @@ def schema_of(
     file: Path | None,
     non_private_bounds: bool,
     made: "dp.tables.Conversion | None" = None,
+    person: str | None = None,
 ) -> "dp.tables.Schema":
     """The public description of a table, checked against what the model needs; `data` is for `non_private_bounds` only."""
     if bounds is not None and file is not None:
         raise ValueError("--bounds and --schema describe the same thing: give only one")
+    if person is not None and bounds is None:
+        raise ValueError("--person is for --bounds: write person in the schema file, and leave the option out")
     if model.needs_target and target is None and file is None and made is None:
         raise ValueError(f"the model {model.name} predicts a column: name it with --target")
     public = None
@@ -449,6 +479,8 @@ def schema_of(
         public = dp.tables.schema_from_bounds(
             bounds, target=target, target_kind=model.target_kind, target_follows=non_private_bounds
         )
+        each_row = person == dp.tables.EACH_ROW
+        public = dataclasses.replace(public, person=None if each_row else person, each_row=each_row)
     elif made is not None:
         if target not in (None, made.schema.target):
             raise ValueError(
@@ -467,8 +499,5 @@ def schema_of(
     if model.needs_target and column is None:
         raise ValueError(f"the model {model.name} predicts a column: name it with --target, or as target in the schema")
     if column is not None and model.target_kind is not None and column.kind is not model.target_kind:
-        raise ValueError(
-            f"the model {model.name} needs a {model.target_kind} target, but '{column.name}' is described as "
-            f"{column.kind}: choose another model or describe it differently"
-        )
+        raise ValueError(_wrong_kind(model, column))
     return public

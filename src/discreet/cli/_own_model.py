@@ -12,7 +12,6 @@ time, so that a record's numbers depend on its own cells; errors in it are shown
 
 import argparse
 import dataclasses
-import difflib
 import functools
 import hashlib
 import importlib.util
@@ -28,6 +27,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import discreet as dp
+from discreet._validate import near
 from discreet.cli._terminal import say_error
 
 if TYPE_CHECKING:
@@ -454,8 +454,7 @@ def text_model(
 
 
 def _meant(word: str, known: Iterable[str], otherwise: str) -> str:
-    near = difflib.get_close_matches(word, list(known), 1)
-    return f"did you mean {near[0]}?" if near else otherwise
+    return near(word, known) or otherwise
 
 
 def mixture(

@@ -242,6 +242,9 @@ class Fitted:
         if self.statement.use:
             usable = self.statement.use != dp.report.NOT_USABLE
             say_lines(f"Use: {dp.report.use_words(self.statement)}", fg=None if usable else "yellow")
+        for note in self.statement.notes:
+            if note.startswith("Left out"):
+                say_lines(note)
         for warning in self.statement.warnings:
             say_lines(f"Warning: {warning}", fg="yellow")
         self._say_coefficients()
@@ -335,6 +338,7 @@ def fit_and_write(
     ledger: Path | None = None,
     checkpoint: Path | None = None,
     own: "Prepared | None" = None,
+    drops: Sequence[str] = (),
     groups: Sequence[Sequence[int]] = (),
     processes: "dp.inference.Processes | None" = None,
     about: Mapping[str, str] | None = None,
@@ -345,9 +349,9 @@ def fit_and_write(
 
     `out` is checked before the fit; results of an earlier one in it are replaced. `complete` adds to the statement what
     the command knows besides. Of a `whole` table's model, what twins need is written and no draws; of the user's `own`,
-    what twins need, too. `groups` are the places of the features of each column of categories. `how` is what `run` takes
-    besides; `classes` are a multinomial target's categories. Of several `processes` the first one writes; what the others
-    return has no files.
+    what twins need, too. Rows with a missing cell in a column of `drops` were left out. `groups` are the places of the
+    features of each column of categories. `how` is what `run` takes besides; `classes` are a multinomial target's
+    categories. Of several `processes` the first one writes; what the others return has no files.
     """
     processes = processes or dp.inference.Processes()
     after = (
@@ -378,7 +382,8 @@ def fit_and_write(
             return Fitted(result, result.statement, {}, [], [])
         by_moments = isinstance(result, dp.moments.MomentsResult)
         spread = SPREAD_WITH_NOISE if by_moments else SPREAD if whole is None else TWIN_SPREAD
-        statement = complete(result.statement).with_notes(spread)
+        statement = with_left_out(result, drops) if drops else result.statement
+        statement = complete(statement).with_notes(spread)
         files = write_first(out, statement, checkpoint)
         samples = draw(draws) if whole is None else {}
         rows = []
@@ -401,6 +406,18 @@ def fit_and_write(
             files += plot(out, result)
         files.append(write_page(out, ledger=ledger).file)
         return Fitted(result, statement, samples, rows, files, own)
+
+
+def with_left_out(result: Any, drops: Sequence[str]) -> "dp.Statement":
+    """The statement of a fit with the share of the records that the schema drops, which is not worth a warning."""
+    counted, statement = result.counted, result.statement
+    share = counted._replace(value=1 - counted.value)
+    noun = statement.noun
+    note = (
+        f"Left out, as the schema asks: {share} of the {result.plan.num_records:,} {noun}s, for a missing cell in "
+        f"{', '.join(drops)}. If that is more than the table has of them, other {noun}s had no finite loss."
+    )
+    return dataclasses.replace(statement, warnings=statement.privacy_warnings).with_notes(note)
 
 
 def write_first(out: Path, statement: "dp.Statement", checkpoint: Path | None, done: str = "The fit ran") -> list[Path]:

@@ -36,6 +36,7 @@ FromData = Annotated[
 def init(
     table: Table,
     out: Annotated[Path, typer.Option(help="Where to write the schema.")] = Path("schema.toml"),
+    bounds: options.Bounds = None,
     target: options.Target = None,
     person: Annotated[
         str | None, typer.Option(help="Name of the column that identifies persons, or 'each row' if no person has two.")
@@ -48,11 +49,27 @@ def init(
 
     `discreet schema init survey.csv --out survey.toml`
 
+    With --bounds the file has these bounds and categories, and can be given to --schema as it is.
+
     Reads no cell: the template is the same for every table with this header. From the header come also the encoding and what
     stands between cells; from the types of a Parquet or Arrow file the kinds of columns.
     """
     terminal.check_file(out, overwrite=overwrite, makes_folder=True)
     csv = dp.tables.sniff_csv(table)
+    each_row = person == dp.tables.EACH_ROW
+    whose = None if each_row else person
+    if bounds is not None:
+        if non_private_from_data:
+            raise ValueError("--bounds and --non-private-from-data: give only one")
+        described = dp.tables.schema_from_bounds(bounds, target=target)
+        described = dataclasses.replace(described, person=whose, each_row=each_row, csv=csv)
+        names = [column.name for column in described.columns]
+        terminal.write_file(out, dp.tables.schema_to_toml(described))
+        if as_json:
+            terminal.say_json("schema init", {"columns": names, "inferred": [], "files": [str(out)]})
+        else:
+            terminal.say(f"Wrote {out} with these bounds and categories. Give it to --schema in the place of --bounds.")
+        return
     if not non_private_from_data:
         names = [name for name in dp.tables.column_names(table, csv) if name]
         known = {"target": target, "person": person, "kinds": dp.tables.column_kinds(table)}
@@ -64,8 +81,7 @@ def init(
         return
     names = [name for name in dp.tables.column_names(table, csv) if name and name != person]
     described = dp.tables.infer_columns_non_private(table, None, target=target, columns=names)
-    each_row = person == dp.tables.EACH_ROW
-    described = dataclasses.replace(described, person=None if each_row else person, each_row=each_row)
+    described = dataclasses.replace(described, person=whose, each_row=each_row)
     terminal.write_file(out, f"{NON_PRIVATE_HEAD}\n{dp.tables.schema_to_toml(described)}")
     if as_json:
         terminal.say_json("schema init", {"columns": names, "inferred": list(described.inferred), "files": [str(out)]})

@@ -26,7 +26,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import discreet as dp
-from discreet._validate import RefusedError
+from discreet._validate import RefusedError, near
 
 P = ParamSpec("P")
 WIDTH = 88
@@ -178,6 +178,9 @@ def _answer(error: Exception) -> int:
         message = str(error.format_message()).replace("Value error, ", "")  # pyright: ignore[reportAttributeAccessIssue]
         if type(error).__name__ == "MissingParameter":
             message = _all_missing(context) or message
+        if type(error).__name__ == "NoSuchOption":
+            message = _no_such_option(error)
+        message = re.sub(_NO_NUMBER, "give a number, with a point before its decimals, as in 1.0", message)
         stop = "" if message.endswith((".", "?")) else "."
         say_error(f"Refused: {message}{stop} For the options, run: {command} --help")
         return 2
@@ -205,6 +208,18 @@ def _answer(error: Exception) -> int:
         "data; add --debug to see it."
     )
     return 1
+
+
+_NO_NUMBER = r"Input should be a valid number, unable to parse string as a number"
+
+
+def _no_such_option(error: Any) -> str:
+    """Which option is not known, and which may be meant: one that begins so, or one that is spelt alike."""
+    known = [] if error.ctx is None else [name for x in error.ctx.command.params for name in x.opts]
+    wrong = error.option_name
+    begins = [name for name in known if len(wrong) > 3 and name.startswith(wrong)]
+    meant = f"did you mean {' or '.join(begins)}?" if begins else near(wrong, known)
+    return f"No such option: {wrong}" + (f". {meant[0].upper()}{meant[1:]}" if meant else "")
 
 
 def _all_missing(context: Any) -> str:
@@ -380,6 +395,7 @@ class BriefHelp(TyperCommand):
         "model",
         "target",
         "bounds",
+        "person",
         "schema",
         "epsilon",
         "delta",

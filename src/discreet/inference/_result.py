@@ -26,7 +26,7 @@ from discreet.inference._step import PrivateStep
 from discreet.inference._trace import METHODS, NoiseAware, Trace
 from discreet.mechanisms import GAUSSIAN, MECHANISMS
 from discreet.plan import PaidRelease, PrivacyPlan
-from discreet.report import NOT_USABLE, PREDICTION, ProfilePoint, Statement, use_words
+from discreet.report import DID_NOT_COUNT, NOT_USABLE, PREDICTION, ProfilePoint, Statement, use_words
 from discreet.sampling import SAMPLERS
 from discreet.storage import read_archive, write_archive
 
@@ -194,7 +194,7 @@ def _judged(statement: Statement, result: DPSVIResult) -> Statement:
         fewer = "" if plan.relation is Relation.REPLACE_ONE else ", or the table has fewer records than the plan says"
         missing = Share(1 - counted.value, counted.stderr)
         statement = statement.with_warnings(
-            f"{missing} of the {plan.num_records:,} records did not count: their loss or its gradient is not finite at these "
+            f"{missing} of the {plan.num_records:,} {DID_NOT_COUNT} their loss or its gradient is not finite at these "
             f"parameters{fewer}. The fit is that of the others."
         )
     if not all(np.isfinite(x).all() for x in jax.tree.leaves((result.params, result.last_params))):

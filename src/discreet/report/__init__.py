@@ -1,6 +1,8 @@
 """The privacy statement: what was spent, on what terms, and what it does not cover."""
 
 from discreet.report._statement import COEFFICIENTS as COEFFICIENTS
+from discreet.report._statement import DID_NOT_COUNT as DID_NOT_COUNT
+from discreet.report._statement import EACH_ROW_A_PERSON as EACH_ROW_A_PERSON
 from discreet.report._statement import NOT_USABLE as NOT_USABLE
 from discreet.report._statement import PREDICTION as PREDICTION
 from discreet.report._statement import ProfilePoint as ProfilePoint

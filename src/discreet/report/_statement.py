@@ -192,6 +192,10 @@ SEVERAL_RECORDS = (
 )
 
 
+DID_NOT_COUNT = "records did not count:"
+"""Part of the warning that the fit is that of fewer records, which is no objection to the guarantee."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProfilePoint:
     """One point of the privacy profile: the guarantee holds with this ε and this δ together.
@@ -281,6 +285,16 @@ class Statement:
     def is_private(self) -> bool:
         """True if the guarantee holds: secret random bits, finite ε, and no violation."""
         return not self.reproducible and not self.violations and math.isfinite(self.epsilon)
+
+    @property
+    def protects_rows(self) -> bool:
+        """True if a row is protected, and nothing says that no person has several."""
+        return self.unit == UNIT and EACH_ROW_A_PERSON not in self.public
+
+    @property
+    def privacy_warnings(self) -> tuple[str, ...]:
+        """The warnings that are about the guarantee, not about the data."""
+        return tuple(warning for warning in self.warnings if DID_NOT_COUNT not in warning)
 
     @property
     def brief(self) -> str:
@@ -490,6 +504,7 @@ def _share(value: Any) -> float:
 # --- from a plan that ran, or from the event of other releases, to the statement ---------
 
 
+EACH_ROW_A_PERSON = "No person has two rows in the table, as the schema says."
 UNIT = "one record (one row of the table)"
 PROFILE_DELTAS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
 PACKAGES = ("discreet", "dp-accounting", "jax", "jaxlib", "numpyro", "numpy", "scipy")

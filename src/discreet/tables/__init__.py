@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from discreet._validate import require
-from discreet.tables._cells import OutOfBounds as OutOfBounds
+from discreet.tables._cells import SCHEMA_FILE as SCHEMA_FILE
 from discreet.tables._cells import Report as Report
 from discreet.tables._cells import coded as coded
 from discreet.tables._cells import impossible_rows as impossible_rows
@@ -25,6 +25,7 @@ from discreet.tables._schema import CsvFormat as CsvFormat
 from discreet.tables._schema import DataError as DataError
 from discreet.tables._schema import Kind as Kind
 from discreet.tables._schema import Missing as Missing
+from discreet.tables._schema import OutOfBounds as OutOfBounds
 from discreet.tables._schema import Schema as Schema
 from discreet.tables._schema_text import EACH_ROW as EACH_ROW
 from discreet.tables._schema_text import schema_from_bounds as schema_from_bounds

@@ -8,7 +8,6 @@ and pyarrow is imported only where cells are looked at, so that packages that ne
 from __future__ import annotations
 
 import dataclasses
-import enum
 import hashlib
 import math
 import re
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from discreet._validate import integer
-from discreet.tables._schema import ZERO_OR_ONE, Column, DataError, Kind, Missing, Schema, all_faults
+from discreet.tables._schema import ZERO_OR_ONE, Column, DataError, Kind, Missing, OutOfBounds, Schema, all_faults
 
 if TYPE_CHECKING:
     import pyarrow
@@ -32,30 +31,21 @@ _NUMBER = re.compile(r"\s*-?(0|[1-9]\d*)(\.\d*)?\s*", re.ASCII)
 _ABSENT, _FOREIGN = -1, -2
 
 
-class OutOfBounds(enum.StrEnum):
-    """The rule for a cell that the schema does not allow.
-
-    REFUSE: the table is refused. CLIP: a number or date is moved to the nearer bound; anything else is refused. MISSING: the
-    cell counts as missing, also one that is no number, no date or no category of the schema, and the column's rule for missing
-    cells applies.
-    """
-
-    REFUSE = "refuse"
-    CLIP = "clip"
-    MISSING = "missing"
-
-
 @dataclasses.dataclass(frozen=True)
 class Report:
     """The columns that break a rule, and the rules. It holds no value, row or count, so it cannot reveal any.
 
     Attributes:
-        rule: The rule for cells that the schema does not allow.
+        rule: The rule for cells that the schema does not allow, of columns without one of their own.
         faults: Faults found, as sentences without a full stop; several threads add to it.
     """
 
     rule: OutOfBounds
     faults: set[str] = dataclasses.field(default_factory=set)
+
+    def rule_of(self, column: Column) -> OutOfBounds:
+        """The rule for cells that a column does not allow: its own, or that of the table."""
+        return column.out_of_bounds or self.rule
 
     def refuse(self) -> None:
         """Raise if anything is wrong.
@@ -70,14 +60,21 @@ class Report:
             raise DataError(all_faults(faults))
 
 
+SCHEMA_FILE = "in a schema file (discreet schema init TABLE --bounds ... writes one)"
+AS_MISSING = (
+    'write out_of_bounds = "missing" and missing = "indicator" (for a target: missing = "drop") for this column '
+    + SCHEMA_FILE
+)
+
+
 def _present(column: Column, report: Report) -> None:
     """Report missing cells, where the column does not allow them."""
     if column.missing is Missing.REFUSE:
+        counted = ", or cells that count as missing" if report.rule_of(column) is OutOfBounds.MISSING else ""
         report.faults.add(
-            f"column '{column.name}' has missing cells"
-            f"{', or cells that count as missing' if report.rule is OutOfBounds.MISSING else ''}: fill them in by a rule that "
-            'does not look at other people\'s rows, or set missing = "indicator" for it in a schema file, or (as for a target) '
-            'missing = "drop", with which such rows contribute nothing'
+            f"column '{column.name}' has missing cells{counted}: fill them in by a rule that does not look at other people's "
+            'rows, or set missing = "indicator" for it, or (as for a target) missing = "drop", with which such rows contribute '
+            f"nothing, {SCHEMA_FILE}"
         )
 
 
@@ -105,7 +102,7 @@ def _numbers_of(column: Column, values: pyarrow.ChunkedArray, report: Report) ->
     fraction = column.kind is Kind.COUNT and numbers != np.floor(numbers)
     if not (least >= low and most <= high) or np.any(fraction):
         outside = (numbers < low) | (numbers > high)
-        if report.rule is OutOfBounds.MISSING:
+        if report.rule_of(column) is OutOfBounds.MISSING:
             missing |= outside | fraction
             none = False
         else:
@@ -132,14 +129,15 @@ def to_steps(column: Column, numbers: np.ndarray) -> np.ndarray:
 
 
 def _complain(column: Column, outside: bool, fraction: bool, report: Report) -> None:
-    if outside and report.rule is OutOfBounds.REFUSE:
+    if outside and report.rule_of(column) is OutOfBounds.REFUSE:
         report.faults.add(
             f"column '{column.name}' has values outside its public bounds {column.rule()}: widen the bounds if they were wrong, "
             "or ask for clipping (--out-of-bounds clip; in Python out_of_bounds='clip')"
         )
     if fraction:
         report.faults.add(
-            f"column '{column.name}' has values that are not whole: it is described as a count; use kind real"
+            f"column '{column.name}' has values that are not whole, and it is described as a count: round them, or "
+            "describe it as kind real (a poisson or negative-binomial model needs a count, a linear one a real target)"
         )
 
 
@@ -164,13 +162,14 @@ def _positions_of(column: Column, values: pyarrow.ChunkedArray, report: Report) 
         chunks.append(np.array([*known, _ABSENT], np.int32).take(indices.to_numpy()))
     positions = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
     lowest = positions.min()
-    if lowest == _FOREIGN and report.rule is not OutOfBounds.MISSING:
+    if lowest == _FOREIGN and report.rule_of(column) is not OutOfBounds.MISSING:
         report.faults.add(
-            f"column '{column.name}' has values outside its public categories {', '.join(column.categories)}: list all that "
-            "can occur (they are not shown here, since they are in the private table)"
+            f"column '{column.name}' has values outside its public categories {', '.join(column.categories)}: check their "
+            "spelling and capitals, and list all that can occur (those of the table are private, and not shown), or "
+            f"{AS_MISSING}"
         )
     if lowest == _ABSENT or (
-        lowest == _FOREIGN and (report.rule is OutOfBounds.MISSING or (positions == _ABSENT).any())
+        lowest == _FOREIGN and (report.rule_of(column) is OutOfBounds.MISSING or (positions == _ABSENT).any())
     ):
         _present(column, report)
     return positions

@@ -32,10 +32,10 @@ import pyarrow.ipc
 from tqdm.auto import tqdm
 
 from discreet._validate import integer
-from discreet.tables._cells import OutOfBounds, Report, rows_of_persons
+from discreet.tables._cells import Report, rows_of_persons
 from discreet.tables._encode import Layout, Records, as_table, is_dropped
 from discreet.tables._read import files_of, over_pieces, persons_of
-from discreet.tables._schema import DataError, Schema
+from discreet.tables._schema import DataError, OutOfBounds, Schema
 from discreet.tables._schema_text import schema_from_dict, schema_to_toml
 
 

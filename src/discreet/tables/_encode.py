@@ -20,8 +20,8 @@ import numpy.typing as npt
 import pyarrow
 import pyarrow.types
 
-from discreet.tables._cells import OutOfBounds, Report, coded, rows_of_persons, to_steps, words_of_truth
-from discreet.tables._schema import EPOCH, Column, CsvFormat, DataError, Kind, Missing, Schema
+from discreet.tables._cells import AS_MISSING, SCHEMA_FILE, Report, coded, rows_of_persons, to_steps, words_of_truth
+from discreet.tables._schema import EPOCH, Column, CsvFormat, DataError, Kind, Missing, OutOfBounds, Schema
 
 # --- a table in memory, in the types of the schema ----------------------------------------
 
@@ -180,7 +180,7 @@ def _lenient(
         chunks.append(
             pyarrow.array(known, pyarrow.int32() if date else pyarrow.float64()).take(coded.indices).cast(wanted)
         )
-        if report.rule is OutOfBounds.MISSING or chunks[-1].null_count == chunk.null_count:
+        if report.rule_of(column) is OutOfBounds.MISSING or chunks[-1].null_count == chunk.null_count:
             continue
         # To count cells as missing is no remedy where the table is merely written in another way.
         foreign, texts = OTHER_DATE if date else OTHER_NUMBER, zip(known, coded.dictionary.to_pylist(), strict=True)
@@ -193,13 +193,14 @@ def _lenient(
             keys = 'date_format = "%d.%m.%Y"' if date else 'decimal = "," or thousands = "."'
             report.faults.add(
                 f"column '{column.name}' holds something that is not {form}, but looks like one that is written otherwise: say "
-                f"how the table is written ([csv] with {keys} in the schema), or fix the cell"
+                f"how the table is written, as [csv] with {keys} {SCHEMA_FILE}, or fix the cell"
             )
         else:
             report.faults.add(
                 f"column '{column.name}' holds something that is not a {'date such as 2024-12-31' if date else 'number'}: fix "
                 "the file, list the text among the schema's missing_values, describe the column by categories, or (except for "
-                "twins and descriptions) let such cells count as missing (out_of_bounds='missing', --out-of-bounds missing)"
+                "twins and descriptions) let such cells of all columns count as missing (out_of_bounds='missing', "
+                f"--out-of-bounds missing), or {AS_MISSING}"
             )
     return pyarrow.chunked_array(chunks, wanted)
 

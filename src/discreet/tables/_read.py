@@ -16,7 +16,7 @@ import os
 import re
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -31,7 +31,8 @@ import pyarrow.parquet
 import pyarrow.types
 from tqdm.auto import tqdm
 
-from discreet.tables._cells import OutOfBounds, Report
+from discreet._validate import near
+from discreet.tables._cells import SCHEMA_FILE, Report
 from discreet.tables._encode import (
     PLAIN,
     TEXTS,
@@ -44,7 +45,7 @@ from discreet.tables._encode import (
     plain_text,
     types_of,
 )
-from discreet.tables._schema import DEFAULT_MISSING_VALUES, Column, CsvFormat, DataError, Kind, Schema
+from discreet.tables._schema import DEFAULT_MISSING_VALUES, Column, CsvFormat, DataError, Kind, OutOfBounds, Schema
 
 # --- files: supported types, and errors ---------------------------------------------------
 
@@ -289,7 +290,7 @@ def over_pieces(
         progress_bar: Name of the bar that shows progress after two seconds; None: no bar.
     """
     types = types_of(schema, only_person=only_person)
-    pieces, what = _open(source, types, schema.csv)
+    pieces, what = _open(source, types, schema)
     if progress_bar is not None:
         pieces = _watched(pieces, source, progress_bar)
 
@@ -341,33 +342,42 @@ def persons_of(source: Any, schema: Schema, report: Report, *, progress_bar: str
     return pyarrow.chunked_array([chunk for column in columns for chunk in column.chunks])
 
 
-def _open(source: Any, types: dict[str, pyarrow.DataType], csv: CsvFormat) -> tuple[Iterator[Piece], str]:
+def _open(source: Any, types: dict[str, pyarrow.DataType], schema: Schema) -> tuple[Iterator[Piece], str]:
     """Pieces, and the source's name in errors."""
+    csv = schema.csv
     files = files_of(source)
     if not files:
         table = chosen(as_table(source), types)
         return (batch for batch in table.to_batches(max_chunksize=PIECE_ROWS)), "the table"
     for path in files:
-        _check_present(path, _file_names(path, csv), types)
+        _check_present(path, _file_names(path, csv), types, schema.person)
     readers = {".parquet": _parquet, ".arrow": _arrow, ".feather": _arrow}
     pieces = (piece for path in files for piece in readers.get(path.suffix, _csv)(path, types, csv))
     return pieces, ", ".join(map(str, files[:3])) + (" and others" if len(files) > 3 else "")
 
 
-def _check_present(path: Path, names: list[str], wanted: Iterable[str]) -> None:
+def _check_present(path: Path, names: list[str], wanted: Collection[str], person: str | None = None) -> None:
     missing = [name for name in wanted if name not in names]
     absent = ", ".join(missing)
+    # Where most names are there, the first line is a header, which is public, and no person's record.
+    meant = near(missing[0], names) if 0 < 2 * len(missing) <= len(wanted) else ""
+    meant = f" {meant[0].upper()}{meant[1:]}" if meant else ""
+    if person in missing and len(wanted) > len(missing) == 1:
+        raise DataError(
+            f"{path} has no column {person}, which is to identify persons.{meant} Without it one row is protected, not a person: "
+            "correct the name"
+        )
     if absent:  # The first line is not quoted: in a file without a header it is a person's record.
         mark = None if len(names) > 1 else sniff_csv(path).delimiter
         alike = {name.strip().casefold() for name in names} & {name.casefold() for name in missing}
         spelt = f"correct the capitals or spaces of {', '.join(sorted(alike))}, " if alike else ""
         remedy = (
-            f"say [csv] with delimiter = {json.dumps(mark)} in the schema if that is between its cells, "
+            f"say [csv] with delimiter = {json.dumps(mark)} {SCHEMA_FILE}, if that is between its cells, "
             if mark
             else ""
         )
         raise DataError(
-            f"{path} has no column {absent}. Its first line must hold the names of the columns, spelt as in the "
+            f"{path} has no column {absent}.{meant} Its first line must hold the names of the columns, spelt as in the "
             f"schema: {remedy}{spelt}add it if the file has none, correct the name, or leave the column out of the schema"
         )
 
@@ -514,6 +524,7 @@ def infer_columns_non_private(
         missing_values=missing,
         person=person,
         max_rows=schema.max_rows if schema else 1,
+        each_row=schema.each_row if schema else False,
         csv=csv,
         impossible=schema.impossible if schema else (),
     )

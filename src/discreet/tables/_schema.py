@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from discreet._validate import RefusedError, integer, is_real, notebook_html, positive
+from discreet._validate import RefusedError, integer, is_real, near, notebook_html, positive
 
 
 class DataError(RefusedError):
@@ -72,6 +72,19 @@ class Missing(enum.StrEnum):
     DROP = "drop"
 
 
+class OutOfBounds(enum.StrEnum):
+    """The rule for a cell that the schema does not allow.
+
+    REFUSE: the table is refused. CLIP: a number or date is moved to the nearer bound; anything else is refused. MISSING: the
+    cell counts as missing, also one that is no number, no date or no category of the schema, and the column's rule for missing
+    cells applies.
+    """
+
+    REFUSE = "refuse"
+    CLIP = "clip"
+    MISSING = "missing"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Column:
     """One column and what is publicly known of it.
@@ -84,6 +97,7 @@ class Column:
         categories: All values that can occur. A binary column has two; the second is encoded as 1. An ordered column's
             categories are listed lowest first.
         missing: The rule for missing cells.
+        out_of_bounds: The rule for cells that the column does not allow; None: that of the whole table.
         unit: Unit of the numbers, for display, such as "years". Not for a column of categories.
         step: Of a real column: values that are drawn, as for a synthetic twin, are its lower bound and whole steps above
             it. Cells of the table may lie between. None: a power of ten, of which each slice of the bounds holds 20 or more
@@ -98,6 +112,7 @@ class Column:
     bounds: tuple[float, float] | tuple[datetime.date, datetime.date] | None = None
     categories: tuple[str, ...] = ()
     missing: Missing = Missing.REFUSE
+    out_of_bounds: OutOfBounds | None = None
     unit: str = ""
     step: float | None = None
 
@@ -106,6 +121,8 @@ class Column:
             # A text that is not made one would pass for neither rule.
             object.__setattr__(self, "kind", Kind(self.kind))
             object.__setattr__(self, "missing", Missing(self.missing))
+            if self.out_of_bounds is not None:
+                object.__setattr__(self, "out_of_bounds", OutOfBounds(self.out_of_bounds))
         except ValueError as error:
             raise DataError(f"column '{self.name}': {error}") from None
         where = f"column '{self.name}' ({self.kind})"
@@ -116,6 +133,15 @@ class Column:
                 positive("step", self.step, hint="1 makes integers.")
             except ValueError as error:
                 raise DataError(f"{where}: {error}") from None
+        if self.out_of_bounds is OutOfBounds.MISSING and not self.may_be_missing:
+            raise DataError(
+                f'{where} has out_of_bounds = "missing", and its missing cells are refused: add missing = "indicator", or '
+                '(as for a target) missing = "drop"'
+            )
+        if self.out_of_bounds is OutOfBounds.CLIP and not self.kind.has_bounds:
+            raise DataError(
+                f'{where} has out_of_bounds = "clip", which is for numbers and dates: write "refuse" or "missing"'
+            )
         if self.kind.has_bounds:
             self._check_bounds(where)
         else:
@@ -300,7 +326,11 @@ class Schema:
         if twice:
             yield f"the schema describes {', '.join(twice)} twice: describe each column once"
         if self.target is not None and self.target not in names:
-            yield f"the target '{self.target}' is not described: give its bounds or categories like any other column's"
+            meant = near(self.target, names)
+            yield (
+                f"the target '{self.target}' is not described: {f'{meant} If not, ' if meant else ''}"
+                "give its bounds or categories like any other column's"
+            )
         elif self.target is not None and len(names) == 1:
             yield "the schema describes only the target: describe at least one column that explains it"
         for column in self.columns:
@@ -388,5 +418,5 @@ class Schema:
         )
 
 
-PARTS_OF_SCHEMA = (Schema, Column, CsvFormat, Kind, Missing)
+PARTS_OF_SCHEMA = (Schema, Column, CsvFormat, Kind, Missing, OutOfBounds)
 """The classes of a schema's objects, for files that hold one (`storage`)."""

@@ -19,6 +19,7 @@ from discreet.tables._schema import (
     DataError,
     Kind,
     Missing,
+    OutOfBounds,
     Schema,
     all_faults,
     is_date,
@@ -203,6 +204,7 @@ def schema_to_toml(schema: Schema) -> str:
         lines += [f"step = {_value(column.step)}"] if column.step is not None else []
         lines += [f"unit = {_value(column.unit)}"] if column.unit else []
         lines += [f"missing = {_value(column.missing)}"] if column.missing is not Missing.REFUSE else []
+        lines += [f"out_of_bounds = {_value(column.out_of_bounds)}"] if column.out_of_bounds is not None else []
         parts.append("\n".join(lines))
     return "\n\n".join([*parts, *_csv_table(schema.csv)]) + "\n"
 
@@ -264,7 +266,8 @@ TEMPLATE_HEAD = """\
 #   {{kind = "categorical", categories = ["north", "south", "east"]}}
 #   {{kind = "ordered", categories = ["low", "middle", "high"]}}
 # Missing cells are refused, unless a column has missing = "indicator", or as a target missing = "drop", by which such rows
-# contribute nothing.
+# contribute nothing. Cells that a column does not list or bound, such as an answer that you do not want of the target, are
+# refused, unless it also has out_of_bounds = "missing".
 
 # Whose is a row? "each row" if no person has two rows; else the column that identifies persons, and the most rows to use:
 # person = {{column = "id", max_rows = 1}}
@@ -282,7 +285,7 @@ def _column(name: str, entry: Any) -> Column:
     where = f"column '{name}'"
     if not isinstance(entry, Mapping):
         raise DataError(f"{where} is not a table: write [columns.{name}] and below it kind = ...")
-    _only(entry, {"kind", "bounds", "categories", "missing", "unit", "step"}, where)
+    _only(entry, {"kind", "bounds", "categories", "missing", "out_of_bounds", "unit", "step"}, where)
     kind = _choice(Kind, entry.get("kind"), f"{where}: kind")
     bounds = entry.get("bounds")
     if bounds is not None:
@@ -294,11 +297,23 @@ def _column(name: str, entry: Any) -> Column:
         bounds = (bounds[0], bounds[1]) if kind is Kind.DATE else (float(bounds[0]), float(bounds[1]))
     categories = _texts(entry.get("categories", ZERO_OR_ONE if kind is Kind.BINARY else ()), f"{where}: categories")
     missing = _choice(Missing, entry.get("missing", Missing.REFUSE), f"{where}: missing")
+    rule = entry.get("out_of_bounds")
+    if rule is not None:
+        rule = _choice(OutOfBounds, rule, f"{where}: out_of_bounds")
     unit = entry.get("unit", "")
     if not isinstance(unit, str):
         raise DataError(f'{where}: unit must be a text, for example "years"')
     step = entry.get("step")
-    return Column(name=name, kind=kind, bounds=bounds, categories=categories, missing=missing, unit=unit, step=step)
+    return Column(
+        name=name,
+        kind=kind,
+        bounds=bounds,
+        categories=categories,
+        missing=missing,
+        out_of_bounds=rule,
+        unit=unit,
+        step=step,
+    )
 
 
 def _value(value: Any) -> str:
