@@ -289,6 +289,20 @@ def test_rows_without_a_target_are_records_that_contribute_nothing(survey, no_fi
         assert "--by moments takes every row" in " ".join(wrong.stderr.split())
 
 
+@pytest.mark.parametrize("model", ["linear", "logistic"])
+def test_coefficients_of_a_fit_in_steps_stand_in_the_order_of_the_table(capsys, model) -> None:
+    """The largest of them may be the noisiest."""
+    rows = [(f"weights[{name}]", {"mean": mean}) for name, mean in (("age", 0.1), ("a", -0.2), ("b", 0.3), ("c", -2.4))]
+    fitted = _run.Fitted(
+        SimpleNamespace(), SimpleNamespace(), {"weights": np.zeros(1)}, rows, [], scales_target=model == "linear"
+    )
+    fitted._say_coefficients()
+    lines = capsys.readouterr().out.splitlines()
+    features = "features and target" if model == "linear" else "features"
+    assert lines[0].startswith(f"First 3 of 4 coefficients ({features} scaled")
+    assert [line.split(":")[0].strip() for line in lines if line.startswith("  ")] == [name for name, _ in rows[:3]]
+
+
 def test_bounds_without_a_person_are_answered_by_a_line(survey, no_fit) -> None:
     line = "Each row is protected, not a person with several rows. Add --person COLUMN"
     runs = [RUN.invoke(app, arguments(survey, "--yes"))]

@@ -84,6 +84,7 @@ def test_the_verdict_says_what_a_fit_is_not_for(result):
         assert shown.converged is (None if len(iterates) < 20 else not said)
         assert judged.statement.use == dp.report.PREDICTION
         assert ("had not converged" in judged.statement.use_reason) == said
+        assert "few gradients were shortened, so the fit answers the model's question" in judged.statement.use_reason
         assert ("had not converged" in judged._repr_html_()) == said
         assert "for prediction" in repr(judged)
     clipped = dataclasses.replace(result, shares=np.full((60, 2), [0.5, 1.0]))

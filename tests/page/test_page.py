@@ -18,6 +18,7 @@ import pytest
 
 import discreet as dp
 from discreet.page import (
+    _charts,
     budget_of,
     course_of,
     description_of,
@@ -331,6 +332,15 @@ def test_the_page_says_that_a_row_is_protected_where_persons_may_have_several() 
     said = [plain, plain.for_person("id"), plain.with_public(EACH_ROW_A_PERSON)]
     words = "Each row is protected, not a person with several rows."
     assert [words in Page(statement_page(x)).text for x in said] == [True, False, False]
+
+
+def test_a_rising_loss_and_a_fit_that_is_at_rest_are_explained() -> None:
+    for values, rises in (([810.0, 1_100.0], True), ([1_100.0, 810.0], False)):
+        losses = {"mean": values, "values": values, "steps": [1, 2], "width": 1}
+        (chart,) = _charts.course_charts({"losses": losses})
+        assert ("It rose: the noise may have moved the parameters" in chart.description) == rises
+    said = _charts.verdict({"rest": {"kind": "rest", "from": 201}})
+    assert "says nothing about how far the noise moved them" in said
 
 
 def test_a_warning_of_the_data_is_none_of_the_guarantee() -> None:

@@ -76,7 +76,8 @@ def test_of_two_settings_that_are_as_near_the_cheaper_one_is_proposed_and_the_tr
     assert _ranked([dear, cheap, best])[0] == cheap
     traded = str(dataclasses.replace(small, rows=(cheap, best, dear)))
     assert "0.0002 nats a record less" in traded
-    assert "computes 0.29 times as many gradients and can move parameters 2 times as far" in traded
+    assert "computes 0.29 times as many gradients. Its steps times its learning rate" in traded
+    assert "are 2 times as large" in traded
     assert "trades" not in str(dataclasses.replace(small, rows=(best, cheap)))
     # What lost less on fewer tables may have had luck.
     lucky = row_of(0.0, rate=1.0)

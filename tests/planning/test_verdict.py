@@ -40,10 +40,10 @@ def test_a_verdict_is_said_with_its_reason_numbers_and_remedies() -> None:
     said = in_words(NOT_USABLE, hopeless, curve, 1.0, 40)
     for part in (
         "learns 3 %, and even of a strong signal the noise hides more than half",
-        "20 times the width",
+        "20 standard deviations of the posterior",
         "0.25 times as long",
-        "ε = 10 would keep",
-        "10 times as many records",
+        "ε = 10, with which it learns",
+        "with about 10 times as many, ε = 1",
         "40",
     ):
         assert part in said

@@ -227,3 +227,8 @@ def test_the_unit_is_a_person_where_each_is_one_record(plan) -> None:
         record.for_person("")
     with pytest.raises(ValueError, match="max_rows is 5, and person is not named"):
         record.for_person(None, 5)
+
+
+def test_batches_of_all_records_are_called_so() -> None:
+    assert PoissonSampling(rate=1.0).in_words(9) == FullBatch().in_words(9) == "all records"
+    assert "with probability 0.5, independently" in PoissonSampling(rate=0.5).in_words(9)

@@ -691,7 +691,8 @@ def say_dry_run(asked: Asked, table: Table, plan: "dp.PrivacyPlan | dp.moments.M
         delta, epsilon = plan.target_delta, plan.epsilon(plan.target_delta)
         setting |= {"num_steps": plan.num_steps, "rate": plan.rate, "clipping_norm": plan.clipping.start}
         words = f"{plan.num_steps:,} steps; {plan.sampling.in_words(plan.num_records)}; clipping norm "
-        words += f"{plan.clipping.start:g}; noise {plan.noise_multiplier:.4g}"
+        words += f"{plan.clipping.start:g}{', which then adapts' if plan.clipping.adapts else ''}; "
+        words += f"noise {plan.noise_multiplier:.4g}"
     facts = {"relation": plan.relation.name, "num_records": plan.num_records, "features": names}
     facts |= {"num_parameters": count, **setting}
     whom = f" ({dp.accounting.relation_name(plan.relation.name)}). {plan.num_records:,} of them"
@@ -700,6 +701,7 @@ def say_dry_run(asked: Asked, table: Table, plan: "dp.PrivacyPlan | dp.moments.M
         return
     say_lines(f"Plan: {re.sub('record', 'person', words) if table.schema.person else words}.")
     say_lines(f"Columns: {', '.join(names)}." + ("" if count is None else f" {count:,} parameters."))
+    say_lines("What the fit will be good for: discreet plan says, after a dry run on invented tables.")
     try:
         check_use(table, plan, goes_on=False, may_ask=False)
     except ValueError as found:

@@ -21,7 +21,7 @@ import typer
 
 import discreet as dp
 from discreet._validate import require
-from discreet.cli._options import AsJson
+from discreet.cli._options import LINEAR, AsJson
 from discreet.cli._own_model import FILE as MODEL_FILE
 from discreet.cli._report import latent_of, plot, relative, summarise, write_page, write_results, write_statement
 from discreet.cli._terminal import (
@@ -181,8 +181,8 @@ RELATIVE = (
 )
 ESTIMATES = (
     " To predict, use the estimates in summary.json, which are drawn to 0 where the noise hides a coefficient. Features and "
-    "target are scaled to [-1, 1] by their bounds. sigma has no interval: it would hold for normal residuals of one spread "
-    "alone. Where they have long tails, sigma is smaller than their standard deviation."
+    "target are scaled to [-1, 1] by their bounds. sigma has no interval: one would hold only for normal residuals with the "
+    "same spread everywhere. Where they have long tails, sigma is smaller than their standard deviation."
 )
 SPREAD_WITH_NOISE = "The draws in posterior.npz include the noise of the private fit."
 NO_INTERVALS = "No intervals are given: a fit in steps does not measure how far its noise moved the coefficients."
@@ -206,6 +206,7 @@ class Fitted:
     rows: list[tuple[str, dict[str, float]]]  # Mean and interval of each coefficient, by name
     files: list[Path]  # The files written
     own: "Prepared | None" = None  # The user's model, if it is one
+    scales_target: bool = False  # True if the target is a number that was scaled by its bounds
 
     @property
     def by_moments(self) -> bool:
@@ -264,14 +265,22 @@ class Fitted:
         weights = [(name, row) for name, row in self.rows if latent_of(name) not in others]
         if not weights:
             return
-        named = sorted(weights, key=lambda pair: -abs(pair[1]["mean"]))[:SHOWN]
+        # Of a fit in steps no error is known, so the largest may be the noisiest: they stand in the table's order.
+        named = sorted(weights, key=lambda pair: -abs(pair[1]["mean"])) if self.by_moments else weights
+        named = named[:SHOWN]
         scale = "in their own units" if self.own is not None and self.own.raw else "scaled to [-1, 1] by their bounds"
-        scale = f"features {'and target ' if self.by_moments else ''}{scale}"
-        which = f"Largest of {len(weights)} coefficients" if len(weights) > SHOWN else "Coefficients"
+        scale = f"features {'and target ' if self.scales_target else ''}{scale}"
+        which = "Coefficients"
+        if len(weights) > SHOWN:
+            which = (
+                f"Largest of {len(weights)} coefficients"
+                if self.by_moments
+                else f"First {SHOWN} of {len(weights)} coefficients"
+            )
         intervals = ", each with its 90 % interval" if self.by_moments else ", no intervals"
         say_lines(f"{which} ({scale}){intervals}:")
         for name, row in named:
-            ends = f" ({row['low']:.3g} to {row['high']:.3g})" * self.by_moments
+            ends = f" ({row['low']:.3g} to {row['high']:.3g})" if self.by_moments else ""
             say_lines(f"  {name}: {row['mean']:.{3 if self.by_moments else 2}g}{ends}")
 
     def leave(self) -> None:
@@ -405,7 +414,8 @@ def fit_and_write(
         if not isinstance(result, dp.moments.MomentsResult):
             files += plot(out, result)
         files.append(write_page(out, ledger=ledger).file)
-        return Fitted(result, statement, samples, rows, files, own)
+        scales_target = about is not None and about["model"] == LINEAR
+        return Fitted(result, statement, samples, rows, files, own, scales_target)
 
 
 def with_left_out(result: Any, drops: Sequence[str]) -> "dp.Statement":

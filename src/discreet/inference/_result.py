@@ -206,13 +206,16 @@ def _judged(statement: Statement, result: DPSVIResult) -> Statement:
         return statement.with_use(
             NOT_USABLE,
             f"{clipped} of the gradients were shortened, so the fit answers another question than the model's. Leave "
-            "clipping_norm out of the plan, which then finds one, or choose a larger one",
+            "the clipping norm out (clipping_norm of the plan; --clip of discreet fit), so that one is found, or choose a "
+            "larger one",
         )
-    drifts = "the fit had not converged, so a longer one would give other coefficients, and " * (
-        result.converged is False
-    )
+    drifts = ""
+    if result.converged is False:
+        drifts = "the fit had not converged, so a longer one would give others, and "
     return statement.with_use(
-        PREDICTION, f"{drifts}a fit in steps does not measure how far its noise moved the coefficients"
+        PREDICTION,
+        "few gradients were shortened, so the fit answers the model's question. Do not read single coefficients: "
+        f"{drifts}a fit in steps does not measure how far its noise moved them",
     )
 
 

@@ -120,6 +120,7 @@ def span(values: Sequence[float | None], *, room: float = 0.08) -> tuple[float, 
 
 
 MOST_LINES, MOST_POINTS = 6, 240
+_SPREAD = " (spread)"
 
 
 def course_of(result: Any, feature_names: Sequence[str] = ()) -> dict[str, Any]:
@@ -179,7 +180,7 @@ def _plain_names(names: Sequence[str], features: Sequence[str]) -> list[str]:
             site = features[int(place)] + (f"[{other[1:]}]" if other else "")
         elif place:
             site = f"{site}[{place}{other}]"
-        called.append(site + " (spread)" * (kind == "scale"))
+        called.append(site + _SPREAD * (kind == "scale"))
     return called
 
 
@@ -189,7 +190,8 @@ def _trace(result: Any, trace: Any, features: Sequence[str]) -> dict[str, Any]:
     iterates, steps = trace.iterates, np.asarray(trace.steps)
     names = _plain_names(coordinate_names(result, iterates.shape[1]), features)
     travelled = np.ptp(np.where(np.isfinite(iterates), iterates, 0.0), axis=0)
-    shown = np.sort(np.argsort(-travelled, kind="stable")[:MOST_LINES])
+    is_spread = [_SPREAD in name for name in names]
+    shown = np.sort(np.lexsort((-travelled, is_spread))[:MOST_LINES])
     chosen = _chosen(len(steps))
     parameters = {
         "steps": steps[chosen].tolist(),
@@ -214,7 +216,10 @@ def verdict(course: Mapping[str, Any]) -> str:
     if rest["kind"] == "draws":
         return f"Draws are kept from step {start} on." if start else "No draw was kept."
     if rest["kind"] == "rest":
-        return f"The fit converged: from step {start} on the parameters show no drift, and the result is their average."
+        return (
+            f"The fit converged: from step {start} on the parameters show no drift, and the result is their average. That says "
+            "nothing about how far the noise moved them."
+        )
     if rest["kind"] == "drifting":
         return (
             "The fit had not converged: the parameters still drifted at the end. It was too short for its learning rate and "
@@ -231,6 +236,11 @@ def course_charts(course: Mapping[str, Any]) -> list[Chart]:
         mean, steps, width = losses["mean"], losses["steps"], losses["width"]
         y = span(mean[len(mean) // 80 :], room=0.3)
         said = f"Estimates of the loss, one a step, and their mean over {width} steps, which went from {_course(mean)} nats."
+        if (mean[0] or 0.0) < (mean[-1] or 0.0):
+            said += (
+                " It rose: the noise may have moved the parameters away from what fits best. The estimate has a bias, too, since "
+                "each record's loss is clipped."
+            )
         legend = (("dot", "released"), ("strong", f"mean of the last {width} steps"))
         chart = Chart("losses", "Clipped private loss", said, "step", "loss (nats)", _steps(steps), y, legend=legend)
         charts.append(chart.scatter("dot", steps, losses["values"]).line("strong", steps, _within(mean, y)))
@@ -246,7 +256,11 @@ def course_charts(course: Mapping[str, Any]) -> list[Chart]:
 
 def _parameters(parameters: Mapping[str, Any]) -> Chart:
     lines = parameters["lines"]
-    shown = f"{len(lines)} of {parameters['of']:,}, those that moved most" if len(lines) < parameters["of"] else "all"
+    shown = (
+        f"{len(lines)} of {parameters['of']:,}, those that moved most, spreads last"
+        if len(lines) < parameters["of"]
+        else "all"
+    )
     chart = Chart(
         "parameters",
         f"Parameters of the fit ({shown})",

@@ -217,14 +217,14 @@ class DryRun:
             return ""
         work = own.num_steps * own.rate / (other.num_steps * other.rate)
         further = own.num_steps * own.learning_rate / (other.num_steps * other.learning_rate)
-        times = {"1": ""}  # "as far", and not "1 times as far"
+        times = {"1": ""}  # "as large", and not "1 times as large"
         more, farther = (times.get(x, f"{x} times ") for x in (f"{work:.2g}", f"{further:.2g}"))
         told = "too little to tell" if best.rests or not here.rests else "and had not converged at its end"
         return (
             f"What this trades: {other.num_steps:,} steps at rate {other.rate:g}, clipping norm {other.clipping_norm:g} and "
             f"learning rate {other.learning_rate:g} lost the least, {here.lost - best.lost:.2g} nats a record less, "
-            f"{told}. The proposal computes {more}as many gradients and can move parameters "
-            f"{farther}as far."
+            f"{told}. The proposal computes {more}as many gradients. Its steps times its learning rate, which limits how "
+            f"far a parameter can move, are {farther}as large."
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -337,7 +337,8 @@ def in_words(
         reason = f"{reason[:-1]}, but where the signal is weak the noise hides more than half of it."
     width = float(np.median([table.width for table in row.tables]))
     behind = (
-        f"The noise moves the estimates by {_short(width)} times the width of the posterior. At the start, the records' "
+        f"Single estimates are another matter than predictions: the noise moves them by {_short(width)} standard deviations of "
+        "the posterior. At the start, the records' "
         f"common gradient is {_short(row.signal_to_noise)} times as long as the noise that is left in the mean of all steps."
     )
     good = verdict == PREDICTION and share >= ENOUGH and not weak
@@ -356,8 +357,7 @@ def _convergence(row: Row, rows: Sequence[Row], curve: Sequence[CurvePoint], eps
     )
     return (
         f"{count} fits of invented tables converged, since the noise hides in which direction some parameters should "
-        f"go.{dearer} With these settings {enough}. More records, fewer parameters and closer public bounds help; and linear "
-        "models fitted to moments need not converge."
+        f"go.{dearer} With these settings {enough}. More records, fewer parameters and closer public bounds help."
     )
 
 
@@ -374,8 +374,9 @@ def _what_helps(row: Row, curve: Sequence[CurvePoint], epsilon: float, num_param
     if enough:
         first = min(enough, key=lambda point: point.epsilon)
         ways = [
-            f"ε = {first.epsilon:g} would keep {100 * kept(first.tables):.0f} %",
-            f"so would about {first.epsilon / epsilon:.2g} times as many records at ε = {epsilon:g}",
+            f"ε = {first.epsilon:g}, with which it learns {100 * kept(first.tables):.0f} %",
+            f"more records: with about {first.epsilon / epsilon:.2g} times as many, ε = {epsilon:g} hides about as little "
+            "(by rule of thumb, not tried)",
             *ways,
         ]
     else:
@@ -773,11 +774,15 @@ class LineDryRun:
             f"A line is fitted to noisy sums of products and has no settings: {len(plan.stddevs)} releases, to which each of "
             f"{plan.num_records:,} records adds at most 1, with noise {noises} (noise multiplier {plan.noise_multiplier:.3g}).",
             "",
-            "Expected, on invented tables (R2 on new rows, with noise / without; mean width of the weights' 90 % intervals in "
-            "half the target's bounds, of 3.3 where nothing is known):",
+            "Expected, on invented tables, the strongest signal first:",
         ]
-        for found in zip(self.with_noise, self.without_noise, self.widths, strict=True):
-            lines.append("  {:.3f} / {:.3f}; {:.2g}".format(*found))
+        for noisy, exact, width in zip(self.with_noise, self.without_noise, self.widths, strict=True):
+            lines.append(
+                f"  R2 on new rows {noisy:.3f} (without noise {exact:.3f}); 90 % intervals of weights {width:.2g} wide"
+            )
+        lines.append(
+            "Widths are in halves of the range of the target's bounds; where nothing is known, the width is 3.3."
+        )
         lines += ["", f"Use: {COEFFICIENTS.capitalize()}: The intervals include the noise and that of sampling."]
         return "\n".join(lines)
 

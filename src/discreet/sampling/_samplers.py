@@ -407,6 +407,8 @@ class PoissonSampling(Sampling):
 
     def in_words(self, num_records: int) -> str:
         del num_records
+        if self.rate == 1:
+            return "all records"
         return f"each record enters with probability {self.rate:g}, independently of all others"
 
     @classmethod
