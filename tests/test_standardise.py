@@ -129,7 +129,7 @@ def test_the_statement_lists_it_at_the_price_of_both() -> None:
     statement = make_statement(plan, delta=1e-5, steps_completed=1000, reproducible=False)
     assert statement.epsilon == plan.epsilon(1e-5)
     assert "means and mean squares of 3 columns" in statement.released[-1]
-    assert "Also paid for: means and mean squares" in statement.mechanism
+    assert "ε also covers means and mean squares" in statement.mechanism
     assert "Standardisation(num_columns=3" in statement.to_dict()["plan"]["also"][0]
     assert "ComposedDpEvent" in statement.event
     # Its sums are exact: `test_sums_are_exact`.
