@@ -210,6 +210,19 @@ class PrivacyPlan:
         rule = as_clipping_rule(self.clipping_norm)
         return rule.for_plan(self.noise_multiplier, self.rate, self.num_records, self.num_steps)
 
+    def noise_to_sampling(self, num_parameters: int) -> float:
+        """Estimate the error from noise in the mean of all steps, over that from sampling, from public numbers.
+
+        The mean gradient of a record has the noise C noise_multiplier / (rate N sqrt(num_steps)) in each coordinate. With
+        gradients half as long as C, spread over d coordinates, N records determine it up to C / (2 sqrt(d N)). A fit that does
+        not converge has a larger error, and one whose gradients lie in few of many directions a smaller one.
+
+        Args:
+            num_parameters: Number d of coordinates with noise.
+        """
+        noise = self.noise_multiplier / (self.rate * self.num_records * math.sqrt(self.num_steps))
+        return 2 * noise * math.sqrt(num_parameters * self.num_records)
+
     @property
     def slack(self) -> float:
         """Total variation between the run and `event`, from samplers and noise, over all steps and `also`."""

@@ -14,6 +14,7 @@ from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 
 import discreet as dp
 from discreet.inference import Trace, _result
+from discreet.models import defaults_for, logistic_regression
 from discreet.report import make_statement
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -80,7 +81,7 @@ def test_the_verdict_says_what_a_fit_is_not_for(result):
         (still[:15], False),
     ):
         shown = dataclasses.replace(result, trace=Trace(np.arange(len(iterates)), iterates))
-        judged = dataclasses.replace(shown, statement=_result._judged(result.statement, shown))
+        judged = dataclasses.replace(shown, statement=_result._judged(result.statement, shown, 3))
         assert shown.converged is (None if len(iterates) < 20 else not said)
         assert judged.statement.use == dp.report.PREDICTION
         assert ("had not converged" in judged.statement.use_reason) == said
@@ -88,8 +89,22 @@ def test_the_verdict_says_what_a_fit_is_not_for(result):
         assert ("had not converged" in judged._repr_html_()) == said
         assert "for prediction" in repr(judged)
     clipped = dataclasses.replace(result, shares=np.full((60, 2), [0.5, 1.0]))
-    assert _result._judged(result.statement, clipped).use == dp.report.NOT_USABLE
-    assert "50.0 % (± 0) of the gradients were shortened" in _result._judged(result.statement, clipped).use_reason
+    assert _result._judged(result.statement, clipped, 3).use == dp.report.NOT_USABLE
+    assert "50.0 % (± 0) of the gradients were shortened" in _result._judged(result.statement, clipped, 3).use_reason
+
+
+@pytest.mark.parametrize(("records", "parameters", "few"), [(753, 8, False), (601, 9, True), (601, 100, False)])
+def test_records_that_are_too_few_for_the_parameters_make_a_fit_not_usable(records, parameters, few):
+    """By public numbers: fits of 753 people and 8 parameters predicted at epsilon 1, some of 601 and 9 did not."""
+    plan = defaults_for(logistic_regression).plan(epsilon=1.0, num_records=records)
+    assert bool(_result.too_few(plan, parameters)) == few
+
+
+def test_a_fit_of_too_few_records_says_so(result):
+    plan = defaults_for(logistic_regression).plan(epsilon=1.0, num_records=601)
+    judged = _result._judged(result.statement, dataclasses.replace(result, plan=plan), 9)
+    assert judged.use == dp.report.NOT_USABLE
+    assert "601 records are too few for 9 parameters" in judged.use_reason
 
 
 def test_what_is_said_against_the_use_of_a_fit_is_a_warning(result):
@@ -97,7 +112,7 @@ def test_what_is_said_against_the_use_of_a_fit_is_a_warning(result):
 
     def judged(shares):
         found = dataclasses.replace(result, shares=np.full((60, 2), shares))
-        return dataclasses.replace(found, statement=_result._judged(result.statement, found))
+        return dataclasses.replace(found, statement=_result._judged(result.statement, found, 3))
 
     for shares, words in (([0.5, 1.0], "Not usable: 50.0 %"), ([0.0, 0.5], "records did not count")):
         with pytest.warns(dp.inference.UseWarning, match=words):

@@ -17,6 +17,7 @@ from discreet.inference._records import with_levels as with_levels
 from discreet.inference._result import DPSVIResult as DPSVIResult
 from discreet.inference._result import UseWarning as UseWarning
 from discreet.inference._result import load_result as load_result
+from discreet.inference._result import too_few as too_few
 from discreet.inference._step import DPSVIState as DPSVIState
 from discreet.inference._step import check_unused as check_unused
 from discreet.inference._step import claim as claim

@@ -184,7 +184,33 @@ _MOST_DROPPED = 0.02
 _LARGEST_MOVE = 0.25
 
 
-def _judged(statement: Statement, result: DPSVIResult) -> Statement:
+MOST_NOISE = 0.85
+"""The largest `noise_to_sampling` of a fit that predicts.
+
+At epsilon 1, fits of six tables of 600 to 2,700 people kept 82 % or more of what there was to learn where it was up to 0.77;
+from 0.89 on some predicted worse than one number for all.
+"""
+_FEW_PARAMETERS = (
+    50  # gradients of more than that may lie in few directions, so that noise in the others does not matter
+)
+
+
+def too_few(plan: PrivacyPlan, num_parameters: int) -> str:
+    """The reason why a fit is not usable whatever the table has, or nothing; by public numbers alone.
+
+    Args:
+        plan: The plan of the fit.
+        num_parameters: Number of coordinates with noise.
+    """
+    if num_parameters > _FEW_PARAMETERS or plan.noise_to_sampling(num_parameters) <= MOST_NOISE:
+        return ""
+    return (
+        f"at this epsilon {plan.num_records:,} records are too few for {num_parameters} parameters: the noise may hide all that "
+        "they show. A larger epsilon, more records or fewer columns help"
+    )
+
+
+def _judged(statement: Statement, result: DPSVIResult, num_parameters: int) -> Statement:
     """The statement with the shares of clipped and of dropped records, and the verdict on the result's use."""
     clipped, counted, plan = result.clipped, result.counted, result.plan
     statement = statement.with_notes(
@@ -209,6 +235,8 @@ def _judged(statement: Statement, result: DPSVIResult) -> Statement:
             "the clipping norm out (clipping_norm of the plan; --clip of discreet fit), so that one is found, or choose a "
             "larger one",
         )
+    if few := too_few(plan, num_parameters):
+        return statement.with_use(NOT_USABLE, few)
     drifts = ""
     if result.converged is False:
         drifts = "the fit had not converged, so a longer one would give others, and "
@@ -476,6 +504,8 @@ def result_of(step: PrivateStep, outcome: Outcome, statement: Statement, plan: P
     shares = outcome.figures[:, 1:]
     last = outcome.last
     _, unravel = ravel_pytree(last)
+    noisy, _ = jax.eval_shape(step.objective.link, last, jax.random.key(0))
+    num_parameters = sum(math.prod(x.shape) for x in jax.tree.leaves(noisy))
     averaged = unravel(jnp.asarray(outcome.trace.average()))
     params, last_params = (jax.tree.map(np.asarray, step.objective.constrain(psi)) for psi in (averaged, last))
     result = DPSVIResult(
@@ -491,7 +521,7 @@ def result_of(step: PrivateStep, outcome: Outcome, statement: Statement, plan: P
         _form=Form.of(step.objective),
         _objective=step.objective,
     )
-    return dataclasses.replace(result, statement=_judged(result.statement, result))
+    return dataclasses.replace(result, statement=_judged(result.statement, result, num_parameters))
 
 
 def _late_share(shares: Float[np.ndarray, "step"]) -> Share:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from tqdm.auto import tqdm
 from discreet import random
 from discreet._validate import finite_or_none, integer, positive, probability
 from discreet.accounting import suggest
-from discreet.inference import DPSVI, starting_objective
+from discreet.inference import DPSVI, UseWarning, starting_objective, too_few
 from discreet.models import MixtureOfProducts, contrasts, guide_for, logistic_regression
 from discreet.moments import MomentsPlan, fit_moments
 from discreet.plan import PrivacyPlan
@@ -44,7 +45,7 @@ from discreet.planning._invent import (
     template_of_twin,
     widths_of,
 )
-from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION
+from discreet.report import NOT_USABLE, PREDICTION
 from discreet.sampling import FullBatch
 from discreet.tables import Kind, Schema
 
@@ -492,16 +493,21 @@ def dry_run(
                 curve = stage.curve(fresh, proposed, others)
             except KeyboardInterrupt:
                 complete = False
+    plan = stage.plan(best.setting)
     verdict = judge(proposed.tables)
+    why = in_words(verdict, proposed, curve, epsilon, stage.num_parameters, rows)
+    if few := too_few(plan, stage.num_parameters):
+        verdict = NOT_USABLE
+        why = f"{few[0].upper()}{few[1:]}. {why}"
     return DryRun(
-        plan=stage.plan(best.setting),
+        plan=plan,
         learning_rate=best.setting.learning_rate,
         epsilon=epsilon,
         proposed=proposed,
         rows=tuple(rows),
         curve=curve,
         verdict=verdict,
-        why=in_words(verdict, proposed, curve, epsilon, stage.num_parameters, rows),
+        why=why,
         complete=complete,
         unit="records" if (schema := _schema_of(model, about)) is None else unit_of(schema),
     )
@@ -759,12 +765,14 @@ class LineDryRun:
         without_noise: R2 of least squares on new rows of invented tables, the strongest signal first.
         with_noise: R2 of the private fit of the same.
         widths: Mean width of the weights' 90 % intervals in these fits, in half the target's bounds; that of the prior is 3.3.
+        uses: The verdict on the use of each fit, as `Statement.use`.
     """
 
     plan: MomentsPlan
     without_noise: tuple[float, ...]
     with_noise: tuple[float, ...]
     widths: tuple[float, ...]
+    uses: tuple[str, ...]
 
     def __str__(self) -> str:
         """The noise, and the results to expect."""
@@ -776,14 +784,18 @@ class LineDryRun:
             "",
             "Expected, on invented tables, the strongest signal first:",
         ]
-        for noisy, exact, width in zip(self.with_noise, self.without_noise, self.widths, strict=True):
+        for noisy, exact, width, use in zip(self.with_noise, self.without_noise, self.widths, self.uses, strict=True):
             lines.append(
-                f"  R2 on new rows {noisy:.3f} (without noise {exact:.3f}); 90 % intervals of weights {width:.2g} wide"
+                f"  R2 on new rows {noisy:.3f} (without noise {exact:.3f}); 90 % intervals of weights {width:.2g} wide; {use}"
             )
         lines.append(
             "Widths are in halves of the range of the target's bounds; where nothing is known, the width is 3.3."
         )
-        lines += ["", f"Use: {COEFFICIENTS.capitalize()}: The intervals include the noise and that of sampling."]
+        middle = self.uses[len(self.uses) // 2]
+        lines += [
+            "",
+            f"Use: {middle.capitalize()}, if the signal is moderate. Intervals include the noise and that of sampling.",
+        ]
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -820,12 +832,14 @@ def dry_run_of_line(
         signal *= math.sqrt(explained) / 3 / max(signal.std(), 1e-9)
         y = np.clip(signal + math.sqrt(1 - explained) / 3 * rng.standard_normal(len(x)), -1, 1)
         old, new = np.s_[:number], np.s_[number:]
-        fit = fit_moments(random.key(3 * seed + place), x[old], y[old], plan)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UseWarning)
+            fit = fit_moments(random.key(3 * seed + place), x[old], y[old], plan)
         ones = np.column_stack([np.ones(len(x)), x])
         exact = np.linalg.lstsq(ones[old], y[old], rcond=None)[0]
         scores = (1 - np.square(y - ones @ line)[new].mean() / y[new].var() for line in (exact, fit.estimate))
         spread = 2 * 1.645 * np.sqrt(np.diag(fit.covariance)[1:]).mean()
-        found.append((*map(float, scores), float(spread)))
+        found.append((*map(float, scores), float(spread), fit.statement.use))
     return LineDryRun(plan, *zip(*found, strict=True))
 
 
