@@ -77,7 +77,7 @@ def test_the_verdict_says_what_a_fit_is_not_for(result):
     still = np.random.default_rng(0).normal(size=(60, 6)).astype(np.float32)
     for iterates, said in (
         (still, False),
-        (still + np.arange(60, dtype=np.float32)[:, None], True),
+        (0.1 * still + 20 * (1 - np.exp(-np.arange(60, dtype=np.float32) / 20))[:, None], True),
         (still[:15], False),
     ):
         shown = dataclasses.replace(result, trace=Trace(np.arange(len(iterates)), iterates))
@@ -85,12 +85,36 @@ def test_the_verdict_says_what_a_fit_is_not_for(result):
         assert shown.converged is (None if len(iterates) < 20 else not said)
         assert judged.statement.use == dp.report.PREDICTION
         assert ("had not converged" in judged.statement.use_reason) == said
-        assert "few gradients were shortened, so the fit answers the model's question" in judged.statement.use_reason
+        assert "of the gradients were shortened. Do not read single coefficients" in judged.statement.use_reason
         assert ("had not converged" in judged._repr_html_()) == said
         assert "for prediction" in repr(judged)
     clipped = dataclasses.replace(result, shares=np.full((60, 2), [0.5, 1.0]))
     assert _result._judged(result.statement, clipped, 3).use == dp.report.NOT_USABLE
     assert "50.0 % (± 0) of the gradients were shortened" in _result._judged(result.statement, clipped, 3).use_reason
+
+
+@pytest.mark.parametrize(
+    ("rule", "last", "remedy"),
+    [
+        (1.0, 1.0, "Leave the clipping norm out"),
+        (dp.AdaptiveClipping(), 990.0, "C stood at its largest value, 1000"),
+        (dp.AdaptiveClipping(), 3.0, "after 2 steps: plan more"),
+    ],
+)
+def test_what_lets_a_fit_shorten_fewer_gradients(result, rule, last, remedy):
+    plan = dataclasses.replace(result.plan, clipping_norm=rule)
+    assert remedy in _result._longer(plan, np.array([0.1, last], np.float32))
+
+
+@pytest.mark.parametrize("size", [1e-5, 1.0])
+def test_a_fit_that_goes_on_at_its_speed_is_not_usable(result, size):
+    """As with a learning rate of 1e-5, where parameters stay near their start, and with 100 steps where 1,000 are needed."""
+    rng = np.random.default_rng(0)
+    path = size * (np.arange(60)[:, None] + rng.normal(size=(60, 6)))
+    found = dataclasses.replace(result, trace=Trace(np.arange(60), path.astype(np.float32)))
+    judged = _result._judged(result.statement, found, 3)
+    assert judged.use == dp.report.NOT_USABLE
+    assert "the second half of the fit made 47 %" in judged.use_reason
 
 
 @pytest.mark.parametrize(("records", "parameters", "few"), [(753, 8, False), (601, 9, True), (601, 100, False)])

@@ -320,7 +320,8 @@ def _fit_records(
         say_json("fit", fitted.facts())
     elif members.first:
         unit = "persons" if table.schema.person else "records"
-        which = f"{fitted.result.counted} of " if drops and isinstance(fitted.result, dp.DPSVIResult) else ""
+        counted = getattr(fitted.result, "counted", None)
+        which = f"{counted} of " if drops else ""
         fitted.say(f"{asked.model} to {which}{public_count:,} {unit}", asked.ledger)
     return fitted
 

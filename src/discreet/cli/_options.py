@@ -225,7 +225,7 @@ Person = Annotated[
     str | None,
     _table(
         "--person",
-        help="With --bounds: the column that identifies persons, of each of whom one row is used; or 'each row' if no person has "
+        help="Column that identifies persons. Only beside --bounds; one row of a person is used. 'each row' if no person has "
         "two. A schema file has a person of its own.",
     ),
 ]
@@ -324,8 +324,8 @@ LedgerFile = Annotated[
     Path | None,
     _budget(
         "--ledger",
-        help="The table's ledger, charged before the first release (see discreet ledger). The default of --delta is then at most "
-        "a tenth of its cap's.",
+        help="The table's ledger (see discreet ledger). It is charged before the first release. The default of --delta is "
+        "then at most a tenth of its cap's.",
     ),
 ]
 CheckpointFolder = Annotated[
