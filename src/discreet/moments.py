@@ -56,7 +56,7 @@ SHARES = 0.2, 0.3, 0.5
 """Share of the squared inverse noise, for each release."""
 SHARE_OF_TARGET = 0.5
 _INTERCEPT = 0.5  # the leading 1 in the first release: it is easily seen, and costs the others less like this
-_WIDTH = 5.0  # standard deviations at which residuals are clipped
+_WIDTH = 3.0  # standard deviations at which residuals are clipped, at least
 _FLATTEST = 3.0  # the least mean length of whitened rows is 1 / _FLATTEST: then weights differ little
 _SEEN = 4.0  # times the edge of the noise: what the features' eigenvalues are at least, so that rows may be short
 _SHARP = 3.0  # times the interval without noise: what coefficients are read from
@@ -605,7 +605,8 @@ def _flatness(plan: MomentsPlan) -> float:
 
     Where the line is not the mean of the target, other weights fit another line. With rows of length 1 it was up to five
     standard errors from least squares on public tables, with rows of length 1/3 up to two; noise widens intervals by a tenth
-    more. Shorter rows are harder to see under the noise, so they are so short only where there are many.
+    more. Shorter rows are harder to see under the noise, so they are so short only where there are many; residuals are clipped
+    later there, too.
     """
     size = plan.num_features + 1
     edge = plan.stddevs[1] * math.sqrt(2 * size)
@@ -639,7 +640,7 @@ def _measure(
         to, line = to @ stretched @ release.eigenvectors.T, found.mean
         # No residual is longer than the target's bound and the line's largest value.
         longest = 1 + min(1.0, np.abs(line).sum())
-        cut = _WIDTH * math.sqrt(around)
+        cut = (_WIDTH + flatness - 1) * math.sqrt(around)
         width = min(longest, cut) / math.sqrt(SHARE_OF_TARGET)
         cut = cut if cut < longest else math.inf
     return wide, found, release
