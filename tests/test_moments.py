@@ -147,7 +147,7 @@ def test_intervals_hold_least_squares_where_the_target_does_not_follow_a_line() 
 
 @pytest.mark.parametrize(
     ("epsilon", "records", "use"),
-    [(2.0, 20_000, COEFFICIENTS), (0.3, 3_000, PREDICTION), (0.02, 3_000, NOT_USABLE)],
+    [(2.0, 20_000, COEFFICIENTS), (0.15, 3_000, PREDICTION), (0.02, 3_000, NOT_USABLE)],
 )
 def test_the_verdict_follows_the_noise(epsilon: float, records: int, use: str) -> None:
     plan = plan_for(epsilon, records)

@@ -41,7 +41,7 @@ def no_fit(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def run(plan, records, **options):
         size = plan.num_features + 1
-        statement = plan.state(reproducible=False)
+        statement = plan.state(reproducible=False).with_use(COEFFICIENTS, "the intervals include the noise")
         mean = np.arange(size) / 100
         result = dp.moments.MomentsResult(
             mean=mean,
