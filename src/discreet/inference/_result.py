@@ -240,8 +240,8 @@ def _judged(statement: Statement, result: DPSVIResult, num_parameters: int) -> S
     if (left := result.trace.still_to_go) > _MOST_LEFT:
         return statement.with_use(
             NOT_USABLE,
-            f"the parameters were still on their way: the second half of the fit made {100 * left:.0f} % of it. Plan more steps, "
-            "give the optimizer larger ones, or start nearer (init_loc_fn of the guide)",
+            f"parameters were still on their way, of which the second half of the fit made up to {100 * left:.0f} %. Plan more "
+            "steps, give the optimizer larger ones, or start nearer (init_loc_fn of the guide)",
         )
     drifts = ""
     if result.converged is False:
