@@ -108,9 +108,9 @@ class Trace:
     def still_to_go(self) -> float:
         """The share of a coordinate's way that lies in the second half: the largest, but for one coordinate in a hundred.
 
-        It is 0 for those that do not travel. A fit whose steps are too few or too small goes on at its speed, so that the share is
-        a half. A coordinate that only fluctuates has a small drift, also where the noise moves it much: of some dozen it was 25
-        at most; of thousands in a synthetic twin, three had more than 30.
+        It is 0 for those that do not travel. A fit whose steps are too few or too small goes on at its speed, so that the share
+        is a half. A coordinate that only fluctuates has a small drift, also where the noise moves it much: of some dozen it
+        was 25 at most; of thousands in a synthetic twin, three had more than 30.
         """
         half, few = len(self.iterates) // 2, max(1, len(self.iterates) // 20)
         if half < _BATCHES:
