@@ -97,7 +97,6 @@ plan = dp.PrivacyPlan.calibrate(
     num_records=PEOPLE,
     num_steps=1_500,
     sampling=dp.PoissonSampling(rate=0.05),
-    clipping_norm=3.0,
 )
 result = dp.DPSVI(model, guide, numpyro.optim.Adam(1e-2), plan=plan).run(
     dp.random.key(), pictures, progress_bar=False
