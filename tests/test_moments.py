@@ -159,6 +159,14 @@ def test_the_verdict_follows_the_noise(epsilon: float, records: int, use: str) -
     assert bool(caught) == (use == NOT_USABLE)
 
 
+def test_a_warning_that_is_an_error_has_the_line_that_is_paid_for() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(dp.inference.UseWarning, match="noise hides the line") as error:
+            fit_moments(dp.random.key(3), *table(3), plan_for(0.02))
+    assert error.value.partial_result.statement.use == NOT_USABLE
+
+
 def test_where_noise_hides_everything_the_posterior_is_the_prior_and_predictions_are_the_middle() -> None:
     """Ten fits; without shrinkage one has an R2 of -0.11."""
     plan, scores = plan_for(0.01), []

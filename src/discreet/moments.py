@@ -28,7 +28,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,10 +42,10 @@ from discreet._jax import one_process
 from discreet._validate import integer, positive
 from discreet.accounting import Relation, calibrate_noise_multiplier, suggest
 from discreet.gradients import SPARE
-from discreet.inference import UseWarning, check_unused, claim
+from discreet.inference import check_unused, claim, warn_of_use
 from discreet.ledger import Ledger, Spending
 from discreet.mechanisms import GAUSSIAN, clip_records, planned_gaussian
-from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, make_release_statement, use_words
+from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, make_release_statement
 from discreet.verify import Certificate, certify
 
 __all__ = ["MomentsPlan", "MomentsResult", "fit_moments"]
@@ -522,6 +521,7 @@ def fit_moments(
         ValueError: Wrong input, before anything is spent.
         SpentError: The ledger does not hold it.
         PrivacyError: A release could not be proved.
+        UseWarning: A warning, where the noise hides the line; as an error it has the fit as `partial_result`.
 
     >>> import numpy as np, discreet as dp
     >>> from discreet.moments import MomentsPlan, fit_moments
@@ -565,12 +565,14 @@ def fit_moments(
         wide, found, last = _measure(programs, keys, table, plan)
     # Without their fingerprints, which follow the number of records.
     proved = "Proved before it ran: the events were found again in the programs themselves."
-    statement = spend.stated().with_notes(proved).with_use(*_use(wide, found, last))
-    if statement.use == NOT_USABLE:
-        warnings.warn(use_words(statement), UseWarning, stacklevel=2)
-    return MomentsResult(
-        wide.mean, wide.covariance, _cautious(found, last), found.seen, found.spread, plan=plan, statement=statement
+    paid = spend.stated().with_notes(proved)
+    statement = paid.with_use(*_use(wide, found, last))
+    estimate = _cautious(found, last)
+    result = MomentsResult(
+        wide.mean, wide.covariance, estimate, found.seen, found.spread, plan=plan, statement=statement
     )
+    warn_of_use(result, paid, stacklevel=3)
+    return result
 
 
 def _use(wide: _Posterior, found: _Posterior, last: _Release) -> tuple[str, str]:

@@ -219,6 +219,9 @@ class PrivacyPlan:
 
         Args:
             num_parameters: Number d of coordinates with noise.
+
+        Returns:
+            The ratio, above 0. At 1 noise moves the parameters by about as much as the choice of the records does.
         """
         noise = self.noise_multiplier / (self.rate * self.num_records * math.sqrt(self.num_steps))
         return 2 * noise * math.sqrt(num_parameters * self.num_records)

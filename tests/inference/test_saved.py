@@ -114,7 +114,7 @@ def test_a_fit_that_goes_on_at_its_speed_is_not_usable(result, size):
     found = dataclasses.replace(result, trace=Trace(np.arange(60), path.astype(np.float32)))
     judged = _result._judged(result.statement, found, 3)
     assert judged.use == dp.report.NOT_USABLE
-    assert "were still on their way, of which the second half of the fit made" in judged.use_reason
+    assert "% of their change came in the second half of the fit" in judged.use_reason
 
 
 @pytest.mark.parametrize(("records", "parameters", "few"), [(753, 8, False), (601, 9, True), (601, 100, False)])

@@ -588,7 +588,9 @@ def run_moments(
     assert records.y is not None
     try:
         book = None if ledger is None else dp.Ledger(ledger)
-        result = dp.moments.fit_moments(fit_key, records.x, records.y, plan, person=person, ledger=book)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", dp.inference.UseWarning)  # as above
+            result = dp.moments.fit_moments(fit_key, records.x, records.y, plan, person=person, ledger=book)
     except BaseException:
         if seed is None and drew_noise(dp.random.subkey(fit_key, dp.random.Purpose.MOMENTS)):
             spent(f"it stopped before it wrote a statement, so {PLAN_IS_SPENT}")

@@ -22,7 +22,7 @@ from discreet.accounting import Relation
 from discreet.clipping import AdaptiveClipping
 from discreet.inference._elbo import Objective
 from discreet.inference._records import Program, take_apart
-from discreet.inference._step import PrivateStep
+from discreet.inference._step import PrivateStep, StepFigures
 from discreet.inference._trace import METHODS, NoiseAware, Trace
 from discreet.mechanisms import GAUSSIAN, MECHANISMS
 from discreet.plan import PaidRelease, PrivacyPlan
@@ -182,11 +182,7 @@ MOST_CLIPPED = 0.15
 """The largest share of clipped gradients of a fit whose parameters may be used."""
 _MOST_DROPPED = 0.02
 _LARGEST_MOVE = 0.25
-_MOST_LEFT = (
-    0.3  # of the way, in the second half: it was 0.25 at most in fits that came near, and 0.5 in those that did not
-)
-
-
+_MOST_LEFT = 0.3  # of a parameter's way, in the second half of a fit
 MOST_NOISE = 0.85
 """The largest `noise_to_sampling` of a fit that predicts.
 
@@ -240,8 +236,8 @@ def _judged(statement: Statement, result: DPSVIResult, num_parameters: int) -> S
     if (left := result.trace.still_to_go) > _MOST_LEFT:
         return statement.with_use(
             NOT_USABLE,
-            f"parameters were still on their way, of which the second half of the fit made up to {100 * left:.0f} %. Plan more "
-            "steps, give the optimizer larger ones, or start nearer (init_loc_fn of the guide)",
+            f"some parameters still moved steadily: {100 * left:.0f} % of their change came in the second half of the fit. Plan "
+            "more steps, give the optimizer a larger learning rate, or start nearer (init_loc_fn of the guide)",
         )
     drifts = ""
     if result.converged is False:
@@ -274,17 +270,22 @@ class UseWarning(UserWarning):
     """A fit is not usable, or is not that of all records. Its statement says the same."""
 
 
-def warn_of_use(result: DPSVIResult, before: Statement) -> None:
-    """Warn of what a fit's releases say against its use, where `DPSVI.run` was called.
+def warn_of_use(result: Any, before: Statement, *, stacklevel: int = 4) -> None:
+    """Warn of what a fit's releases say against its use, where the fit was called.
 
     Where warnings are errors, this one has the whole fit as `partial_result`, since it is paid for.
+
+    Args:
+        result: The result, with its statement.
+        before: The statement before the releases were looked at.
+        stacklevel: As in `warnings.warn`; 4 is the caller of `DPSVI.run`.
     """
     found = [warning for warning in result.statement.warnings if warning not in before.warnings]
     if result.statement.use == NOT_USABLE:
         found.insert(0, use_words(result.statement))
     try:
         for warning in found:
-            warnings.warn(warning, UseWarning, stacklevel=4)
+            warnings.warn(warning, UseWarning, stacklevel=stacklevel)
     except UseWarning as error:
         error.__dict__["partial_result"] = result
         raise
@@ -527,8 +528,6 @@ def result_of(step: PrivateStep, outcome: Outcome, statement: Statement, plan: P
     shares = outcome.figures[:, 1:]
     last = outcome.last
     _, unravel = ravel_pytree(last)
-    noisy, _ = jax.eval_shape(step.objective.link, last, jax.random.key(0))
-    num_parameters = sum(math.prod(x.shape) for x in jax.tree.leaves(noisy))
     averaged = unravel(jnp.asarray(outcome.trace.average()))
     params, last_params = (jax.tree.map(np.asarray, step.objective.constrain(psi)) for psi in (averaged, last))
     result = DPSVIResult(
@@ -544,6 +543,7 @@ def result_of(step: PrivateStep, outcome: Outcome, statement: Statement, plan: P
         _form=Form.of(step.objective),
         _objective=step.objective,
     )
+    num_parameters = step.released - len(StepFigures._fields)
     return dataclasses.replace(result, statement=_judged(result.statement, result, num_parameters))
 
 

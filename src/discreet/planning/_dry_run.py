@@ -498,7 +498,7 @@ def dry_run(
     why = in_words(verdict, proposed, curve, epsilon, stage.num_parameters, rows)
     if few := too_few(plan, stage.num_parameters):
         verdict = NOT_USABLE
-        why = f"{few[0].upper()}{few[1:]}. {why}"
+        why = f"{few[0].upper()}{few[1:]}, whatever invented tables show. {why}"
     return DryRun(
         plan=plan,
         learning_rate=best.setting.learning_rate,
