@@ -83,7 +83,7 @@ def test_a_broken_guarantee_is_said(statement) -> None:
     broken = dataclasses.replace(statement.with_violations("bounds from the data"), reproducible=True)
     said = dp.inference_data.to_arviz(SAMPLES, statement=broken).attrs["private"]
     assert said == "no: bounds from the data; the random bits can be repeated"
-    infinite = dataclasses.replace(statement, epsilon=float("inf"))
+    infinite = dataclasses.replace(statement, figures=dataclasses.replace(statement.figures, epsilon=float("inf")))
     assert "no finite epsilon" in dp.inference_data.to_arviz(SAMPLES, statement=infinite).attrs["private"]
 
 

@@ -209,7 +209,7 @@ def test_rows_of_a_person_are_at_most_so_many(exact: None) -> None:
     options = {"epsilon": 1.0, "delta": 1e-5, "groups": ids, "max_rows": 3}
     found = score(p, y, **options)
     assert found.rows.value == 13 or found.sums[:-1].sum() == 13
-    assert "one person with up to 3 rows" in found.statement.unit
+    assert "one person with up to 3 rows" in str(found.statement.unit)
     one = score(p[:50], y[:50], **{**options, "groups": ids[:50]})
     assert np.linalg.norm(one.sums) <= one.plan.sensitivity
     with pytest.raises(ValueError, match="groups"):

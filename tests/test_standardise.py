@@ -131,7 +131,7 @@ def test_the_statement_lists_it_at_the_price_of_both() -> None:
     assert "means and mean squares of 3 columns" in statement.released[-1]
     assert "ε also covers means and mean squares" in statement.mechanism
     assert "Standardisation(num_columns=3" in statement.to_dict()["plan"]["also"][0]
-    assert "ComposedDpEvent" in statement.event
+    assert "ComposedDpEvent" in statement.figures.event
     # Its sums are exact: `test_sums_are_exact`.
     assert not any("standardisation" in line for line in statement.not_covered)
 

@@ -23,6 +23,10 @@ class RefusedError(ValueError):
     """An error whose text quotes no record, so that other processes and logs may repeat it."""
 
 
+class MissingPackageError(ModuleNotFoundError):
+    """A package of an extra is not installed; the text names the extra."""
+
+
 def near(word: str, known: Iterable[str]) -> str:
     """The known word that a wrong one was meant to be, as the question "did you mean"; empty where none is near.
 
@@ -155,9 +159,9 @@ def left_out(function: Callable[..., object], args: Sequence[Any], kwargs: Mappi
 
 
 def require(package: str, *, extra: str, what: str) -> None:
-    """Refuse, with a `ModuleNotFoundError`, what needs a package that is not installed; `extra` of discreet brings it."""
+    """Refuse, with a `MissingPackageError`, what needs a package that is not installed; `extra` of discreet brings it."""
     if find_spec(package) is None:
-        raise ModuleNotFoundError(
+        raise MissingPackageError(
             f"{what} needs {package}, which is not installed: pip install 'discreet[{extra}]'.", name=package
         )
 

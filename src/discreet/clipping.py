@@ -73,11 +73,11 @@ class FixedClipping:
             f"{_more_noise(self.count_share)} % more noise"
         )
 
-    def stated(self, bound: float) -> tuple[str, str, str]:
+    def stated(self, bound: float, noun: str = "record") -> tuple[str, str, str]:
         """For statements: the clipping to at most `bound` in all, the unit of the noise, and what it is a multiple of."""
         clipped = (
-            f"Each record's gradient was clipped to the Euclidean norm C = {self.norm:g}, and it was counted as clipped or "
-            f"not. Everything that a record added (gradient, count, and a clipped loss if there was one) had a norm of at most "
+            f"Each {noun}'s gradient was clipped to the Euclidean norm C = {self.norm:g}, and it was counted as clipped or "
+            f"not. Everything that a {noun} added (gradient, count, and a clipped loss if there was one) had a norm of at most "
             f"{bound:.6g}"
         )
         return clipped, "", "that bound"
@@ -269,16 +269,16 @@ class AdaptiveClipping:
             f"{most:g}. Counting costs {_more_noise(self.count_share)} % more noise on the gradient"
         )
 
-    def stated(self, bound: float) -> tuple[str, str, str]:
+    def stated(self, bound: float, noun: str = "record") -> tuple[str, str, str]:
         """For statements: the clipping to at most `bound` in all, the unit of the noise, and what it is a multiple of."""
         least, most = self.limits
         quantile, _ = self._chosen
         clipped = (
-            f"Each record's gradient was clipped to a Euclidean norm C, which started at {self.start:g} and followed the "
+            f"Each {noun}'s gradient was clipped to a Euclidean norm C, which started at {self.start:g} and followed the "
             f"{quantile:.4g} quantile of the gradient norms: the number of longer gradients was released in the same sum "
             f"and divided by the expected batch size; if it exceeded {1 - quantile:.3g}, C rose for the next step, otherwise "
             "it fell, "
-            f"between {least:g} and {most:g}. Everything that a record added (gradient, count, and a clipped loss if there was "
+            f"between {least:g} and {most:g}. Everything that a {noun} added (gradient, count, and a clipped loss if there was "
             f"one) had a norm of at most {bound / self.start:.6g} C"
         )
         return clipped, " C", "that bound"

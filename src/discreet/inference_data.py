@@ -132,7 +132,7 @@ def _facts(statement: Statement | None, note: str) -> dict[str, Any]:
             "epsilon": float(statement.epsilon),
             "delta": float(statement.delta),
             "relation": statement.relation,
-            "unit": statement.unit,
+            "unit": str(statement.unit),
             "private": _verdict(statement),
             "statement": statement.to_json(),
         }

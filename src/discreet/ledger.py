@@ -33,7 +33,7 @@ from discreet.accounting import (
     relation_name,
     upper,
 )
-from discreet.report import Statement
+from discreet.report import RECORD, Receipt, Statement
 
 __all__ = ["RELEASED_BEFORE", "Ledger", "LedgerError", "Receipt", "Spending", "SpentError"]
 
@@ -187,38 +187,11 @@ def _write(handle: int, line: bytes) -> None:
 
 FORMAT = "discreet ledger, version 1"
 RELEASED_BEFORE = "release before a fit"
-ONE_RECORD = "one record"
+ONE_RECORD = RECORD.brief
 
 
 class SpentError(RefusedError):
     """The plan exceeds the remaining budget; nothing was debited."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Receipt:
-    """One debit, with the hash of its entry, which covers all entries before it.
-
-    Attributes:
-        spent: The part of the cap's epsilon that is spent, by the filter, including this debit.
-        unit: The privacy unit of the fit: "one record", "one person with up to 5 rows".
-    """
-
-    ledger: str
-    dataset: str
-    number: int
-    hash: str
-    spent: float
-    filter: PrivacyFilter
-    unit: str
-
-    def __str__(self) -> str:
-        return (
-            f"Debited as entry {self.number} of the ledger {self.ledger} of '{self.dataset}' (hash "
-            f"{self.hash[:16]}), before the "
-            f"first release, for {self.unit}. ε = {upper(self.spent)} of the cap of ε = {upper(self.filter.epsilon)} at "
-            f"δ = {upper(self.filter.delta)} is now spent. As long as each fit kept its guarantee, all entries together "
-            "are within the cap, even if later fits were planned after the results of earlier ones were seen."
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -410,8 +383,8 @@ class Ledger:
                 entry = file.append(entries, content)
             else:
                 spent = _spent(entries)
-        where = self.path.name, entries[0]["dataset"], entry["number"], entry["hash"]
-        return Receipt(*where, spent, _cap(entries), unit=entry.get("unit", ONE_RECORD))
+        cap, where = _cap(entries), (self.path.name, entries[0]["dataset"], entry["number"], entry["hash"])
+        return Receipt(*where, spent, cap.epsilon, cap.delta, entry.get("unit", ONE_RECORD))
 
     def set_cap(self, *, epsilon: float, delta: float, raised: bool = False) -> None:
         """Change the cap.
@@ -576,7 +549,7 @@ class Spending:
 
     def __init__(self, ledger: Ledger | None, plan: Planned, statement: Statement, run_id: str = "") -> None:
         self._ledger, self._plan, self._statement, self._run_id = ledger, plan, statement, run_id
-        self._receipt: Receipt | None = None
+        self.receipt: Receipt | None = None
         if ledger is None:
             return
         if not statement.is_private:
@@ -586,25 +559,15 @@ class Spending:
                 f"This fit is not private ({why}), so it cannot be charged to a ledger. Use discreet.random.key() instead of a "
                 "key from a seed, or omit the ledger."
             )
-        ledger.check(plan, delta=statement.delta, run_id=run_id, unit=statement.short_unit)
+        ledger.check(plan, delta=statement.delta, run_id=run_id, unit=statement.unit.brief)
 
     def __call__(self) -> None:
         """Debit; on the disk when this returns."""
         if self._ledger is not None:
             terms = {"delta": self._statement.delta, "method": self._statement.method, "run_id": self._run_id}
-            terms["unit"] = self._statement.short_unit
-            self._receipt = self._ledger.debit(self._plan, **terms)
-
-    @property
-    def receipt(self) -> str:
-        """The debit, in words; empty before the debit, and without a ledger."""
-        return "" if self._receipt is None else str(self._receipt)
+            terms["unit"] = self._statement.unit.brief
+            self.receipt = self._ledger.debit(self._plan, **terms)
 
     def stated(self) -> Statement:
         """The statement, with the receipt."""
-        return self.headed(self._statement).with_notes(self.receipt) if self.receipt else self._statement
-
-    def headed(self, statement: Statement) -> Statement:
-        """The statement, with the figures of the debited event if that is larger: a run of a selection."""
-        whole = getattr(self._receipt, "whole", None)
-        return statement if whole is None else statement.as_part_of(whole)
+        return self._statement if self.receipt is None else self.receipt.on(self._statement)

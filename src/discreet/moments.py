@@ -45,7 +45,15 @@ from discreet.gradients import SPARE
 from discreet.inference import check_unused, claim, warn_of_use
 from discreet.ledger import Ledger, Spending
 from discreet.mechanisms import GAUSSIAN, clip_records, planned_gaussian
-from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, make_release_statement
+from discreet.report import (
+    COEFFICIENTS,
+    NOT_USABLE,
+    PREDICTION,
+    RECORD,
+    Statement,
+    Unit,
+    make_release_statement,
+)
 from discreet.verify import Certificate, certify
 
 __all__ = ["MomentsPlan", "MomentsResult", "fit_moments"]
@@ -140,20 +148,22 @@ class MomentsPlan:
         """The event of the releases, under either relation."""
         return _event(self.noise_multiplier)
 
-    def state(self, *, reproducible: bool) -> Statement:
-        """Make the statement of a fit by this plan."""
+    def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:
+        """Make the statement of a fit by this plan, for a unit of privacy."""
+        noun = unit.noun
         stddevs = self.stddevs
         noises = ", ".join(f"{stddev:.6g}" for stddev in stddevs)
         values = (self.num_features + 2) ** 2
-        statement = make_release_statement(
+        return make_release_statement(
             self.event(),
             self.relation,
+            unit=unit,
             delta=self.delta,
             slack=self.slack,
             method=METHOD,
             mechanism=(
-                "The products of all pairs of a record's numbers (features, a constant and the target) were given a weight such "
-                f"that their Euclidean norm is at most 1, and summed over the records, {len(stddevs)} times. Between these "
+                f"The products of all pairs of a {noun}'s numbers (features, a constant and the target) were given a weight such "
+                f"that their Euclidean norm is at most 1, and summed over the {noun}s, {len(stddevs)} times. Between these "
                 "releases the numbers were transformed by what the earlier ones had shown. Gaussian noise of standard deviation "
                 f"{noises} was added to every sum."
             ),
@@ -167,10 +177,10 @@ class MomentsPlan:
             num_releases=len(stddevs),
             reproducible=reproducible,
             released=[f"{len(stddevs)} × {values:,} noisy sums of products, and what is computed from them"],
-            public=[f"The number of records, N = {self.num_records}", "The plan: the noise and the number of sums"],
+            public=[f"The number of {noun}s, N = {self.num_records}", "The plan: the noise and the number of sums"],
+            about=f"A linear regression on {self.num_features} features, {self.num_records:,} {noun}s; its coefficients were "
+            "released.",
         )
-        about = f"A linear regression on {self.num_features} features, {self.num_records:,} records"
-        return statement.with_about(f"{about}; its coefficients were released.")
 
 
 WHICH_LINE = (
@@ -549,11 +559,11 @@ def fit_moments(
     # Under ADD_OR_REMOVE_ONE the exact number of records is what neighbours differ in: no check may show it.
     if plan.relation is Relation.REPLACE_ONE and len(rows) != plan.num_records:
         raise ValueError(
-            f"x has {len(rows)} records, but the plan says num_records={plan.num_records}, which the relation REPLACE_ONE makes "
-            f"public. Calibrate a plan for {len(rows)} records."
+            f"x has {len(rows)} records, but the plan says num_records={plan.num_records}, a public number where one record is "
+            f"replaced. Calibrate a plan for {len(rows)} records."
         )
     reproducible = random.is_reproducible(key)
-    spend = Spending(ledger, plan, plan.state(reproducible=reproducible).for_person(person))
+    spend = Spending(ledger, plan, plan.state(reproducible=reproducible, unit=Unit(person)))
     noise = random.subkey(key, random.Purpose.MOMENTS)
     check_unused(noise)
     table = in_turns(rows, target)

@@ -49,10 +49,10 @@ from discreet.accounting import (
     upper,
 )
 from discreet.inference import check_unused, claim
-from discreet.ledger import Ledger, Receipt, Spending, SpentError, check_terms, unpaid
+from discreet.ledger import Ledger, Spending, SpentError, check_terms, unpaid
 from discreet.marginals import fieller
 from discreet.mechanisms import GAUSSIAN, clip_records, planned_gaussian, sum_records
-from discreet.report import Statement, make_release_statement
+from discreet.report import RECORD, Receipt, Statement, Unit, make_release_statement
 from discreet.verify import Certificate, certify
 
 __all__ = ["Estimate", "PrivateMetrics", "ScorePlan", "Selection", "SelectionPlan", "private_metrics", "select"]
@@ -203,8 +203,8 @@ class ScorePlan:
         shapes = [jax.ShapeDtypeStruct(side, bool if place == 2 else np.float64) for place, side in enumerate(sides)]
         return certify(noisy, key, *shapes, records=2, mask=3, relation=self.relation, expect=self.event())
 
-    def state(self, *, reproducible: bool) -> Statement:
-        """Make the statement of one release by this plan."""
+    def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:
+        """Make the statement of one release by this plan, for a unit of privacy."""
         if self.classes:
             rows = (
                 f"The rows in each of {self.bins} bins of predicted probability were counted by class, and their losses added, "
@@ -219,12 +219,14 @@ class ScorePlan:
         return make_release_statement(
             self.event(),
             self.relation,
+            unit=unit,
             delta=self.delta,
             slack=self.slack,
             method="private scores",
             mechanism=(
-                f"{rows}. In units of these bounds, one record's sums have a Euclidean norm of at most {self.sensitivity:.6g}. "
-                f"Gaussian noise of standard deviation {self.noise:.6g} was added to each of the {self.width} sums."
+                f"{rows}. In units of these bounds, one {unit.noun}'s sums have a Euclidean norm of at most "
+                f"{self.sensitivity:.6g}. Gaussian noise of standard deviation {self.noise:.6g} was added to each of the "
+                f"{self.width} sums."
             ),
             plan={
                 "classes": self.classes,
@@ -237,7 +239,7 @@ class ScorePlan:
             },
             num_releases=1,
             reproducible=reproducible,
-            released=[f"{self.width} noisy sums over the held-out records, and what is computed from them"],
+            released=[f"{self.width} noisy sums over the held-out {unit.noun}s, and what is computed from them"],
             public=["The plan: the bins, the bounds and the noise", "The fit that was scored"],
             not_covered=[
                 "Predictions that depend in their last bits on the other rows of a batch, or on their place in it: each such row "
@@ -626,6 +628,7 @@ def private_metrics(
     plan: ScorePlan | None = None,
     target_bounds: tuple[float, float] | None = None,
     groups: Any = None,
+    person: str = "groups",
     level: float = 0.95,
     ledger: Ledger | None = None,
     non_private_seed: bool = False,
@@ -650,6 +653,7 @@ def private_metrics(
         plan: Instead of both.
         target_bounds: Public bounds of a target of numbers; they make the scores those of a regression.
         groups: The person of each row. A record is then a person, of whom at most `max_rows` rows are scored.
+        person: Name of the column that `groups` comes from, for the statement.
         level: Level of the intervals.
         ledger: The table's budget, debited before the release.
         non_private_seed: Allow a key made from a seed, with which nothing is private.
@@ -680,8 +684,8 @@ def private_metrics(
     labels = getattr(result, "classes_", None)
     plan = _plan(plan, epsilon, delta, target_bounds, labels, options)
     terms, persons = _terms(plan, result, X, y, labels, groups)
-    statement = plan.state(reproducible=reproducible)
-    statement = statement if groups is None else statement.for_person("groups", plan.max_rows)
+    unit = RECORD if groups is None else Unit(person, plan.max_rows)
+    statement = plan.state(reproducible=reproducible, unit=unit)
     spend = Spending(ledger, plan, statement)
     noise = random.subkey(key, random.Purpose.SCORES)
     check_unused(noise)
@@ -857,14 +861,15 @@ class SelectionPlan:
             chance *= (1 - gamma) * (number + shape) / (number + 1)
             number += 1
 
-    def state(self, *, reproducible: bool) -> Statement:
-        """Make the statement of a selection by this plan."""
+    def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:
+        """Make the statement of a selection by this plan, for a unit of privacy."""
         names = {0: "logarithmic", 1: "geometric", math.inf: "Poisson"}
         law = names.get(self.shape, f"truncated negative binomial (shape {self.shape:g})")
         one = profile(self.one_run(), self.relation, slack=sum(cost.slack for cost in self.costs)).epsilon(self.delta)
         return make_release_statement(
             self.event(),
             self.relation,
+            unit=unit,
             delta=self.delta,
             slack=self.slack,
             method="selection",
@@ -892,6 +897,10 @@ class _PaidBySelection:
     method: str
     whole: Statement
 
+    def on(self, statement: Statement) -> Statement:
+        """The statement of the run, with the figures of the selection."""
+        return statement.as_part_of(self.whole).with_notes(str(self))
+
     def __str__(self) -> str:
         cost = f"ε = {upper(self.whole.epsilon)} at δ = {upper(self.whole.delta)}"
         return (
@@ -909,7 +918,7 @@ class _Run(Ledger):
 
     def __init__(self, plan: SelectionPlan, statement: Statement) -> None:
         self._plan, self._statement = plan, statement
-        about = {"dataset": "one run of a selection", "relation": plan.relation.name, "unit": statement.short_unit}
+        about = {"dataset": "one run of a selection", "relation": plan.relation.name, "unit": statement.unit.brief}
         self._entries: list[Mapping[str, Any]] = [{"number": 0, "kind": "open", **about}]
         self._paid = list[DpEvent]()
         self._slack = sum(cost.slack for cost in plan.costs) * (1 + 1e-9)
@@ -1075,7 +1084,7 @@ def select(
     candidates = list(candidates)
     if not candidates or not all(callable(candidate) for candidate in candidates):
         raise ValueError("candidates must be functions of (key, ledger), at least one.")
-    statement = plan.state(reproducible=reproducible).for_person(person, max_rows)
+    statement = plan.state(reproducible=reproducible, unit=Unit(person, max_rows))
     spend = Spending(ledger, plan, statement)
     secret = random.subkey(key, random.Purpose.SELECTION)
     check_unused(secret)

@@ -17,7 +17,7 @@ from discreet.clipping import AdaptiveClipping
 from discreet.inference import claim
 from discreet.inference._result import Share
 from discreet.models import negative_binomial_regression
-from discreet.report import make_statement
+from discreet.report import Unit, make_statement
 
 RUN = CliRunner()
 BOUNDS = "age=0:100,region=north|south|east,smoker=no|yes"
@@ -325,17 +325,11 @@ def test_records_that_the_schema_drops_are_no_reason_for_a_warning() -> None:
     plan = dp.PrivacyPlan(
         sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=30.0, num_steps=4, num_records=2_700
     )
-    statement = make_statement(plan, steps_completed=4, reproducible=False).with_warnings(
-        "35 % (± 4) of the 2,700 records did not count: their loss is not finite.", "ε is above 3."
-    )
-    assert statement.privacy_warnings == ("ε is above 3.",)
-    result = SimpleNamespace(statement=statement.for_person("id"), plan=plan, counted=Share(0.65, 0.02))
-    said = _run.with_left_out(result, ["vote"])
-    assert said.warnings == ("ε is above 3.",)
-    assert said.notes[-1].startswith(
+    statement = make_statement(plan, unit=Unit("id"), steps_completed=4, reproducible=False)
+    result = SimpleNamespace(statement=statement, plan=plan, counted=Share(0.65, 0.02))
+    assert _run.left_out_words(result, ["vote"]).startswith(
         "Left out, as the schema asks: 35 % (± 4) of the 2,700 persons, for a missing cell in vote."
     )
-    assert dp.report.statement_from_dict(said.to_dict()) == said
 
 
 @pytest.mark.parametrize("option", ["--choices=3", "--by=marginals"])

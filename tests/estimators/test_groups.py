@@ -35,7 +35,7 @@ def test_all_rows_of_a_person_bring_a_fit_nearer_to_the_one_without_privacy(quic
         fits = [model.set_params(random_state=seed).fit(x, y, persons).coef_[0] for seed in range(3)]
         errors[max_rows] = np.mean(np.square(fits - exact))
     assert errors[5] < 0.7 * errors[1]
-    assert model.statement_.unit.startswith("one person with up to 5 rows")
+    assert model.statement_.unit.brief.startswith("one person with up to 5 rows")
     assert model.statement_.plan["num_records"] == 800
     assert model.statement_.epsilon <= 1
 

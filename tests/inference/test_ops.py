@@ -312,7 +312,9 @@ def test_posterior_hands_out_released_draws_once(run: Any) -> None:
 
 def test_delta_granting(run: Any) -> None:
     _, result = run
-    one = OPSResult({"w": np.zeros((2, 1))}, dataclasses.replace(result.statement, epsilon=1.0), None)
+    figures = dataclasses.replace(result.statement.figures, epsilon=1.0)
+    statement = dataclasses.replace(result.statement, figures=figures)
+    one = OPSResult({"w": np.zeros((2, 1))}, statement, None)
     assert one.delta_granting(1e-6) == pytest.approx((1 + math.e) * 2e-6)
     assert one.delta_granting(0.9) == 1.0
     with pytest.raises(ValueError, match="from 0 to 1"):

@@ -50,7 +50,7 @@ def result(tmp_path_factory):
     gradients = np.concatenate([iterates[:1], iterates[:-1]]) + rng.normal(size=(60, 6)).astype(np.float32)
     statement = make_statement(plan, steps_completed=60, reproducible=False).with_notes("a note\n")
     # An epsilon that does not exist must come back, too.
-    point = dataclasses.replace(statement.profile[-1], epsilon=float("inf"))
+    point = dataclasses.replace(statement.figures.profile[-1], epsilon=float("inf"))
     arrays = {"x": _result.ArrayForm((2,), "float32")}, _result.ArrayForm((), "float32")
     fit = dp.DPSVIResult(
         params=params,
@@ -59,7 +59,9 @@ def result(tmp_path_factory):
         clipping_norms=rng.uniform(0.5, 1, 60),
         shares=np.zeros((60, 2)),
         trace=Trace(np.arange(60), iterates, gradients),
-        statement=dataclasses.replace(statement, profile=(*statement.profile[:-1], point)),
+        statement=dataclasses.replace(
+            statement, figures=dataclasses.replace(statement.figures, profile=(*statement.figures.profile[:-1], point))
+        ),
         plan=plan,
         steps_completed=60,
         _form=_result.Form((arrays, {}), ("w", "sigma"), keeps_local=False),

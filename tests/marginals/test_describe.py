@@ -324,7 +324,7 @@ def test_of_persons_with_several_rows_one_is_counted_and_dropped_rows_are_missin
     assert 1_950 < found.num_records.value < 2_050
     assert found.columns["wage"].labels[-1] == "missing"
     assert 0.4 < found.columns["wage"].shares.value[-1] < 0.6
-    assert "of which one is used" in found.statement.unit
+    assert "of which one is used" in str(found.statement.unit)
 
 
 def test_a_cell_that_cannot_be_read_is_named_by_its_column(tmp_path) -> None:

@@ -240,5 +240,5 @@ def test_a_private_fit_of_persons_is_proved() -> None:
     dpsvi = dp.DPSVI(twin.model, twin.guide(), numpyro.optim.Adam(0.1), plan=plan, placeholder=twin.placeholder)
     records = np.stack([np.asarray(persons_of().sample(jax.random.key(i))) for i in range(40)]).astype(np.int32)
     result = dpsvi.run(dp.random.key(5), records, progress_bar=False, person="id", max_rows=2)
-    assert result.statement.unit.startswith("one person with up to 2 rows")
+    assert result.statement.unit.brief.startswith("one person with up to 2 rows")
     assert len(dp.synthetic.synthesize(jax.random.key(0), result, twin, num_twins=1, num_records=7)[0]) >= 7

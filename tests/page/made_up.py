@@ -1,5 +1,6 @@
 """Results that no fit gave, made up of what a page can meet."""
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,11 @@ PLAN = dp.PrivacyPlan(
 def statement_of(plan: dp.PrivacyPlan = PLAN, **changes: Any) -> dp.Statement:
     """The statement of a whole run of the plan."""
     return make_statement(plan, **{"steps_completed": plan.num_steps, "reproducible": False, **changes})
+
+
+def with_figures(statement: dp.Statement, **figures: Any) -> dp.Statement:
+    """The statement with other figures."""
+    return dataclasses.replace(statement, figures=dataclasses.replace(statement.figures, **figures))
 
 
 def result_of(

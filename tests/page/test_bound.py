@@ -12,7 +12,7 @@ from discreet.page import _bound
 from discreet.page._bound import belief, corners, odds_factor, profile_pairs, trade_off_lines, true_positive_rate
 from discreet.report import make_statement
 
-from .made_up import PLAN, statement_of
+from .made_up import PLAN, statement_of, with_figures
 
 RATES = (0.0, 1e-6, 1e-4, 0.001, 0.01, 0.03, 0.05, 0.1, 0.25, 0.5, 0.77, 0.9, 0.999, 1.0)
 GAUSSIAN = dp.PrivacyPlan(sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=4.0, num_steps=4, num_records=50)
@@ -47,7 +47,7 @@ def test_no_rate_is_claimed_below_the_profiles(name: str) -> None:
         assert true * (1 - 1e-3) <= true_positive_rate(lines, rate) <= true + 2e-3 * min(1, 1 - true) + 1e-9
         assert true_positive_rate(lines, rate) <= true_positive_rate(alone, rate) * (1 + 1e-9)
     # The statement and the page say the same where they speak of the same rate.
-    for rate, found in statement.attack_power:
+    for rate, found in statement.figures.attack_power:
         assert true_positive_rate(lines, rate) == pytest.approx(found, rel=3e-4)
 
 
@@ -86,9 +86,9 @@ def test_pairs_of_another_plan_are_not_taken() -> None:
 def test_beliefs_are_those_of_the_statement() -> None:
     statement = statement_of()
     factor = odds_factor(statement)
-    for before, after in statement.posterior_beliefs:
+    for before, after in statement.figures.posterior_beliefs:
         assert after <= belief(before, factor) <= after * (1 + 1e-9)
-    certain = dataclasses.replace(statement, posterior_beliefs=((0.01, 1.0), (0.5, 1.0)))
+    certain = with_figures(statement, posterior_beliefs=((0.01, 1.0), (0.5, 1.0)))
     assert math.isinf(odds_factor(certain))
     assert belief(0.001, math.inf) == 1.0
 
@@ -97,10 +97,10 @@ def test_what_has_no_epsilon_promises_nothing() -> None:
     statement = make_statement(PLAN, delta=1e-40, steps_completed=200, reproducible=False)
     assert math.isinf(statement.epsilon)
     assert true_positive_rate(trade_off_lines(statement), 0.0) <= 1.0
-    hopeless = dataclasses.replace(statement, profile=(), gaussian_mu=math.inf)
+    hopeless = with_figures(statement, profile=(), gaussian_mu=math.inf)
     assert true_positive_rate(trade_off_lines(hopeless), 0.0) == 1.0
 
 
 def test_a_gaussian_that_covers_nothing() -> None:
-    statement = dataclasses.replace(statement_of(), gaussian_mu=0.0, profile=(), epsilon=0.0, delta=0.0)
+    statement = with_figures(statement_of(), gaussian_mu=0.0, profile=(), epsilon=0.0, delta=0.0)
     assert true_positive_rate(_bound.trade_off_lines(statement), 0.3) == pytest.approx(0.3, abs=1e-9)

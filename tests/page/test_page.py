@@ -30,11 +30,11 @@ from discreet.page import (
     utility_page,
 )
 from discreet.page._page import day_words
-from discreet.report import COEFFICIENTS, EACH_ROW_A_PERSON, NOT_USABLE, PREDICTION, Statement
+from discreet.report import COEFFICIENTS, EACH_ROW_A_PERSON, NOT_USABLE, PREDICTION, Receipt, Statement, Unit
 from discreet.synthetic import utility_report
 from discreet.tables import Column, Kind, Missing, Schema, schema_from_bounds
 
-from .made_up import HOSTILE, PLAN, description_facts, draws_of, result_of, statement_of, twins_of
+from .made_up import HOSTILE, PLAN, description_facts, draws_of, result_of, statement_of, twins_of, with_figures
 
 VOID = {"meta", "img", "br", "input", "link", "hr"}
 SCHEMA = schema_from_bounds("age=17:90,smoker=no|yes")
@@ -86,18 +86,17 @@ def hostile() -> Statement:
         "about",
         "use_reason",
         "method",
-        "unit",
-        "relation",
-        "relation_in_words",
-        "delta_chosen",
-        "meaning",
         "mechanism",
-        "event",
+        "made_on",
+        "contact",
     )
-    lists = ("released", "warnings", "public", "not_covered", "notes")
+    lists = ("released", "cautions", "data_warnings", "public", "not_covered", "notes")
+    statement = with_figures(statement, **dict.fromkeys(("delta_chosen", "event", "accountant"), HOSTILE))
     return dataclasses.replace(
         statement,
-        **dict.fromkeys((*texts, "accountant", "randomness"), HOSTILE),
+        unit=Unit(HOSTILE),
+        receipt=Receipt(HOSTILE, HOSTILE, 1, HOSTILE, 1.0, 1.0, 1e-5, HOSTILE),
+        **dict.fromkeys(texts, HOSTILE),
         **dict.fromkeys(lists, (HOSTILE,)),
         plan={HOSTILE: {HOSTILE: [HOSTILE]}},
         versions={HOSTILE: HOSTILE},
@@ -112,7 +111,7 @@ def test_the_whole_page(tmp_path: Path) -> None:
     twins = [{"age": np.full(40, 30.0 + i), "smoker": np.array(["no", "yes"] * 20)} for i in range(2)]
     path = dp.page.write_report(
         tmp_path / "report.html",
-        result_of(statement_of().with_notes(str(receipt))),
+        result_of(dataclasses.replace(statement_of(), receipt=receipt)),
         draws=draws_of(),
         note=HOSTILE,
         ledger=ledger,
@@ -182,7 +181,7 @@ def test_the_machine_part_is_the_statement() -> None:
 def test_what_does_not_hold_is_not_shown() -> None:
     """The page of a broken, repeatable or infinite statement shows no figure as if it were valid."""
     statement = statement_of()
-    infinite = dataclasses.replace(statement, epsilon=float("inf"))
+    infinite = with_figures(statement, epsilon=float("inf"))
     for unsafe in (
         statement.with_violations("the bounds are from the data"),
         statement_of(reproducible=True),
@@ -202,7 +201,7 @@ def test_what_does_not_hold_is_not_shown() -> None:
 def test_who_what_and_when_are_said_at_the_top(tmp_path: Path) -> None:
     ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="messy 2026", epsilon=5.0, delta=1e-4)
     receipt = ledger.debit(PLAN, delta=1e-6, method="DPSVI")
-    statement = statement_of().with_notes("Made on 2026-11-22 (UTC).")
+    statement = dataclasses.replace(statement_of(), made_on="2026-11-22")
     path = dp.page.write_report(tmp_path / "r.html", statement, dataset="messy", contact=HOSTILE)
     page = Page(path.read_text())
     assert page.texts["em"] == ["messy"]
@@ -210,12 +209,14 @@ def test_who_what_and_when_are_said_at_the_top(tmp_path: Path) -> None:
     assert {"Table", "Date", "Contact"} <= set(page.texts["dt"])
     assert {"messy", "22 Nov 2026", HOSTILE} <= set(page.texts["dd"])
     # The ledger knows the day of the debit and the table's name.
-    page = Page(dp.page.write_report(path, statement_of().with_notes(str(receipt)), ledger=ledger).read_text())
+    page = Page(
+        dp.page.write_report(path, dataclasses.replace(statement_of(), receipt=receipt), ledger=ledger).read_text()
+    )
     today = day_words(datetime.datetime.now(datetime.UTC).date())
     assert {"messy 2026", today} <= set(page.texts["dd"])
     assert "Contact" not in page.texts["dt"]
     # A note that looks like a date and is none is a note.
-    assert "Date" not in Page(statement_page(statement_of().with_notes("Made on 2026-13-41."))).texts["dt"]
+    assert "Date" not in Page(statement_page(dataclasses.replace(statement_of(), made_on="2026-13-41"))).texts["dt"]
 
 
 @pytest.mark.parametrize("multiplier", [0.7, 2.0, 4.0, 40.0])
@@ -248,7 +249,6 @@ def test_the_first_sentence_says_what_was_computed_from_what() -> None:
     assert [x["class"] for x in page.of("p")[:2] if "class" in x] == ["about"]
     assert page.texts["em"] == ["affair", HOSTILE]
     assert about in str(statement_of().with_about(about)).replace("\n", " ")
-    assert "1,000 persons" in statement_of().with_about("A table, 1,000 records.").for_person("id").about
 
 
 def test_the_unit_of_coefficients_and_the_files_to_hand_out_are_said() -> None:
@@ -329,7 +329,7 @@ def test_a_weak_promise_is_not_all_green() -> None:
 
 def test_the_page_says_that_a_row_is_protected_where_persons_may_have_several() -> None:
     plain = statement_of(PLAN)
-    said = [plain, plain.for_person("id"), plain.with_public(EACH_ROW_A_PERSON)]
+    said = [plain, statement_of(PLAN, unit=Unit("id")), plain.with_public(EACH_ROW_A_PERSON)]
     words = "Each row is protected, not a person with several rows."
     assert [words in Page(statement_page(x)).text for x in said] == [True, False, False]
 
@@ -344,7 +344,7 @@ def test_a_rising_loss_and_a_fit_that_is_at_rest_are_explained() -> None:
 
 
 def test_a_warning_of_the_data_is_none_of_the_guarantee() -> None:
-    page = Page(statement_page(statement_of(PLAN).with_warnings("5 % of the 99 records did not count: a reason.")))
+    page = Page(statement_page(statement_of(PLAN).with_data_warnings("5 % of the 99 records did not count: a reason.")))
     assert "✓ Private." in page.text
     assert "records did not count" in page.text
     assert [x["class"] for x in page.of("div") if "verdict" in (x.get("class") or "")] == ["verdict holds"]
@@ -356,12 +356,12 @@ def test_a_fit_that_no_entry_pays_for_is_called_so(tmp_path: Path) -> None:
     receipt = other.debit(PLAN, delta=1e-6, method="DPSVI")
     path = dp.page.write_report(tmp_path / "r.html", statement_of(), ledger=ledger)
     assert "was not charged to this ledger" in Page(path.read_text()).text
-    dp.page.write_report(path, statement_of().with_notes(str(receipt)), ledger=ledger)
+    dp.page.write_report(path, dataclasses.replace(statement_of(), receipt=receipt), ledger=ledger)
     assert "which is not in this ledger" in Page(path.read_text()).text
 
 
 def test_results_of_every_kind(tmp_path: Path) -> None:
-    pure = dataclasses.replace(statement_of(), delta=0.0, relation="REPLACE_ONE")
+    pure = with_figures(statement_of(), delta=0.0, relation="REPLACE_ONE")
     text = Page(statement_page(pure)).text
     assert "Replacing one record by another" in text
     assert "except with probability" not in text
@@ -441,7 +441,7 @@ def test_a_description_of_every_kind_of_column() -> None:
 
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_page_counts_persons_where_they_are_the_unit(broken) -> None:
-    statement = statement_of().for_person("patient", 5)
+    statement = statement_of(unit=Unit("patient", 5))
     statement = statement.with_violations("a reason") if broken else statement
     text = Page(statement_page(statement, description=description_of(description_facts()))).text
     assert "Persons: 1,234" in text

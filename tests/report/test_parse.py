@@ -7,7 +7,7 @@ import math
 import pytest
 
 import discreet as dp
-from discreet.report import Statement, make_statement, statement_from_dict
+from discreet.report import Receipt, Statement, Unit, make_statement, statement_from_dict
 
 PLAN = dp.PrivacyPlan(
     sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=30.0, num_steps=4, num_records=50, target_delta=1e-5
@@ -15,7 +15,9 @@ PLAN = dp.PrivacyPlan(
 
 
 def stated() -> Statement:
-    return make_statement(PLAN, steps_completed=4, reproducible=False).with_notes('"<ü>"')
+    receipt = Receipt("a.ledger", "a", 1, "00ff", 0.5, 1.0, 1e-5, "one person")
+    statement = make_statement(PLAN, unit=Unit("id", 2), steps_completed=4, reproducible=False).with_notes('"<ü>"')
+    return dataclasses.replace(statement, receipt=receipt, made_on="2026-11-27")
 
 
 def test_there_and_back() -> None:
@@ -23,7 +25,9 @@ def test_there_and_back() -> None:
     back = statement_from_dict(json.loads(statement.to_json()))
     assert back == statement
     assert back.to_json() == statement.to_json()
-    endless = dataclasses.replace(statement, epsilon=math.inf, gaussian_mu=math.inf)
+    endless = dataclasses.replace(
+        statement, figures=dataclasses.replace(statement.figures, epsilon=math.inf, gaussian_mu=math.inf)
+    )
     assert statement_from_dict(json.loads(endless.to_json())) == endless
     broken = statement.with_violations("x")
     assert not statement_from_dict(broken.to_dict()).is_private
@@ -47,6 +51,9 @@ def test_there_and_back() -> None:
         ({"profile": [{"delta": 0.1}]}, "wrong kind"),
         ({"attack_power": [[0.1, 0.2]]}, "wrong kind"),
         ({"horizon": 1.5}, "wrong kind"),
+        ({"relation": "NONE"}, "wrong kind"),
+        ({"person": None}, "wrong kind"),
+        ({"receipt": {"number": 1}}, "wrong kind"),
         ({"plan": []}, "wrong kind"),
     ],
 )
@@ -63,6 +70,6 @@ def test_other_json_is_refused(content) -> None:
 
 def test_what_is_lacking_is_named() -> None:
     content = stated().to_dict()
-    del content["unit"]
-    with pytest.raises(ValueError, match="lacks unit"):
+    del content["max_rows"]
+    with pytest.raises(ValueError, match="lacks max_rows"):
         statement_from_dict(content)

@@ -8,7 +8,7 @@ import pytest
 from discreet.accounting import Relation
 from discreet.clipping import AdaptiveClipping
 from discreet.plan import PrivacyPlan
-from discreet.report import make_statement
+from discreet.report import Unit, make_statement
 from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
 
 POISSON = PrivacyPlan(
@@ -29,12 +29,16 @@ def statement_of(plan=POISSON, **changes):
     return make_statement(plan, **{"steps_completed": plan.num_steps, "reproducible": False} | changes)
 
 
+def with_figures(statement, **figures):
+    return dataclasses.replace(statement, figures=dataclasses.replace(statement.figures, **figures))
+
+
 def test_numbers_are_those_of_the_plan() -> None:
     statement = statement_of(delta=1e-5)
     assert statement.epsilon == POISSON.epsilon(1e-5)
     assert statement.delta == 1e-5
-    assert statement.delta_chosen == "asked for"
-    assert {point.delta: point.epsilon for point in statement.profile}[1e-6] == POISSON.epsilon(1e-6)
+    assert statement.figures.delta_chosen == "asked for"
+    assert {point.delta: point.epsilon for point in statement.figures.profile}[1e-6] == POISSON.epsilon(1e-6)
     assert statement.plan["noise_multiplier"] == 1.5
     # 1.5 C for a C of 2, and the share of the counts.
     assert statement.plan["noise_standard_deviation"] == pytest.approx(3.0 / math.sqrt(0.981))
@@ -57,7 +61,7 @@ def test_a_shorter_run_pays_the_whole_horizon_and_a_longer_one_pays_more() -> No
 def test_default_delta_is_said_to_be_one() -> None:
     statement = statement_of()
     assert statement.delta == 1e-5
-    assert "default" in statement.delta_chosen
+    assert "default" in statement.figures.delta_chosen
     calibrated = PrivacyPlan.calibrate(
         epsilon=1.0,
         delta=3e-6,
@@ -68,7 +72,7 @@ def test_default_delta_is_said_to_be_one() -> None:
     )
     planned = statement_of(calibrated)
     assert planned.delta == 3e-6
-    assert planned.delta_chosen == "the plan's target"
+    assert planned.figures.delta_chosen == "the plan's target"
     assert 0.999 <= planned.epsilon <= 1.0
 
 
@@ -77,16 +81,17 @@ def test_json_is_strict_and_complete(plan) -> None:
     statement = statement_of(plan)
     content = json.loads(statement.to_json(), parse_constant=pytest.fail)
     assert content == statement.to_dict()
-    for field in dataclasses.fields(statement):
-        assert field.name in content
-        if field.name not in ("violations", "notes", "warnings", "use", "use_reason", "about"):
-            assert content[field.name] not in (None, "", [], {}), field.name
+    empty = "violations notes cautions data_warnings epsilon_warnings warnings use use_reason about receipt made_on"
+    empty += " contact person"
+    assert {name for name, value in content.items() if value in (None, "", [], {})} <= set(empty.split())
+    for part in (statement, statement.figures, statement.unit):
+        assert {field.name for field in dataclasses.fields(part)} - {"figures"} <= set(content)
     assert content["is_private"] is True
     assert all("not known" not in version for version in content["versions"].values())
 
 
 def test_an_infinite_epsilon_is_null_with_a_reason() -> None:
-    statement = dataclasses.replace(statement_of(), epsilon=math.inf)
+    statement = with_figures(statement_of(), epsilon=math.inf)
     content = json.loads(statement.to_json(), parse_constant=pytest.fail)
     assert content["epsilon"] is None
     assert "infinite" in content["epsilon_reason"]
@@ -131,7 +136,7 @@ def test_every_short_form_of_a_result_says_that_it_is_not_private() -> None:
     common = {"losses": np.zeros(2), "trace": inference.Trace(np.arange(2), np.zeros((2, 1))), "plan": POISSON}
     chain = {"draws": {}, "draw_steps": np.arange(0), "step_sizes": np.ones(2), "diverged_at": None}
     for seeded in (False, True):
-        statement = dataclasses.replace(statement_of(reproducible=seeded), epsilon=0.12344999)
+        statement = with_figures(statement_of(reproducible=seeded), epsilon=0.12344999)
         given = common | {"statement": statement, "steps_completed": 2}
         shown = [
             inference.DPSVIResult(
@@ -201,7 +206,7 @@ def test_the_statement_says_how_an_adaptive_norm_moves() -> None:
 
 @pytest.mark.parametrize("plan", [POISSON, FIXED])
 def test_the_unit_is_a_person_where_each_is_one_record(plan) -> None:
-    record, person = statement_of(plan), statement_of(plan).for_person("patient")
+    record, person = statement_of(plan), statement_of(plan, unit=Unit("patient"))
     assert (record.noun, person.noun) == ("record", "person")
     assert "Several records of one person" in str(record)
     text = " ".join(str(person).split())
@@ -216,17 +221,16 @@ def test_the_unit_is_a_person_where_each_is_one_record(plan) -> None:
     for words in ("relation_in_words", "meaning"):
         assert "one person" in getattr(person, words)
         assert "one record" not in getattr(person, words)
-    several = statement_of(plan).for_person("patient", 5)
-    assert several.unit.startswith(
+    several = statement_of(plan, unit=Unit("patient", 5))
+    assert str(several.unit).startswith(
         "one person with up to 5 rows (all rows with the same 'patient', of which 5 at most are used"
     )
-    assert (several.noun, several.short_unit) == ("person", "one person with up to 5 rows")
+    assert (several.noun, several.unit.brief) == ("person", "one person with up to 5 rows")
     assert several.epsilon == record.epsilon
-    assert record.for_person(None) is record
     with pytest.raises(ValueError, match="person is ''; it must be"):
-        record.for_person("")
+        Unit("")
     with pytest.raises(ValueError, match="max_rows is 5, and person is not named"):
-        record.for_person(None, 5)
+        Unit(None, 5)
 
 
 def test_batches_of_all_records_are_called_so() -> None:

@@ -57,7 +57,7 @@ class ThinnedSampling(Sampling):
         rows = jnp.nonzero(both, size=num_records, fill_value=0)[0].astype(jnp.int32)
         return Batch(rows, jnp.arange(num_records) < both.sum())
 
-    def in_words(self, num_records):
+    def in_words(self, num_records, noun="record"):
         return f"each record passes two coins, of {self.first:g} and of {self.second:g}"
 
     @classmethod

@@ -110,20 +110,24 @@ class Risk:
     warnings: tuple[str, ...]
 
     def __str__(self) -> str:
+        return self.in_words()
+
+    def in_words(self, noun: str = "record") -> str:
+        """Explain the risk, in some fifteen lines; `noun` is the unit of privacy, "record" or "person"."""
         added = self.relation is Relation.ADD_OR_REMOVE_ONE
         question = (
-            "one given record was among the data"
+            f"one given {noun} was among the data"
             if added
-            else "one given place in the data held this record or that one"
+            else f"one given place in the data held this {noun} or that one"
         )
         gaussian = (
             "Distinguishing the two cases is at least as hard as telling N(0, 1) from "
             f"N({self.gaussian_mu:.3g}, 1) from a single draw (mu-Gaussian privacy, down to delta)."
         )
         lines = [
-            _promise(self.relation, self.epsilon, self.delta),
+            _promise(self.relation, self.epsilon, self.delta, noun),
             "",
-            "Take an attacker who knows every other record and everything that was released, and who must decide whether "
+            f"Take an attacker who knows every other {noun} and everything that was released, and who must decide whether "
             f"{question}. However the attack is made:",
             *(
                 f"  wrongly saying yes in {100 * false:g} % of cases, it rightly says yes in at most {_percent(true)}"
@@ -270,11 +274,11 @@ def _warnings(profile: PrivacyProfile, epsilon: float, delta: float, num_records
     return found
 
 
-def _promise(relation: Relation, epsilon: float, delta: float) -> str:
+def _promise(relation: Relation, epsilon: float, delta: float, noun: str) -> str:
     if math.isinf(epsilon):
         return f"No finite epsilon holds at delta = {delta:g}: the releases promise nothing to anyone."
     added = relation is Relation.ADD_OR_REMOVE_ONE
-    change = "adding or leaving out one record" if added else "replacing one record by another"
+    change = f"adding or leaving out one {noun}" if added else f"replacing one {noun} by another"
     factor = upper(math.exp(epsilon)) if epsilon < 700 else "infinity"
     return (
         f"epsilon = {upper(epsilon)} at delta = {delta:g}: {change} changes the odds of anything that can be "

@@ -590,7 +590,7 @@ def audit_one_run(
     if relation is not Relation.ADD_OR_REMOVE_ONE:
         raise ValueError(
             f"The claim is for {relation_name(relation.name, 'record')}, but present and absent canaries differ by a record "
-            "added or removed. Pass a claim under Relation.ADD_OR_REMOVE_ONE."
+            "added or removed. Pass a claim under Relation.ADD_OR_REMOVE_ONE (--relation add-or-remove-one)."
         )
     coins, own = np.random.SeedSequence(abs(int(seed))).spawn(2)
     included = np.random.default_rng(coins).random(num_canaries) < 0.5

@@ -196,13 +196,13 @@ def score(
     if draws["weights"].shape[1:] != (x.shape[-1], *draws["intercept"].shape[1:]):
         raise ValueError(f"the posterior in {fitted} is not that of the schema in its summary.json: fit again")
     if records.mask is not None:
-        how |= {"groups": np.nonzero(records.mask)[0], "max_rows": schema.max_rows}
+        how |= {"groups": np.nonzero(records.mask)[0], "person": schema.person, "max_rows": schema.max_rows}
         x, y = x[records.mask], y[records.mask]
     else:
         used = ~np.isnan(y)  # Dropped rows are NaN
         x, y = x[used], y[used]
         if schema.person is not None:
-            how |= {"groups": range(len(x))}
+            how |= {"groups": range(len(x)), "person": schema.person}
     if target.kind.has_bounds:
         low, high = target.limits
         y = y * records.target_scale + records.target_centre
@@ -225,8 +225,7 @@ def score(
         )
         done = "The release was made"
         spent(f"no statement was written, so {PLAN_IS_SPENT}", done)
-        of_person = found.statement.for_person(schema.person, schema.max_rows)
-        statement = complete_statement(of_person, schema, out_of_bounds, counted=True, own=None, drops=True)
+        statement = complete_statement(found.statement, schema, out_of_bounds, counted=True, own=None, drops=True)
         statement = statement.with_about(f"Scores of the fit in “{fitted.name}” on the records of “{data.name}”.")
         content = {**found.to_dict(), "statement": statement.to_dict()}
         if not as_json:

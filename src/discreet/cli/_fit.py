@@ -6,7 +6,6 @@ import functools
 import hashlib
 import json
 import math
-import re
 import secrets
 import shlex
 from collections.abc import Mapping
@@ -680,18 +679,19 @@ def check_use(table: Table, plan: "dp.PrivacyPlan | dp.moments.MomentsPlan", *, 
 def say_dry_run(asked: Asked, table: Table, plan: "dp.PrivacyPlan | dp.moments.MomentsPlan") -> None:
     """Print what a fit to records would do and cost. Nothing is spent."""
     count, names = table.num_parameters, list(table.records.feature_names)
+    noun = "record" if table.schema.person is None else "person"
     setting: dict[str, float] = {"noise_multiplier": plan.noise_multiplier}
     if isinstance(plan, dp.moments.MomentsPlan):
         delta, epsilon = plan.delta, plan.state(reproducible=False).epsilon
         noises = ", ".join(f"{stddev:.4g}" for stddev in plan.stddevs)
         words = (
-            f"{len(plan.stddevs)} releases of noisy sums of products, to which a record adds at most 1; noise {noises}"
+            f"{len(plan.stddevs)} releases of noisy sums of products, to which a {noun} adds at most 1; noise {noises}"
         )
     else:
         assert plan.target_delta is not None
         delta, epsilon = plan.target_delta, plan.epsilon(plan.target_delta)
         setting |= {"num_steps": plan.num_steps, "rate": plan.rate, "clipping_norm": plan.clipping.start}
-        words = f"{plan.num_steps:,} steps; {plan.sampling.in_words(plan.num_records)}; clipping norm "
+        words = f"{plan.num_steps:,} steps; {plan.sampling.in_words(plan.num_records, noun)}; clipping norm "
         words += f"{plan.clipping.start:g}{', which then adapts' if plan.clipping.adapts else ''}; "
         words += f"noise {plan.noise_multiplier:.4g}"
     facts = {"relation": plan.relation.name, "num_records": plan.num_records, "features": names}
@@ -700,7 +700,7 @@ def say_dry_run(asked: Asked, table: Table, plan: "dp.PrivacyPlan | dp.moments.M
     _say_dry_run(asked, table.schema, plan, epsilon, delta, facts, whom=whom)
     if asked.as_json:
         return
-    say_lines(f"Plan: {re.sub('record', 'person', words) if table.schema.person else words}.")
+    say_lines(f"Plan: {words}.")
     say_lines(f"Columns: {', '.join(names)}." + ("" if count is None else f" {count:,} parameters."))
     say_lines("What the fit will be good for: discreet plan says, after a dry run on invented tables.")
     try:
@@ -836,7 +836,8 @@ def complete_statement(
         if column.out_of_bounds is not None:
             own_rules.append(f"{column.name} ({column.out_of_bounds})")
     # The day only: a page for people says it.
-    notes = [ODD_CELLS[out_of_bounds], f"Made on {datetime.datetime.now(datetime.UTC).date()} (UTC)."]
+    notes = [ODD_CELLS[out_of_bounds]]
+    made_on = str(datetime.datetime.now(datetime.UTC).date())
     if own_rules:
         notes.append(f"The schema has its own rules for cells that it does not allow in {', '.join(own_rules)}.")
     if schema.person is not None:
@@ -864,9 +865,7 @@ def complete_statement(
             f"preprocess of {own.own.path.name} was called with each row by itself. That it keeps nothing from one call to the "
             "next was not checked."
         )
-    if contact:
-        notes.append(f"Contact: {contact}.")
-    statement = statement.with_about(about).with_notes(*notes)
+    statement = dataclasses.replace(statement, about=about, made_on=made_on, contact=contact).with_notes(*notes)
     if schema.inferred:
         statement = statement.with_violations(
             f"Bounds or categories of these columns were taken from the data: "

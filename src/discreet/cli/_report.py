@@ -64,7 +64,7 @@ def write_results(
 ) -> list[Path]:
     """Write what a fit released into a folder, beside its statement; returns the files."""
     if isinstance(result, dp.moments.MomentsResult):
-        losses, pairs = [], [(point.epsilon, point.delta) for point in statement.profile]
+        losses, pairs = [], [(point.epsilon, point.delta) for point in statement.figures.profile]
     else:
         losses, pairs = list(result.losses), dp.page.profile_pairs(result.plan, statement)
     summary = {
@@ -364,7 +364,7 @@ def _of_twins(fitted: Path, content: Any) -> dict[str, Any]:
             f"{fitted / 'twin.result'} is not of the statement beside it: put back the files that one fit wrote"
         )
     if isinstance(result, dp.marginals.MarginalsResult):
-        return {"pairs": [(point.epsilon, point.delta) for point in result.statement.profile]}
+        return {"pairs": [(point.epsilon, point.delta) for point in result.statement.figures.profile]}
     return {"course": dp.page.course_of(result), "pairs": dp.page.profile_pairs(result.plan, result.statement)}
 
 

@@ -207,6 +207,7 @@ class Fitted:
     files: list[Path]  # The files written
     own: "Prepared | None" = None  # The user's model, if it is one
     scales_target: bool = False  # True if the target is a number that was scaled by its bounds
+    left_out: str = ""  # The share of records that the schema drops, in a sentence
 
     @property
     def by_moments(self) -> bool:
@@ -243,9 +244,8 @@ class Fitted:
         if self.statement.use:
             usable = self.statement.use != dp.report.NOT_USABLE
             say_lines(f"Use: {dp.report.use_words(self.statement)}", fg=None if usable else "yellow")
-        for note in self.statement.notes:
-            if note.startswith("Left out"):
-                say_lines(note)
+        if self.left_out:
+            say_lines(self.left_out)
         for warning in self.statement.warnings:
             say_lines(f"Warning: {warning}", fg="yellow")
         self._say_coefficients()
@@ -391,7 +391,11 @@ def fit_and_write(
             return Fitted(result, result.statement, {}, [], [])
         by_moments = isinstance(result, dp.moments.MomentsResult)
         spread = SPREAD_WITH_NOISE if by_moments else SPREAD if whole is None else TWIN_SPREAD
-        statement = with_left_out(result, drops) if drops else result.statement
+        statement, left_out = result.statement, ""
+        if drops:
+            # Asked for, so not worth a warning.
+            left_out = left_out_words(result, drops)
+            statement = dataclasses.replace(statement, data_warnings=()).with_notes(left_out)
         statement = complete(statement).with_notes(spread)
         files = write_first(out, statement, checkpoint)
         samples = draw(draws) if whole is None else {}
@@ -415,19 +419,17 @@ def fit_and_write(
             files += plot(out, result)
         files.append(write_page(out, ledger=ledger).file)
         scales_target = about is not None and about["model"] == LINEAR
-        return Fitted(result, statement, samples, rows, files, own, scales_target)
+        return Fitted(result, statement, samples, rows, files, own, scales_target, left_out)
 
 
-def with_left_out(result: Any, drops: Sequence[str]) -> "dp.Statement":
-    """The statement of a fit with the share of the records that the schema drops, which is not worth a warning."""
-    counted, statement = result.counted, result.statement
+def left_out_words(result: Any, drops: Sequence[str]) -> str:
+    """The share of the records that the schema drops, in a sentence."""
+    counted, noun = result.counted, result.statement.noun
     share = counted._replace(value=1 - counted.value)
-    noun = statement.noun
-    note = (
+    return (
         f"Left out, as the schema asks: {share} of the {result.plan.num_records:,} {noun}s, for a missing cell in "
         f"{', '.join(drops)}. If that is more than the table has of them, other {noun}s had no finite loss."
     )
-    return dataclasses.replace(statement, warnings=statement.privacy_warnings).with_notes(note)
 
 
 def write_first(out: Path, statement: "dp.Statement", checkpoint: Path | None, done: str = "The fit ran") -> list[Path]:

@@ -348,7 +348,7 @@ def _draw(asked: Asked, fit: Any, own: bool) -> tuple[dict[str, Any], list[Path]
     dp.synthetic.check_format(schema, asked.file_format)
     how = COMBINE if asked.rows_per_draw is None else DO_NOT_COMBINE
     how = dp.marginals.NO_SPREAD if fit.num_draws == 1 and not own else how
-    how = " ".join([how, *(note for note in statement.notes if note.startswith(dp.marginals.NOT_COUNTED))])
+    how = " ".join(filter(None, [how, getattr(fit, "not_counted", "")]))
     with terminal.folder_for_results(out):
         # Earlier twins go before the new ones come: there may be more of them, or of another format.
         for path in [out / ABOUT, out / TEXT, out / SCHEMA, *_twins_in(out)]:

@@ -26,7 +26,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import discreet as dp
-from discreet._validate import RefusedError, near
+from discreet._validate import MissingPackageError, RefusedError, near
 
 P = ParamSpec("P")
 WIDTH = 88
@@ -166,7 +166,7 @@ def _answer(error: Exception) -> int:
     """Say what went wrong; the exit code."""
     reason = error.strerror if isinstance(error, OSError) else None
     # A ledger that refuses in the last moment, since another process has spent what was left, debits nothing.
-    if settings.spent is not None and type(error).__name__ != "SpentError":
+    if settings.spent is not None and not isinstance(error, dp.ledger.SpentError):
         say_error(
             f"{settings.done} and its budget is spent; {settings.spent}. What failed afterwards: "
             f"{type(error).__name__}{f' ({reason})' if reason else ''}. Add --debug to see more."
@@ -189,7 +189,7 @@ def _answer(error: Exception) -> int:
         settings.silent = settings.silent and isinstance(error, RefusedError)
         say_error(f"Refused: {error}")
         return 2
-    if isinstance(error, ModuleNotFoundError) and "pip install 'discreet[" in str(error):
+    if isinstance(error, MissingPackageError):
         say_error(f"Stopped: {error}")
         return 1
     if isinstance(error, BrokenPipeError):  # broken pipe
@@ -253,15 +253,10 @@ def on_terminal() -> bool:
     return sys.stderr.isatty() and sys.stdin is not None and sys.stdin.isatty()
 
 
-# Python's names of relations, to be replaced by those of --relation.
-_RELATION = re.compile(r"\b(relation=)?(?:dp\.)?(?:Relation\.)?(ADD_OR_REMOVE_ONE|REPLACE_ONE)\b")
-
-
 def say_error(text: str) -> None:
     """One wrapped paragraph on standard error."""
     if settings.silent:
         return
-    text = _RELATION.sub(lambda found: "--relation " * bool(found[1]) + found[2].lower().replace("_", "-"), text)
     with suppress(OSError):  # nobody is there to be told
         typer.echo(textwrap.fill(" ".join(text.split()), width(), **_WHOLE), file=sys.stderr)
 

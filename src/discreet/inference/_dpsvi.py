@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import functools
 import itertools
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -63,7 +64,7 @@ from discreet.inference._trace import TraceRecorder
 from discreet.ledger import Ledger, Spending
 from discreet.mechanisms import Shards, levels_for
 from discreet.plan import PrivacyPlan
-from discreet.report import Statement, make_statement
+from discreet.report import Statement, Unit, make_statement, statement_from_dict
 from discreet.sampling import PoissonSampling
 from discreet.storage import exclusive
 from discreet.verify import Certificate
@@ -579,8 +580,7 @@ class DPSVI:
                         "the trace's 64 MiB. Omit it, or plan fewer steps."
                     )
                 # Stated before it is spent: what cannot be accounted for must not run.
-                statement = self._terms(delta, saved.reproducible, keep_gradients)
-                statement = statement.for_person(person, max_rows)
+                statement = self._terms(delta, saved.reproducible, keep_gradients, Unit(person, max_rows))
                 options: tuple[Any, ...] = statement.delta, keep_gradients, person, max_rows
                 if step.shards is not None:
                     # On other devices sums round otherwise, and the same noise on other sums would give the difference away.
@@ -619,13 +619,15 @@ class DPSVI:
                         f"{self.plan.num_steps} steps."
                     )
                 raise
-            if receipt := processes.from_first(spending.receipt.encode()).decode():
-                stated = spending.headed(stated).with_notes(receipt)
+            if spending.receipt is not None:
+                stated = spending.receipt.on(stated)
+            if processes.count > 1:
+                stated = statement_from_dict(json.loads(processes.from_first(stated.to_json().encode())))
             result = result_of(step, outcome, stated, self.plan)
             warn_of_use(result, stated)
             return result
 
-    def _terms(self, delta: float | None, reproducible: bool, keep_gradients: bool) -> Statement:
+    def _terms(self, delta: float | None, reproducible: bool, keep_gradients: bool, unit: Unit) -> Statement:
         """The statement of all the plan's steps, as `run` makes it before the first."""
         count_share, langevin = self.plan.clipping.count_share, isinstance(self.optim, Langevin)
 
@@ -655,14 +657,16 @@ class DPSVI:
             + cost(count_share, self.loss_share)
         )
         programs = "the model and the step sizes" if langevin else "the model, the guide and the optimizer"
+        noun = unit.noun
         statement = make_statement(
             self.plan,
+            unit=unit,
             delta=delta,
             steps_completed=self.plan.num_steps,
             reproducible=reproducible,
             public=[
                 f"{programs}, with all numbers written into them, and their initial values",
-                "shapes and dtypes of a single record's arrays",
+                f"shapes and dtypes of a single {noun}'s arrays",
                 *(f"the argument {name}" for name in self.static_kwargs),
             ],
             released=released,
@@ -673,13 +677,13 @@ class DPSVI:
         if unreached := step.unreached(self._shapes):
             names = ", ".join(map(repr, unreached))
             statement = statement.with_notes(
-                f"No record's gradient reaches {names}, or a part of it (stop_gradient), so that is no part of the release and "
+                f"No {noun}'s gradient reaches {names}, or a part of it (stop_gradient), so that is no part of the release and "
                 "got no noise."
             )
         name = getattr(self.model, "__name__", "")
         model = f"The model “{name}”" if name.isidentifier() else "A model"
         statement = statement.with_about(
-            f"{model}, fitted in steps to {self.plan.num_records:,} records; its parameters were released."
+            f"{model}, fitted in steps to {self.plan.num_records:,} {noun}s; its parameters were released."
         )
         if step.local is None:
             return statement

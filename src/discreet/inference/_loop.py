@@ -689,7 +689,7 @@ def with_proof(
     except PrivacyError as error:
         if required:
             raise _refused(error) from error
-        return statement.with_warnings(f"Not proved: it ran although the verifier found no proof, because {error.rule}")
+        return statement.with_cautions(f"Not proved: it ran although the verifier found no proof, because {error.rule}")
     try:
         # `also` is paid separately; it must not widen what this program may do.
         certificate.check(plan.alone())

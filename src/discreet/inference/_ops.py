@@ -51,7 +51,7 @@ from discreet.inference._structure import PointGuide
 from discreet.inference._support import refuse_outside_support
 from discreet.inference_data import to_arviz
 from discreet.ledger import Ledger, Spending
-from discreet.report import Statement, make_release_statement
+from discreet.report import Statement, Unit, make_release_statement
 
 # --- The tempered posterior ---
 
@@ -381,12 +381,12 @@ _INEXACT = (
 )
 
 
-def state_draws(ops: OnePosteriorSample, num_records: int, reproducible: bool) -> Statement:
+def state_draws(ops: OnePosteriorSample, num_records: int, reproducible: bool, unit: Unit) -> Statement:
     """The statement of all draws of a OnePosteriorSample."""
     tempering, replace = ops.tempering, ops.relation is Relation.REPLACE_ONE
-    public = ["the model, with all numbers written into it", "shapes and dtypes of a single record's arrays"]
+    public = ["the model, with all numbers written into it", f"shapes and dtypes of a single {unit.noun}'s arrays"]
     if replace:
-        public.append(f"the number of records, N = {num_records}")
+        public.append(f"the number of {unit.noun}s, N = {num_records}")
     public += ["the bound on log-likelihoods, the power, and all settings of the sampler"]
     public += [f"the argument {name}" for name in ops.static_kwargs]
     facts: dict[str, Any] = {"log_likelihood_low": tempering.low, "log_likelihood_high": tempering.high}
@@ -405,36 +405,37 @@ def state_draws(ops: OnePosteriorSample, num_records: int, reproducible: bool) -
     return make_release_statement(
         ops.event(),
         ops.relation,
+        unit=unit,
         method="one posterior sample",
-        mechanism=_mechanism(ops),
+        mechanism=_mechanism(ops, unit.noun),
         plan=facts,
         num_releases=ops.num_draws,
         reproducible=reproducible,
         released=[f"{ops.num_draws} draw{'s' if ops.num_draws > 1 else ''} of the model's latents, and nothing else"],
         public=public,
         not_covered=_INEXACT,
-        warnings=[
+        cautions=[
             "ε is for exact draws of the posterior. These are the last states of Markov chains, which are only near it."
         ],
     )
 
 
-def _mechanism(ops: OnePosteriorSample) -> str:
+def _mechanism(ops: OnePosteriorSample, noun: str) -> str:
     tempering, replace = ops.tempering, ops.relation is Relation.REPLACE_ONE
     low, high = f"{tempering.low:.6g}", f"{tempering.high:.6g}"
     if tempering.centered:
         what = (
-            f"Each record's real numbers were projected onto the ball of radius {ops.radius:g}. The difference between its "
-            f"log-likelihood and that of a record of zeros was clipped to [{low}, {high}] nats: for a log-likelihood that is "
-            f"{ops.lipschitz:g}-Lipschitz in the record, which is the user's claim, this changes nothing, and where the claim is "
+            f"Each {noun}'s real numbers were projected onto the ball of radius {ops.radius:g}. The difference between its "
+            f"log-likelihood and that of a {noun} of zeros was clipped to [{low}, {high}] nats: for a log-likelihood that is "
+            f"{ops.lipschitz:g}-Lipschitz in the {noun}, which is the user's claim, this changes nothing, and where the claim is "
             "false the bound holds all the same"
         )
     else:
-        what = f"Each record's log-likelihood was clipped to [{low}, {high}] nats; one that is NaN counted as {low}"
+        what = f"Each {noun}'s log-likelihood was clipped to [{low}, {high}] nats; one that is NaN counted as {low}"
     through = ("twice: " if replace else "") + "directly and through the normalising constant"
     times = "2 × " if replace else ""
     return (
-        f"{what}. The sum was multiplied by {tempering.power:.6g} and added to the exact log prior density. A record moves the "
+        f"{what}. The sum was multiplied by {tempering.power:.6g} and added to the exact log prior density. A {noun} moves the "
         f"log density of the result {through}, by at most {times}{tempering.power:.6g} × {tempering.high - tempering.low:.6g} = "
         f"{tempering.epsilon:.6g} together. No noise was added: what is released is one draw of that distribution"
         + (f", {ops.num_draws} times, each from a chain of its own." if ops.num_draws > 1 else ".")
@@ -714,8 +715,8 @@ class OnePosteriorSample:
         check_unused(key)
         with explain_steps(args):
             objective, psi = self._objective(key, records)
-        statement = state_draws(self, records.size, random.is_reproducible(key))
-        statement = statement.for_person(person, max_rows)
+        unit = Unit(person, max_rows)
+        statement = state_draws(self, records.size, random.is_reproducible(key), unit)
         spending = Spending(ledger, self, statement)
         leaves = list(records.leaves) if self.radius is None else project_records(records.leaves, self.radius)
         refuse_outside_support(objective, psi, [(leaves, None)])

@@ -26,7 +26,8 @@ from discreet.inference._step import PrivateStep, StepFigures
 from discreet.inference._trace import METHODS, NoiseAware, Trace
 from discreet.mechanisms import GAUSSIAN, MECHANISMS
 from discreet.plan import PaidRelease, PrivacyPlan
-from discreet.report import DID_NOT_COUNT, NOT_USABLE, PREDICTION, ProfilePoint, Statement, use_words
+from discreet.report import NOT_USABLE, PREDICTION, Statement, use_words
+from discreet.report import PARTS as STATEMENT
 from discreet.sampling import SAMPLERS
 from discreet.storage import read_archive, write_archive
 
@@ -70,10 +71,9 @@ def kinds() -> tuple[type, ...]:
         Form,
         PaidRelease,
         PrivacyPlan,
-        ProfilePoint,
         Relation,
-        Statement,
         Trace,
+        *STATEMENT,
         *SAMPLERS,
         *map(type, MECHANISMS),
     )
@@ -211,14 +211,14 @@ def _judged(statement: Statement, result: DPSVIResult, num_parameters: int) -> S
     """The statement with the shares of clipped and of dropped records, and the verdict on the result's use."""
     clipped, counted, plan = result.clipped, result.counted, result.plan
     statement = statement.with_notes(
-        f"In the second half of the fit {clipped} of the records had a gradient longer than C, which was shortened."
+        f"In the second half of the fit {clipped} of the {statement.noun}s had a gradient longer than C, which was shortened."
     )
     if 1 - counted.value - 3 * counted.stderr > _MOST_DROPPED:
         fewer = "" if plan.relation is Relation.REPLACE_ONE else ", or the table has fewer records than the plan says"
         missing = Share(1 - counted.value, counted.stderr)
-        statement = statement.with_warnings(
-            f"{missing} of the {plan.num_records:,} {DID_NOT_COUNT} their loss or its gradient is not finite at these "
-            f"parameters{fewer}. The fit is that of the others."
+        statement = statement.with_data_warnings(
+            f"{missing} of the {plan.num_records:,} {statement.noun}s did not count: their loss or its gradient is not finite at "
+            f"these parameters{fewer}. The fit is that of the others."
         )
     if not all(np.isfinite(x).all() for x in jax.tree.leaves((result.params, result.last_params))):
         return statement.with_use(
@@ -280,7 +280,7 @@ def warn_of_use(result: Any, before: Statement, *, stacklevel: int = 4) -> None:
         before: The statement before the releases were looked at.
         stacklevel: As in `warnings.warn`; 4 is the caller of `DPSVI.run`.
     """
-    found = [warning for warning in result.statement.warnings if warning not in before.warnings]
+    found = [warning for warning in result.statement.data_warnings if warning not in before.data_warnings]
     if result.statement.use == NOT_USABLE:
         found.insert(0, use_words(result.statement))
     try:

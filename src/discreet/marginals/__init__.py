@@ -17,7 +17,6 @@ from discreet.marginals._release import MarginalsPlan as MarginalsPlan
 from discreet.marginals._release import load_marginals as load_marginals
 from discreet.marginals._release import private_marginals as private_marginals
 from discreet.marginals._twins import NO_SPREAD as NO_SPREAD
-from discreet.marginals._twins import NOT_COUNTED as NOT_COUNTED
 from discreet.marginals._twins import MarginalsResult as MarginalsResult
 from discreet.marginals._twins import counts_model as counts_model
 from discreet.marginals._twins import counts_suffice as counts_suffice

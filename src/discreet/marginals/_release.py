@@ -50,7 +50,8 @@ from discreet.mechanisms import (
     table_distances,
 )
 from discreet.models import Levels
-from discreet.report import ProfilePoint, Statement, make_release_statement
+from discreet.report import PARTS as STATEMENT
+from discreet.report import Statement, Unit, make_release_statement
 from discreet.storage import read_archive, write_archive
 from discreet.tables import PARTS_OF_SCHEMA, OutOfBounds, Report, Schema
 from discreet.verify import Certificate, certify
@@ -328,15 +329,17 @@ class MarginalsPlan:
     def state(self, *, reproducible: bool) -> Statement:
         """Make the statement of one release by this plan."""
         how = "added to or removed from" if self.relation is Relation.ADD_OR_REMOVE_ONE else "replaced in"
-        statement = make_release_statement(
+        noun = self._unit.noun
+        return make_release_statement(
             self.event(),
             self.relation,
+            unit=self._unit,
             delta=self.delta,
             slack=self.slack,
             method=METHOD,
             mechanism=(
-                "Each value was replaced by its level, a category or a slice of the public bounds, and the records in each cell "
-                f"of the cross tables were counted. One record {how} the table moves the weighted counts together by at most "
+                f"Each value was replaced by its level, a category or a slice of the public bounds, and the {noun}s in each cell "
+                f"of the cross tables were counted. One {noun} {how} the table moves the weighted counts together by at most "
                 f"{self.sensitivity * _distance(self.relation):.6g} in Euclidean norm. Gaussian noise of standard deviation "
                 f"{self.noise:.6g} was added to every weighted count. {self._how_chosen() if self.choices else ''}Only these "
                 f"noisy counts{' and the choices' if self.choices else ''} left the data."
@@ -356,14 +359,17 @@ class MarginalsPlan:
             released=[f"{self.in_words()}, and what is computed from them"],
             public=["the plan: the cross tables, their weights and the noise", "the columns and their levels"],
         )
-        return statement.for_person(self.schema.person)
+
+    @property
+    def _unit(self) -> Unit:
+        return Unit(self.schema.person)
 
     def _how_chosen(self) -> str:
         return (
             f"{self.choices} pairs of columns more were chosen one after another by the exponential mechanism, each by how far "
-            "its counts are from those of a model of everything counted before, and counted in the same way. One record moves "
-            f"each such distance by at most {2 if self.relation is Relation.REPLACE_ONE else 1}. Each choice has privacy range "
-            f"{self.choice_epsilon:.6g} for distances that move by 1. "
+            "its counts are from those of a model of everything counted before, and counted in the same way. One "
+            f"{self._unit.noun} moves each such distance by at most {2 if self.relation is Relation.REPLACE_ONE else 1}. Each "
+            f"choice has privacy range {self.choice_epsilon:.6g} for distances that move by 1. "
         )
 
 
@@ -430,7 +436,7 @@ class Marginals:
         return f"Marginals({about}, {self.statement.brief})"
 
 
-_KINDS = (MarginalsPlan, Relation, Statement, ProfilePoint, *PARTS_OF_SCHEMA)
+_KINDS = (MarginalsPlan, Relation, *STATEMENT, *PARTS_OF_SCHEMA)
 
 
 def load_marginals(path: Path | str) -> Marginals:

@@ -35,7 +35,8 @@ from discreet._numpyro import one_model
 from discreet._validate import integer
 from discreet.marginals._release import Marginals, MarginalsPlan
 from discreet.models import Levels, MixtureOfProducts
-from discreet.report import ProfilePoint, Statement
+from discreet.report import PARTS as STATEMENT
+from discreet.report import Statement
 from discreet.storage import read_archive, write_archive
 from discreet.tables import Schema
 
@@ -55,7 +56,6 @@ NO_SPREAD = (
     "Unless each twin is drawn from a refit of its own (num_draws, --draws), the twins' differences show neither the noise nor "
     "the uncertainty of the fit: intervals combined from several twins are too narrow."
 )
-NOT_COUNTED = "Pairs of columns were left out of the counts, since others were chosen"
 """Start of the note that names them."""
 WHAT, VERSION = "twin model fitted to noisy counts", 2
 
@@ -235,11 +235,13 @@ class MarginalsResult:
         latents: The fitted value of each latent, one or several draws along the leading axis.
         num_records: The number of records, estimated from the counts: how many rows a twin has.
         statement: The privacy statement of the counts.
+        not_counted: Which pairs of columns were left out of the counts, and what that means, in words; empty if none.
     """
 
     latents: dict[str, np.ndarray]
     num_records: int
     statement: Statement
+    not_counted: str = ""
 
     @property
     def num_draws(self) -> int:
@@ -263,7 +265,7 @@ class MarginalsResult:
     def save(self, path: Path | str) -> Path:
         """Write the result into one file, for `load_marginals_result`. Errors as `storage.write_archive`."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return write_archive(path, WHAT, VERSION, fields, (Statement, ProfilePoint))
+        return write_archive(path, WHAT, VERSION, fields, STATEMENT)
 
     def __repr__(self) -> str:
         """Short, without arrays."""
@@ -276,8 +278,8 @@ def load_marginals_result(path: Path | str) -> MarginalsResult:
     Raises:
         ValueError: The file is absent, damaged or something else.
     """
-    fields = read_archive(path, WHAT, VERSION, (Statement, ProfilePoint))
-    kinds = {"latents": dict, "num_records": int, "statement": Statement}
+    fields = read_archive(path, WHAT, VERSION, STATEMENT)
+    kinds = {"latents": dict, "num_records": int, "statement": Statement, "not_counted": str}
     whole = isinstance(fields, dict) and set(fields) == set(kinds)
     if not whole or not all(isinstance(fields[name], kind) for name, kind in kinds.items()):
         raise ValueError(f"{path} does not hold what a {WHAT} holds: it is damaged, or was not written by discreet")
@@ -357,7 +359,7 @@ def fit_twins(
     statement = released.statement
     notes = (NO_SPREAD, *not_counted(released.plan))
     statement = statement.with_notes(*(note for note in notes if note not in statement.notes))
-    return model, MarginalsResult(latents, round(released.num_records), statement)
+    return model, MarginalsResult(latents, round(released.num_records), statement, " ".join(not_counted(released.plan)))
 
 
 def not_counted(plan: MarginalsPlan) -> list[str]:
@@ -369,8 +371,9 @@ def not_counted(plan: MarginalsPlan) -> list[str]:
         return []
     more = f" and {len(left) - NAMED} others" if len(left) > NAMED else ""
     return [
-        f"{NOT_COUNTED}: {', '.join(left[:NAMED])}{more}. The fit takes the two columns to be independent but for what other "
-        "counts say, so combined intervals of what relates them may miss the truth far more often than stated."
+        f"Pairs of columns were left out of the counts, since others were chosen: {', '.join(left[:NAMED])}{more}. "
+        "The fit takes the two columns to be independent but for what other counts say, so combined intervals of what relates "
+        "them may miss the truth far more often than stated."
     ]
 
 

@@ -36,7 +36,7 @@ def profile_pairs(plan: PrivacyPlan, statement: Statement) -> list[Pair]:
     epsilons, deltas = spent.curve()
     usable = epsilons <= _LARGEST
     epsilons, deltas = epsilons[usable], np.asarray(deltas)[usable]
-    rates = np.array([*np.geomspace(1e-6, 1.0, 80), *(rate for rate, _ in statement.attack_power)])[:, None]
+    rates = np.array([*np.geomspace(1e-6, 1.0, 80), *(rate for rate, _ in statement.figures.attack_power)])[:, None]
     grown = (np.exp(epsilons) * rates + deltas).argmin(axis=1)
     shrunk = (1 - (1 - deltas - rates) * np.exp(-epsilons)).argmin(axis=1)
     chosen = np.unique([*grown, *shrunk])
@@ -52,11 +52,11 @@ def may_hold(statement: Statement, pairs: Iterable[Pair]) -> bool:
     pairs = list(pairs)
     if not all(epsilon >= 0 and 0 <= delta <= 1 for epsilon, delta in pairs):
         return False
-    points = [(statement.epsilon, statement.delta), *((x.epsilon, x.delta) for x in statement.profile)]
+    points = [(statement.epsilon, statement.delta), *((x.epsilon, x.delta) for x in statement.figures.profile)]
     if any(delta <= d and epsilon < e * (1 - 1e-6) for epsilon, delta in pairs for e, d in points):
         return False
     lines = trade_off_lines(statement, pairs)
-    return all(true_positive_rate(lines, rate) >= 0.99 * found for rate, found in statement.attack_power)
+    return all(true_positive_rate(lines, rate) >= 0.99 * found for rate, found in statement.figures.attack_power)
 
 
 def trade_off_lines(statement: Statement, pairs: Iterable[Pair] = ()) -> list[Line]:
@@ -94,7 +94,7 @@ def odds_factor(statement: Statement) -> float:
     Taken from the statement's beliefs, which are probabilities before and after, rounded upward.
     """
     factors = [math.inf]
-    for before, after in statement.posterior_beliefs:
+    for before, after in statement.figures.posterior_beliefs:
         against = 1 - after - 2**-52
         if against > 0 and before > 0:
             factors.append(after / against * (1 - before) / before * (1 + 1e-12))
@@ -113,9 +113,9 @@ def rightly_named(prior: float, false_positive_rate: float, true_positive_rate: 
 
 def _pairs(statement: Statement) -> list[Pair]:
     """(ε, δ) that hold."""
-    found = [(point.epsilon, point.delta) for point in statement.profile]
+    found = [(point.epsilon, point.delta) for point in statement.figures.profile]
     found.append((statement.epsilon, statement.delta))
-    mu = statement.gaussian_mu * (1 + 1e-12)
+    mu = statement.figures.gaussian_mu * (1 + 1e-12)
     if math.isfinite(mu) and math.isfinite(statement.epsilon):
         grid = np.linspace(0.0, statement.epsilon, _GRID)
         # A μ of zero covers nothing but a profile that is zero.

@@ -53,16 +53,13 @@ from discreet.report import (
     PREDICTION,
     Statement,
     fact_name,
+    note_words,
     sentence,
     steps_words,
     value_words,
 )
 from discreet.storage import write_file
 from discreet.tables import Column, Schema
-
-_MADE_ON = re.compile(r"Made on (\d{4}-\d\d-\d\d)\b")
-_CONTACT = re.compile(r"Contact: (.+)\.")
-_RECEIPT = re.compile(r"Debited as entry (\d+) of the ledger .* \(hash ([0-9a-f]{16})\)", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,20 +123,19 @@ def _when(time: str) -> tuple[str, str]:
 
 def _place(ledger: Ledger, statement: Statement) -> tuple[int | None, str]:
     """The number of the statement's entry, if it is there; and what to say if it is not."""
-    receipt = next((found for note in statement.notes if (found := _RECEIPT.search(note))), None)
+    receipt = statement.receipt
     if receipt is None:
         return None, (
             "The fit on this page was not charged to this ledger: its statement names no entry. Its cost comes on top of what is "
             "shown here."
         )
-    number, digest = int(receipt[1]), receipt[2]
     debits = [x for x in ledger.entries if x["kind"] == "debit"]
-    if not any(x["number"] == number and x["hash"].startswith(digest) for x in debits):
+    if not any(x["number"] == receipt.number and x["hash"] == receipt.hash for x in debits):
         return None, (
-            f"The statement names entry {number} (hash {digest}), which is not in this ledger: it is another ledger, or "
-            "lines are missing at its end."
+            f"The statement names entry {receipt.number} (hash {receipt.hash[:16]}), which is not in this ledger: "
+            "it is another ledger, or lines are missing at its end."
         )
-    return number, ""
+    return receipt.number, ""
 
 
 MOST_ROWS = 60
@@ -364,13 +360,13 @@ def statement_page(
 
     Guarantee: every figure is the statement's, or follows from it as an upper bound; where the statement is not private, none
     is shown as if it held. Texts stay texts, whatever they hold; the page runs its own script only, and reaches no network.
-    `dataset`, `contact` and `day` are the ledger's, or a note's of the statement, where they are left out.
+    `dataset`, `contact` and `day` are the ledger's, or the statement's, where they are left out.
     """
     course = course or {}
     charts = course_charts(course)
     text = statement.to_json()
     dataset = dataset or (budget.dataset if budget else "")
-    contact = contact or next((found[1] for note in statement.notes if (found := _CONTACT.fullmatch(note))), "")
+    contact = contact or statement.contact
     posterior = "Posterior" if any(panel.has_intervals for panel in panels) else "Estimates"
     date = day_words(day or _day_of(statement, budget))
     contents = (
@@ -405,6 +401,7 @@ def statement_page(
         "budget": budget,
         "plan": [(fact_name(name, statement.noun), value_words(value)) for name, value in statement.plan.items()],
         "steps": steps_words(statement),
+        "notes": note_words(statement),
         "charts": charts,
         "verdict": verdict(course),
         "drifting": course.get("rest", {}).get("kind") == "drifting",
@@ -546,7 +543,7 @@ def _rendered(known: dict[str, Any]) -> str:
 def _day_of(statement: Statement, budget: Budget | None) -> datetime.date | None:
     """The day of the debit, or the one that the fit noted."""
     days = [row.day for row in budget.rows if row.here] if budget else []
-    days += [found[1] for note in statement.notes if (found := _MADE_ON.match(note))]
+    days += [statement.made_on] * bool(statement.made_on)
     try:
         return datetime.date.fromisoformat(days[0]) if days else None
     except ValueError:
@@ -651,7 +648,7 @@ def _meaning(statement: Statement, lines: list[Line]) -> dict[str, Any]:
         "belief": believed,
         "caught_table": [(plain(rate), percent(true_positive_rate(lines, rate))) for rate in TABLE_RATES],
         "belief_table": [(plain(prior), percent(belief(prior, factor))) for prior in TABLE_PRIORS],
-        "profile": [(small(point.delta), upper(point.epsilon)) for point in statement.profile],
+        "profile": [(small(point.delta), upper(point.epsilon)) for point in statement.figures.profile],
         "trade_off": {
             "lines": lines,
             "factor": factor if math.isfinite(factor) else None,
@@ -701,7 +698,7 @@ def _reasons(statement: Statement) -> tuple[str, ...]:
 
 
 def _facts(statement: Statement) -> list[tuple[str, str]]:
-    facts = [("Method", statement.method), ("Unit of privacy", statement.unit)]
+    facts = [("Method", statement.method), ("Unit of privacy", str(statement.unit))]
     facts.append(("Relation", relation_name(statement.relation)))
     if isinstance(count := statement.plan.get("num_records"), int):
         facts.append((f"{statement.noun.capitalize()}s (public)", f"{count:,}"))

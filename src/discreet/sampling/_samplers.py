@@ -152,8 +152,8 @@ class Sampling(abc.ABC):
         return _Plain(self, self._count(num_records), self.capacity(num_records))
 
     @abc.abstractmethod
-    def in_words(self, num_records: int) -> str:
-        """A description of the draw for a statement: a clause that fits in parentheses."""
+    def in_words(self, num_records: int, noun: str = "record") -> str:
+        """A description of the draw for a statement: a clause that fits in parentheses; `noun` is "record" or "person"."""
 
     def check_rows(self, rows: int, num_records: int, relation: Relation, *, masked: bool) -> None:
         """Refuse a caller's batch that this sampler cannot have drawn, by its number of rows and its mask."""
@@ -405,11 +405,11 @@ class PoissonSampling(Sampling):
         """Draw one batch of `capacity(num_records)` rows, the drawn records first."""
         return self.drawing(num_records).draw(key, tables)
 
-    def in_words(self, num_records: int) -> str:
+    def in_words(self, num_records: int, noun: str = "record") -> str:
         del num_records
         if self.rate == 1:
-            return "all records"
-        return f"each record enters with probability {self.rate:g}, independently of all others"
+            return f"all {noun}s"
+        return f"each {noun} enters with probability {self.rate:g}, independently of all others"
 
     @classmethod
     def from_options(cls, *, rate: float | None, batch_size: int | None, num_records: int) -> PoissonSampling:
@@ -580,7 +580,7 @@ class FixedSizeSampling(Sampling):
             f"{self!r} has no sound accounting for {relation_name(relation.name, 'record')}: a batch of fixed size from "
             "num_records records is drawn differently when one record is added, so every record's share changes. Use "
             f"PoissonSampling(rate={self.batch_size / num_records:.6g}), or declare the number of records public with "
-            "relation=Relation.REPLACE_ONE."
+            "relation=Relation.REPLACE_ONE (--relation replace-one)."
         )
 
     def _event(self, mechanism: DpEvent, num_records: int) -> DpEvent:
@@ -617,8 +617,8 @@ class FixedSizeSampling(Sampling):
         kept = jnp.ones(count, bool).at[_distinct(key, left_out, count)].set(False, mode="promise_in_bounds")
         return Batch(jnp.nonzero(kept, size=self.batch_size)[0].astype(jnp.int32), mask)
 
-    def in_words(self, num_records: int) -> str:
-        return f"{self.batch_size} of {num_records} records, drawn without replacement, all choices equally likely"
+    def in_words(self, num_records: int, noun: str = "record") -> str:
+        return f"{self.batch_size} of {num_records} {noun}s, drawn without replacement, all choices equally likely"
 
     @classmethod
     def from_options(cls, *, rate: float | None, batch_size: int | None, num_records: int) -> FixedSizeSampling:
@@ -673,9 +673,9 @@ class FullBatch(Sampling):
         count = self._count(num_records)
         return Batch(jnp.arange(count, dtype=jnp.int32), jnp.ones(count, bool))
 
-    def in_words(self, num_records: int) -> str:
+    def in_words(self, num_records: int, noun: str = "record") -> str:
         del num_records
-        return "all records"
+        return f"all {noun}s"
 
     def check_rows(self, rows: int, num_records: int, relation: Relation, *, masked: bool) -> None:
         """Refuse a table of another length if the relation makes the length public."""

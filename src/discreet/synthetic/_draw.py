@@ -333,6 +333,11 @@ class Fitted(NamedTuple):
         return self.result.statement
 
     @property
+    def not_counted(self) -> str:
+        """Which pairs of columns were left out of noisy counts, in words; empty if none."""
+        return self.result.not_counted if isinstance(self.result, MarginalsResult) else ""
+
+    @property
     def about(self) -> dict[str, Any]:
         """The model's settings in the twins' metadata."""
         return {"components": self.model.components, "slices": self.model.slices}
