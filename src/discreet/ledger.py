@@ -2,8 +2,7 @@
 
 The file has one JSON object a line: the first opens the ledger (name, unit, relation, cap), each further one is a debit or a
 change of the cap. Every line contains the SHA-256 of the line before; lines are appended under a file lock and reach the disk
-before they count. `Ledger` documents the guarantee. A fit uses `Spending`, which refuses before the program is compiled, and
-debits just before the first release.
+before they count. `Ledger` documents the guarantee. `discreet.act` debits, just before the first release.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ from discreet.accounting import (
     relation_name,
     upper,
 )
-from discreet.report import RECORD, Receipt, Statement
+from discreet.report import RECORD, Receipt
 
-__all__ = ["RELEASED_BEFORE", "Ledger", "LedgerError", "Receipt", "Spending", "SpentError"]
+__all__ = ["RELEASED_BEFORE", "Ledger", "LedgerError", "Receipt", "SpentError"]
 
 
 try:
@@ -539,35 +538,3 @@ def _debits(entries: Sequence[Entry]) -> list[Debit]:
         unit = entry.get("unit", ONE_RECORD)
         found.append(Debit(entry["number"], entry["time"], entry["method"], event, delta, _costs[digest], unit))
     return found
-
-
-class Spending:
-    """The debit of one fit: the constructor may refuse it before compilation, the call debits just before the first release.
-
-    Nothing is debited if `ledger` is None; `run_id` names a run that may continue after a crash.
-    """
-
-    def __init__(self, ledger: Ledger | None, plan: Planned, statement: Statement, run_id: str = "") -> None:
-        self._ledger, self._plan, self._statement, self._run_id = ledger, plan, statement, run_id
-        self.receipt: Receipt | None = None
-        if ledger is None:
-            return
-        if not statement.is_private:
-            why = " ".join(statement.violations) or "its epsilon is infinite"
-            why = "its random bits can be repeated" if statement.reproducible else why
-            raise ValueError(
-                f"This fit is not private ({why}), so it cannot be charged to a ledger. Use discreet.random.key() instead of a "
-                "key from a seed, or omit the ledger."
-            )
-        ledger.check(plan, delta=statement.delta, run_id=run_id, unit=statement.unit.brief)
-
-    def __call__(self) -> None:
-        """Debit; on the disk when this returns."""
-        if self._ledger is not None:
-            terms = {"delta": self._statement.delta, "method": self._statement.method, "run_id": self._run_id}
-            terms["unit"] = self._statement.unit.brief
-            self.receipt = self._ledger.debit(self._plan, **terms)
-
-    def stated(self) -> Statement:
-        """The statement, with the receipt."""
-        return self._statement if self.receipt is None else self.receipt.on(self._statement)

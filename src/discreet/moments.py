@@ -41,9 +41,10 @@ from discreet import random
 from discreet._jax import one_process
 from discreet._validate import integer, positive
 from discreet.accounting import Relation, calibrate_noise_multiplier, suggest
+from discreet.act import Act
 from discreet.gradients import SPARE
-from discreet.inference import check_unused, claim, warn_of_use
-from discreet.ledger import Ledger, Spending
+from discreet.inference import warn_of_use
+from discreet.ledger import Ledger
 from discreet.mechanisms import GAUSSIAN, clip_records, planned_gaussian
 from discreet.report import (
     COEFFICIENTS,
@@ -563,19 +564,16 @@ def fit_moments(
             f"replaced. Calibrate a plan for {len(rows)} records."
         )
     reproducible = random.is_reproducible(key)
-    spend = Spending(ledger, plan, plan.state(reproducible=reproducible, unit=Unit(person)))
     noise = random.subkey(key, random.Purpose.MOMENTS)
-    check_unused(noise)
+    act = Act(plan, noise, plan.state(reproducible=reproducible, unit=Unit(person)), ledger=ledger)
     table = in_turns(rows, target)
     with jax.enable_x64(True):
         programs = [_program(stddev, *table[0].shape, plan.relation, reproducible) for stddev in plan.stddevs]
-        claim(noise)
-        spend()
+        act.prove(*programs, named=False)  # their fingerprints follow the number of records
+        act.begin()
         keys = jax.random.split(noise, len(programs))
         wide, found, last = _measure(programs, keys, table, plan)
-    # Without their fingerprints, which follow the number of records.
-    proved = "Proved before it ran: the events were found again in the programs themselves."
-    paid = spend.stated().with_notes(proved)
+    paid = act.statement
     statement = paid.with_use(*_use(wide, found, last))
     estimate = _cautious(found, last)
     result = MomentsResult(

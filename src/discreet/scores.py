@@ -48,8 +48,8 @@ from discreet.accounting import (
     repetitions,
     upper,
 )
-from discreet.inference import check_unused, claim
-from discreet.ledger import Ledger, Spending, SpentError, check_terms, unpaid
+from discreet.act import Act
+from discreet.ledger import Ledger, SpentError, check_terms, unpaid
 from discreet.marginals import fieller
 from discreet.mechanisms import GAUSSIAN, clip_records, planned_gaussian, sum_records
 from discreet.report import RECORD, Receipt, Statement, Unit, make_release_statement
@@ -686,20 +686,18 @@ def private_metrics(
     terms, persons = _terms(plan, result, X, y, labels, groups)
     unit = RECORD if groups is None else Unit(person, plan.max_rows)
     statement = plan.state(reproducible=reproducible, unit=unit)
-    spend = Spending(ledger, plan, statement)
     noise = random.subkey(key, random.Purpose.SCORES)
-    check_unused(noise)
+    act = Act(plan, noise, statement, ledger=ledger)
     # In 64 bits a sum of integers below 2^53 is exact.
     with jax.enable_x64(True):
         program = _program(plan, reproducible)
         last, others = _last_and_others(terms, persons)
         records = np.zeros((_LAST, plan.width))
         records[: len(last)] = last
-        claim(noise)
-        spend()
+        act.prove(program)
+        act.begin()
         sums = np.asarray(program(noise, others.astype(np.float64), records, np.arange(_LAST) < len(last)), np.float64)
-    proved = f"Proved before it ran: the event was found again in the program itself (SHA-256 {program.fingerprint})."
-    return PrivateMetrics(plan, sums / _ONE, spend.stated().with_notes(proved), level)
+    return PrivateMetrics(plan, sums / _ONE, act.statement, level)
 
 
 def _plan(
@@ -1085,13 +1083,11 @@ def select(
     if not candidates or not all(callable(candidate) for candidate in candidates):
         raise ValueError("candidates must be functions of (key, ledger), at least one.")
     statement = plan.state(reproducible=reproducible, unit=Unit(person, max_rows))
-    spend = Spending(ledger, plan, statement)
     secret = random.subkey(key, random.Purpose.SELECTION)
-    check_unused(secret)
+    act = Act(plan, secret, statement, ledger=ledger)
     many, which, runs = jax.random.split(secret, 3)
     times = plan.draw(many)
-    claim(secret)
-    spend()
+    act.begin()
     entries = None if ledger is None else len(ledger.entries)
     best: tuple[float, Any, int | None] = (-math.inf, None, None)
     for number in range(times):
@@ -1114,4 +1110,4 @@ def select(
         if score > best[0]:
             best = score, result, place
     score = best[0] if best[2] is not None else math.nan
-    return Selection(best[1], score, best[2], spend.stated())
+    return Selection(best[1], score, best[2], act.statement)

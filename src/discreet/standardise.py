@@ -17,10 +17,11 @@ from discreet import random
 from discreet._jax import one_process
 from discreet._validate import integer, positive
 from discreet.accounting import Relation, calibrate_noise_multiplier, suggest
-from discreet.inference import check_unused, claim
-from discreet.ledger import ONE_RECORD, RELEASED_BEFORE, Ledger
+from discreet.act import Act
+from discreet.ledger import RELEASED_BEFORE, Ledger
 from discreet.mechanisms import GAUSSIAN, clip_records, planned_gaussian, sum_records
 from discreet.plan import PrivacyPlan
+from discreet.report import RECORD, Statement, Unit, make_release_statement
 from discreet.verify import certify
 
 # The least standard deviation, as a share of a column's half range.
@@ -93,6 +94,37 @@ class Standardisation:
         """The event of the release, under either relation."""
         return GAUSSIAN.event(float(self.noise_multiplier))
 
+    def state(
+        self, *, relation: Relation, delta: float, num_records: int, reproducible: bool, unit: Unit = RECORD
+    ) -> Statement:
+        """Make the statement of the release alone, under the plan's relation and delta, for a unit of privacy."""
+        noun = unit.noun
+        return make_release_statement(
+            self.event(),
+            relation,
+            unit=unit,
+            delta=delta,
+            slack=self.slack,
+            method=RELEASED_BEFORE,
+            mechanism=(
+                f"Each cell was moved into its column's public bounds and mapped to z in [-1, 1]. The sums over the {noun}s of z "
+                f"and of 1 - z², to which one {noun} adds a Euclidean norm of at most {self.sensitivity:.6g}, got Gaussian noise "
+                f"of standard deviation {self.stddev:.6g} each."
+            ),
+            plan={
+                "num_records": num_records,
+                "num_columns": self.num_columns,
+                "contribution_bound": self.sensitivity,
+                "noise_multiplier": self.noise_multiplier,
+                "noise_standard_deviation": self.stddev,
+            },
+            num_releases=1,
+            reproducible=reproducible,
+            released=[f"{self.in_words()}, and what is computed from them"],
+            public=[f"The number of {noun}s, N = {num_records}", "The bounds of the columns, and the noise"],
+            about=f"Means and spreads of {self.num_columns} column{'s' * (self.num_columns > 1)}, {num_records:,} {noun}s.",
+        )
+
     def in_words(self) -> str:
         """Describe the released values."""
         what = "mean and mean square" if self.num_columns == 1 else "means and mean squares"
@@ -109,12 +141,12 @@ class Scaling:
     Attributes:
         centre: Noisy means, in the columns' units.
         scale: Noisy standard deviations, likewise, never below what the noise lets one see.
-        reproducible: The noise was drawn with a seed: not private.
+        statement: The privacy statement of the release alone; a fit with the plan that includes it has both.
     """
 
     centre: Float[np.ndarray, " column"]
     scale: Float[np.ndarray, " column"]
-    reproducible: bool
+    statement: Statement
 
     def __call__(self, x: npt.ArrayLike) -> Float[np.ndarray, "record column"]:
         """Each record standardised by itself, with released numbers: (x - centre) / scale, as float32."""
@@ -215,13 +247,12 @@ def private_standardisation(
     one_process("private_standardisation", [x])
     key = random.secret_key(rng_key, "private_standardisation", non_private_seed)
     reproducible = random.is_reproducible(key)
-    if reproducible and ledger is not None:
-        raise ValueError(
-            "No ledger holds a release whose noise can be repeated. Pass discreet.random.key(), or no ledger."
-        )
     cells, lows, highs = _checked(x, low, high)
     paid = _paid(plan, cells)
     noise = random.subkey(key, random.Purpose.STANDARDISATION)
+    delta = suggest(num_records=plan.num_records).delta if plan.target_delta is None else plan.target_delta
+    told = {"relation": plan.relation, "delta": delta, "num_records": plan.num_records, "unit": Unit(person)}
+    act = Act(_Release(paid, plan.relation), noise, paid.state(reproducible=reproducible, **told), ledger=ledger)
 
     def release(key: PRNGKeyArray, x: Any, low: Any, high: Any, mask: Any) -> Any:
         return noisy_sums(key, x, low, high, mask, stddev=paid.stddev)
@@ -231,19 +262,12 @@ def private_standardisation(
     arguments = noise, rows, jnp.asarray(lows), jnp.asarray(highs), jnp.ones(len(cells), bool)
     with jax.enable_x64(True):
         certificate = certify(release, *arguments, records=1, mask=4, relation=plan.relation, expect=paid.event())
-    check_unused(noise)
-    alone, terms = _Release(paid, plan.relation), {"unit": "one person" if person else ONE_RECORD}
-    delta = suggest(num_records=plan.num_records).delta if plan.target_delta is None else plan.target_delta
-    if ledger is not None:
-        ledger.check(alone, delta=delta, **terms)
-    claim(noise)
-    if ledger is not None:
-        ledger.debit(alone, delta=delta, method=RELEASED_BEFORE, **terms)
-    with jax.enable_x64(True):
+        act.prove(certificate, named=False)
+        act.begin()
         sums = {name: np.asarray(total, np.float64) for name, total in certificate(*arguments).items()}
     centre, spread = _moments(sums, plan.num_records, paid.stddev)
     half = (highs.astype(np.float64) - lows) / 2
-    return Scaling(lows + half * (1 + centre), half * spread, reproducible)
+    return Scaling(lows + half * (1 + centre), half * spread, act.statement)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,9 +22,10 @@ from numpyro.optim import Adam
 
 import discreet as dp
 from discreet import random
-from discreet.inference import _dpsvi, _loop, _step
+from discreet.inference import _dpsvi, _loop
 from discreet.inference._loop import FILE, Checkpoint
 from discreet.inference._result import kinds
+from discreet.random import _claims
 from discreet.storage import read_archive
 from discreet.tables import _convert, open_records, schema_from_bounds
 
@@ -232,7 +233,7 @@ class Part:
                 self.run(make(factors), dp.random.key(), data, mesh=jax.sharding.Mesh(devices, ("records",)), **options)
             except ValueError as error:
                 self.note(name, str(error))
-        _step._used.clear()  # the same noise once more, for the same states
+        _claims._used.clear()  # the same noise once more, for the same states
         result = self.run(make(factors), SECRET())
         self.note("never stopped", result.trace.iterates.tolist())
 
@@ -297,7 +298,7 @@ class Part:
         self.fit_with_checkpoint(**long)
         timer.cancel()
         if int(victim) == self.count:
-            _step._used.clear()  # the same noise once more, for the same states
+            _claims._used.clear()  # the same noise once more, for the same states
             _loop._SECONDS_A_CHUNK, Checkpoint.due = 0.25, False
             self.note(
                 "never stopped",

@@ -19,8 +19,9 @@ import pytest
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
-from discreet.inference import _loop, _step
+from discreet.inference import _loop
 from discreet.inference._loop import FILE, Checkpoint
+from discreet.random import _claims
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 Y = np.random.default_rng(0).normal(1.0, 1.0, (200, 3)).astype(np.float32)
@@ -127,7 +128,7 @@ def test_a_secret_key_stays_in_its_owners_file_until_the_fit_is_done(dpsvi, tmp_
         copy = tmp_path / str(forget)
         shutil.copytree(folder, copy)
         if forget:
-            monkeypatch.setattr(_step, "_used", {})
+            monkeypatch.setattr(_claims, "_used", {})
         result = run(dpsvi, dp.random.key(), copy)
         assert result.statement.is_private
         assert result.steps_completed == 600

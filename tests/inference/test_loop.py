@@ -65,7 +65,7 @@ def test_a_fault_of_the_compiler_is_kept_out_before_anything_is_spent(fitted, mo
 
     monkeypatch.setattr(_loop, "compiled", compiled)
     with pytest.raises(Asked):
-        _loop.run_steps(*fitted[-1], progress_bar=False, spend=lambda: pytest.fail("spent"))
+        _loop.run_steps(*fitted[-1], progress_bar=False, begin=lambda: pytest.fail("spent"))
 
 
 def test_a_chunk_overwrites_the_state_that_it_is_given(fitted):

@@ -17,7 +17,8 @@ from numpyro.infer import Predictive
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
-from discreet.inference import _dpsvi, _loop, _step, claim
+from discreet.inference import _dpsvi, _loop
+from discreet.random import _claims
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -89,7 +90,7 @@ def test_a_secret_key_fits_once(dpsvi, table):
 
 def test_of_several_threads_one_gets_a_key(monkeypatch):
     """Of 12 threads with one key, several drew its noise in 77 of 400 cases."""
-    digest, key, started = _step._digest, dp.random.key(), threading.Barrier(4)
+    digest, key, started = _claims._digest, dp.random.key(), threading.Barrier(4)
 
     def slowly(key):
         found = digest(key)
@@ -99,12 +100,12 @@ def test_of_several_threads_one_gets_a_key(monkeypatch):
     def take(_):
         started.wait()
         try:
-            claim(key)
+            dp.random.claim(key)
         except ValueError:
             return 0
         return 1
 
-    monkeypatch.setattr(_step, "_digest", slowly)
+    monkeypatch.setattr(_claims, "_digest", slowly)
     with ThreadPoolExecutor(4) as pool:
         assert sum(pool.map(take, range(4))) == 1
 

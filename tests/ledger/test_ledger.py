@@ -1,13 +1,11 @@
 """The ledger: nothing spent twice, nothing paid back, nothing changed unnoticed, and a cap that holds for adapted plans."""
 
-import ast
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -357,32 +355,6 @@ def test_a_standardisation_is_debited_when_it_is_released_and_the_fit_for_the_re
         dp.standardise.private_standardisation(
             dp.random.key(0), x, low=0, high=1, plan=whole, ledger=ledger, non_private_seed=True
         )
-
-
-def calls_in(function: ast.AST) -> dict[str, int]:
-    """The names that a function calls, and the line of each one's last call."""
-    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
-    return {
-        node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func): node.lineno
-        for node in calls
-    }
-
-
-def test_whoever_debits_has_claimed_the_key_before():
-    """Of two threads with one key the second would debit otherwise, and then be refused its noise."""
-    functions = [
-        node
-        for path in Path(dp.__file__).parent.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef)
-    ]
-    checked = 0
-    for calls in map(calls_in, functions):
-        debits = [calls[name] for name in ("spend", "spending", "debit") if name in calls]
-        if "claim" in calls and debits:
-            checked += 1
-            assert calls["claim"] < min(debits)
-    assert checked >= 7
 
 
 def test_what_the_budget_does_not_hold_draws_no_noise(ledger, dpsvi, monkeypatch):

@@ -38,7 +38,6 @@ from discreet.cli._terminal import (
 
 if TYPE_CHECKING:
     import numpy as np
-    from jaxtyping import PRNGKeyArray
 
     from discreet.cli._own_model import Prepared
 
@@ -558,7 +557,7 @@ def run(
                 mesh=processes.mesh,
             )
     except BaseException as error:
-        if seed is None and drew_noise(fit_key):
+        if seed is None and dp.random.is_used(fit_key):
             spent(f"it stopped before it wrote a statement, so {PLAN_IS_SPENT}")
         elif own is not None and isinstance(error, Exception):
             raise own.explain(error) from error
@@ -594,7 +593,7 @@ def run_moments(
             warnings.simplefilter("ignore", dp.inference.UseWarning)  # as above
             result = dp.moments.fit_moments(fit_key, records.x, records.y, plan, person=person, ledger=book)
     except BaseException:
-        if seed is None and drew_noise(dp.random.subkey(fit_key, dp.random.Purpose.MOMENTS)):
+        if seed is None and dp.random.is_used(dp.random.subkey(fit_key, dp.random.Purpose.MOMENTS)):
             spent(f"it stopped before it wrote a statement, so {PLAN_IS_SPENT}")
         raise
     return result, lambda number: result.posterior(draw_key, number)
@@ -624,12 +623,3 @@ def keep_compiled_programs(folder: Path | None) -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     # JAX decides at the first compilation whether there is a cache.
     reset_compilation_cache()
-
-
-def drew_noise(key: "PRNGKeyArray") -> bool:
-    """True if the first noise of a fit with this secret key was released. Call it once, after the fit."""
-    try:
-        dp.inference.claim(key, 0)
-    except ValueError:
-        return True
-    return False

@@ -20,8 +20,6 @@ from discreet.inference._result import load_result as load_result
 from discreet.inference._result import too_few as too_few
 from discreet.inference._result import warn_of_use as warn_of_use
 from discreet.inference._step import DPSVIState as DPSVIState
-from discreet.inference._step import check_unused as check_unused
-from discreet.inference._step import claim as claim
 from discreet.inference._suggest_clipping import ClippingSuggestion as ClippingSuggestion
 from discreet.inference._suggest_clipping import Unobserved as Unobserved
 from discreet.inference._suggest_clipping import starting_objective as starting_objective

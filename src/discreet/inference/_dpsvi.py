@@ -31,6 +31,7 @@ from discreet import random
 from discreet._jax import as_one_curator, in_own_settings, program_digest, tracing
 from discreet._numpyro import NumPyroOptim
 from discreet._validate import choice, fraction, integer, probability, real
+from discreet.act import Act
 from discreet.clipping import contribution_bound
 from discreet.gradients import BookKeepingEngine, EngineReport
 from discreet.inference._elbo import LATENT, Objective, loss_at_start
@@ -49,19 +50,16 @@ from discreet.inference._processes import Processes
 from discreet.inference._records import Program, Records, check_public, refuse_tables, take_apart
 from discreet.inference._result import DPSVIResult, draw_posterior, result_of, warn_of_use
 from discreet.inference._step import (
-    INIT,
     DPSVIState,
     Langevin,
     LocalUpdates,
     PlanNumbers,
     PrivateStep,
-    check_unused,
-    claim,
 )
 from discreet.inference._structure import parameter_of
 from discreet.inference._support import refuse_outside_support
 from discreet.inference._trace import TraceRecorder
-from discreet.ledger import Ledger, Spending
+from discreet.ledger import Ledger
 from discreet.mechanisms import Shards, levels_for
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement, Unit, make_statement, statement_from_dict
@@ -273,11 +271,11 @@ class DPSVI:
             TypeError, ValueError: A model, guide, key or argument that cannot be fitted privately.
         """
         key = random.check_key(rng_key)
-        check_unused(key, INIT)
+        random.check_unused(key, random.INIT)
         state = self._init(key, take_apart(args, kwargs, programs=(self.model, self.guide)), init_params)
         self._refuse_local("update, which init is for,")
         # Updates that a caller compiles cannot be watched: let a key start one fit only.
-        claim(key, INIT)
+        random.claim(key, random.INIT)
         return state
 
     def _init(self, key: PRNGKeyArray, records: Records, init_params: Mapping[str, Any] | None) -> DPSVIState:
@@ -411,7 +409,7 @@ class DPSVI:
                 "adding some afterwards would cost more than the plan's epsilon."
             )
         if not hedged:
-            claim(state.rng_key, state.step)
+            random.claim(state.rng_key, state.step)
         return update_once(step, hedged, PlanNumbers.of(plan), state, records.leaves, mask)
 
     def _step_for(self, records: Records) -> PrivateStep:
@@ -598,7 +596,8 @@ class DPSVI:
                 stated = with_proof(statement, self.plan, certified, require_proof)
             processes.first_is_given("ledger=", ledger is not None)
             with processes.together():
-                spending = Spending(ledger if processes.first else None, self.plan, stated, saved.run_id)
+                purse, run_id = ledger if processes.first else None, saved.run_id
+                act = Act(self.plan, saved.noise_key, stated, ledger=purse, run_id=run_id, again=saved.goes_on)
             try:
                 outcome = run_steps(
                     step,
@@ -607,7 +606,7 @@ class DPSVI:
                     leaves,
                     progress_bar=progress_bar,
                     keep_gradients=keep_gradients,
-                    spend=spending,
+                    begin=act.begin,
                     checkpoint=saved,
                     processes=processes,
                 )
@@ -619,8 +618,7 @@ class DPSVI:
                         f"{self.plan.num_steps} steps."
                     )
                 raise
-            if spending.receipt is not None:
-                stated = spending.receipt.on(stated)
+            stated = act.statement
             if processes.count > 1:
                 stated = statement_from_dict(json.loads(processes.from_first(stated.to_json().encode())))
             result = result_of(step, outcome, stated, self.plan)

@@ -35,7 +35,7 @@ from discreet._jax import Memo, compiled, rounds_like, untried_jax
 from discreet.gradients import BookKeepingEngine
 from discreet.inference._processes import FAILED, START_AGAIN, Processes
 from discreet.inference._result import Outcome, kinds
-from discreet.inference._step import DPSVIState, PlanNumbers, PrivateStep, StepFigures, StepKeys, check_unused, claim
+from discreet.inference._step import DPSVIState, PlanNumbers, PrivateStep, StepFigures, StepKeys
 from discreet.inference._trace import TraceRecorder, start_mean, update_mean
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement
@@ -88,7 +88,7 @@ class Checkpoint:
             if self._path is not None and self._path.exists():
                 held = self._path.read_bytes()
             else:
-                check_unused(key)
+                random.check_unused(key)
         words = np.asarray(jax.random.key_data(key))
         self._processes.agree(key=words.tobytes().hex() if seeded else "secret")
         self._salt = self._processes.from_first(secrets.token_bytes(32))
@@ -109,6 +109,16 @@ class Checkpoint:
     def reproducible(self) -> bool:
         """True if the fit's random bits can be reproduced."""
         return random.is_reproducible(self.key) if self._found is None else self._found["reproducible"]
+
+    @property
+    def goes_on(self) -> bool:
+        """True if a fit continues that began before."""
+        return self._found is not None
+
+    @property
+    def noise_key(self) -> PRNGKeyArray | None:
+        """The key of the noise; None where the fit is done and draws none."""
+        return None if self._found is not None and self._found["key"] is None else self.key
 
     @property
     def remedy(self) -> tuple[str, int]:
@@ -149,25 +159,22 @@ class Checkpoint:
                 )
 
     def begin(
-        self, state: DPSVIState, mean: Array, recorder: TraceRecorder, spend: Callable[[], None]
+        self, state: DPSVIState, mean: Array, recorder: TraceRecorder, begin: Callable[[], None]
     ) -> tuple[DPSVIState, Progress]:
-        """The state to go on from, once the spending is on the disk and the key is taken; `spend` is the first process's."""
+        """The state to go on from, once `begin` has claimed the key and debited; a checkpoint is there before it."""
         if self._found is None:
             self._write(state, Progress(mean), recorder, finished=False)
             try:
-                claim(self.key)
-                spend()
+                begin()
             except BaseException:
                 # Refused: nothing was begun. Of a debit that was made all the same, the ledger has the receipt.
                 if self._path is not None:
                     self._path.unlink()
                 raise
             return state, Progress(mean)
+        # The same releases again are none: the noise belongs to these states.
+        begin()
         found = self._found
-        spend()
-        # The same releases again are none: the noise belongs to these states. What is done needs none.
-        if found["key"] is not None:
-            claim(self.key, again=True)
         leaves, tree = jax.tree.flatten(state._replace(rng_key=None))
         kept = [jnp.asarray(x, y.dtype) for x, y in zip(found["state"], leaves, strict=True)]
         recorder.restore(found["trace"])
@@ -296,14 +303,14 @@ def run_steps(
     *,
     progress_bar: bool,
     keep_gradients: bool = False,
-    spend: Callable[[], None] = lambda: None,
+    begin: Callable[[], None] = lambda: None,
     checkpoint: Checkpoint | None = None,
     processes: Processes | None = None,
 ) -> Outcome:
     """Make a plan's releases, batches drawn from the records `leaves`.
 
     The result does not depend on how the steps were cut into compiled calls. Gradients are kept where every iterate is.
-    `spend` is called once, when all is compiled and nothing released. From a `checkpoint` it goes on to the same bits. Several
+    `begin` is called once, when all is compiled and nothing released. From a `checkpoint` it goes on to the same bits. Several
     `processes` make the same steps, however their clocks go and wherever Ctrl-C comes. An error after the spending has the
     outcome so far as its `partial_outcome`, if an iterate was kept.
     """
@@ -343,7 +350,7 @@ def run_steps(
                     raise KeyboardInterrupt
         with processes.together():
             processes.remedy = checkpoint.remedy
-            state, progress = checkpoint.begin(state, mean, recorder, spend if processes.first else lambda: None)
+            state, progress = checkpoint.begin(state, mean, recorder, begin)
         state, progress.mean = step.laid(state, progress.mean)
         bar.update(progress.done)
         count, _, stop = processes.decide(count, False, interrupt.requested)

@@ -42,15 +42,15 @@ from discreet._jax import double
 from discreet._numpyro import one_model
 from discreet._validate import integer, is_real, positive, real
 from discreet.accounting import Relation, pure_event
+from discreet.act import Act
 from discreet.gradients import SPARE
 from discreet.inference._dpsvi import explain_steps
 from discreet.inference._elbo import Objective, loss_at_start
 from discreet.inference._records import Program, Records, check_public, refuse_tables, take_apart, value_of_improper
-from discreet.inference._step import check_unused, claim
 from discreet.inference._structure import PointGuide
 from discreet.inference._support import refuse_outside_support
 from discreet.inference_data import to_arviz
-from discreet.ledger import Ledger, Spending
+from discreet.ledger import Ledger
 from discreet.report import Statement, Unit, make_release_statement
 
 # --- The tempered posterior ---
@@ -712,16 +712,15 @@ class OnePosteriorSample:
                 f"There are {records.size:,} records; sums are exact up to {MOST_RECORDS:,}. Fit by DPSVI."
             )
         refuse_tables(jax.tree.leaves(self.static_kwargs), [records.size])
-        check_unused(key)
+        random.check_unused(key)
         with explain_steps(args):
             objective, psi = self._objective(key, records)
         unit = Unit(person, max_rows)
         statement = state_draws(self, records.size, random.is_reproducible(key), unit)
-        spending = Spending(ledger, self, statement)
+        act = Act(self, key, statement, ledger=ledger)
         leaves = list(records.leaves) if self.radius is None else project_records(records.leaves, self.radius)
         refuse_outside_support(objective, psi, [(leaves, None)])
-        claim(key)
-        spending()
+        act.begin()
         chains = run_chains(
             TemperedPosterior(objective, self.tempering),
             jax.eval_shape(lambda: psi),
@@ -735,7 +734,7 @@ class OnePosteriorSample:
             progress_bar=progress_bar,
         )
         last = {name: x[: self.num_draws, -1] for name, x in chains.states.items()}
-        return OPSResult(_values(objective, last, self.num_draws), spending.stated(), diagnose(chains))
+        return OPSResult(_values(objective, last, self.num_draws), act.statement, diagnose(chains))
 
     def _objective(self, key: PRNGKeyArray, records: Records) -> tuple[Objective, dict[str, Any]]:
         """The model taken apart, with a point guide; none of it sees a record's values."""

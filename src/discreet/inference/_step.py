@@ -16,11 +16,9 @@ every place. Requests whose key takes another way (into a loop, as in rejection 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
 import math
 import numbers
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -39,7 +37,6 @@ from discreet._jax import (
     bind,
     primitives,
     run_jaxpr,
-    tracing,
     types_of,
     unstack_p,
 )
@@ -50,13 +47,6 @@ from discreet.plan import PrivacyPlan
 from discreet.sampling import Batch, Drawing, PaddedDrawing, Sampling
 
 # --- Keys ---
-
-
-_ALL = "all steps"
-INIT = -1
-# The steps whose noise a secret key has drawn in this process, by the key's digest.
-_used: dict[bytes, Any] = {}
-_claiming = threading.Lock()
 
 
 class StepKeys(NamedTuple):
@@ -85,49 +75,6 @@ class StepKeys(NamedTuple):
         secret = jnp.stack([self.sampling, self.noise, self.local, self.record, *own])
         sampling, noise, local, record, *own = jax.vmap(jax.random.fold_in, (0, None))(secret, step)
         return StepKeys(sampling, noise, jax.random.fold_in(self.guide, step), local, record, *own)
-
-
-def check_unused(key: PRNGKeyArray, step: int | Int[Array, ""] | None = None) -> None:
-    """Refuse a secret key whose noise, of one step or of all (None), was drawn before in this process, or under a trace.
-
-    Two releases with the same noise can be subtracted from one another. Keys from a seed are exempt: with them nothing
-    is private anyway, and making the same release again is what they are for.
-    """
-    if not (digest := _digest(key)):
-        return
-    used = _used.get(digest, set())
-    if used == _ALL or (used and step is None) or (step is not None and int(step) in used):
-        raise ValueError(
-            "This key has drawn this noise before, in another fit or from the same state. Subtracting two releases with the "
-            "same noise removes it, so neither stays private. Make a new key with "
-            "discreet.random.key() for each fit, and give each state to update once."
-        )
-
-
-def claim(key: PRNGKeyArray, step: int | Int[Array, ""] | None = None, *, again: bool = False) -> None:
-    """Take a secret key's noise, of one step or of all (None), just before it is drawn; see `check_unused`.
-
-    With `again` the fit continues after a crash: it draws the same noise for the same states.
-    """
-    # Of several threads with one key, one gets it.
-    with _claiming:
-        if not again:
-            check_unused(key, step)
-        if digest := _digest(key):
-            _used[digest] = _ALL if step is None else {*_used.get(digest, ()), int(step)}
-
-
-def _digest(key: PRNGKeyArray) -> bytes:
-    """A digest that identifies a secret key; empty for a key that may be used again."""
-    if random.is_reproducible(key):
-        return b""
-    if tracing():
-        raise ValueError(
-            "A secret key was given to a private method inside of a function that JAX traces (jit, vmap, scan, ...). There "
-            "nobody can see whether the key or state is used once, and two releases with one noise can be subtracted. Call the "
-            "method outside, since it compiles its own program; DPSVI.run compiles the whole loop."
-        )
-    return hashlib.sha256(np.asarray(jax.random.key_data(key)).tobytes()).digest()
 
 
 # --- Langevin dynamics as an optimizer: a step, and the noise missing from the release ---

@@ -39,8 +39,8 @@ from discreet import random
 from discreet._jax import one_process
 from discreet._validate import integer, positive
 from discreet.accounting import BoundedRangeDpEvent, Relation, calibrate_noise_multiplier
-from discreet.inference import check_unused, claim
-from discreet.ledger import Ledger, Spending
+from discreet.act import Act
+from discreet.ledger import Ledger
 from discreet.mechanisms import (
     CHOICE,
     GAUSSIAN,
@@ -518,9 +518,8 @@ def private_marginals(
         statement = statement.with_violations(
             f"Bounds or categories of these columns were taken from the data: {', '.join(plan.schema.inferred)}. No ε holds."
         )
-    spend = Spending(ledger, plan, statement)
     noise = random.subkey(key, random.Purpose.MARGINALS)
-    check_unused(noise)
+    act = Act(plan, noise, statement, ledger=ledger)
     # In 64 bits a count below 2^53 is exact.
     with jax.enable_x64(True):
         rows = _FEW_ROWS if plan.open else _LAST_ROWS
@@ -528,15 +527,12 @@ def private_marginals(
         counted, last = _counted(table, plan.candidates if plan.open else plan, out_of_bounds, person_key, rows)
         levels, mask = np.zeros((rows, len(plan.schema.columns)), np.int32), np.arange(rows) < len(last)
         levels[: len(last)] = last
-        claim(noise)
-        spend()
+        act.prove(first, *choosing, times=[1, *[plan.choices] * len(choosing)])
+        act.begin()
         keys = list(jax.random.split(noise, 1 + 2 * plan.open)) if plan.open else [noise]
         sums = np.asarray(first(keys[0], counted[: sum(plan.cells)], levels, mask), np.float64)
     counts = sums / np.repeat(np.asarray(plan.weights[: len(plan.tables)], np.float64), plan.cells)
-    prints = ", ".join(program.fingerprint for program in (first, *choosing))
-    proved = f"Proved before it ran: the event was found again in the program itself (SHA-256 {prints})."
-
-    released = Marginals(plan, counts, spend.stated().with_notes(proved))
+    released = Marginals(plan, counts, act.statement)
     if not plan.open:
         return released
     chosen = _choose(released, _LastRows(counted, levels, mask), choosing, keys[1:])

@@ -1,5 +1,9 @@
 """Secure randomness: ChaCha20 keys for JAX, discrete Gaussian and Laplace noise, and a Gaussian sampler with exact tails."""
 
+from discreet.random._claims import INIT as INIT
+from discreet.random._claims import check_unused as check_unused
+from discreet.random._claims import claim as claim
+from discreet.random._claims import is_used as is_used
 from discreet.random._discrete import INNER_VARIANCE as INNER_VARIANCE
 from discreet.random._discrete import LAPLACE_UNIT as LAPLACE_UNIT
 from discreet.random._discrete import MOST_FACTOR as MOST_FACTOR

@@ -345,6 +345,10 @@ class Statement:
         """`to_dict` as indented, strict JSON."""
         return as_json(self)
 
+    def __repr__(self) -> str:
+        """Short: the method and its cost."""
+        return f"Statement({self.method}, {self.brief})"
+
     def __str__(self) -> str:
         return statement_text(self)
 

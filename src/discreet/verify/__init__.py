@@ -12,6 +12,7 @@ from discreet.verify._certify import certify as certify
 from discreet.verify._errors import PrivacyError as PrivacyError
 from discreet.verify._errors import from_here as from_here
 from discreet.verify._events import Given as Given
+from discreet.verify._events import check_expected as check_expected
 from discreet.verify._events import symbol as symbol
 from discreet.verify._page import html_page as html_page
 

@@ -44,7 +44,7 @@ from discreet.compat.d3p.minibatch import (
     source_of,
 )
 from discreet.compat.d3p.modelling import is_array
-from discreet.inference import DPSVIState, Records, claim, take_apart
+from discreet.inference import DPSVIState, Records, take_apart
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement, make_statement
 from discreet.sampling import FixedSizeSampling
@@ -465,7 +465,7 @@ class DPSVI(SVI):
         """
         if init_state is not None:
             # Within the compiled loop no update can detect that its noise was drawn before.
-            claim(init_state.rng_key, int(init_state.step))
+            random.claim(init_state.rng_key, int(init_state.step))
         return super().run(rng_key, num_steps, *args, init_state=init_state, **kwargs)
 
     def stable_update(self, svi_state: DPSVIState, *args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,111 @@
+"""The private act: one plan carried out on one table, in one order, whatever the method.
+
+1. Refuse: the key drew its noise before, the result could not be private, the ledger does not hold it (`Act`).
+2. Prove: the programs that will run are together no more than the plan's event (`Act.prove`).
+3. Begin: claim the key, then debit (`Act.begin`). Only behind it may noise be drawn, or a program touch the records.
+4. Run, and state: `Act.statement` has the proof and the receipt.
+
+Refusals cost nothing, since they come first. The key is claimed before the debit: of two threads with one key, one is refused
+and nothing is debited for it; a debit that is refused leaves a claimed key, and keys cost nothing. Nothing else in discreet
+claims a key for a whole release or debits a ledger; tests/test_house.py checks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dp_accounting.dp_event import ComposedDpEvent, SelfComposedDpEvent
+from jaxtyping import PRNGKeyArray
+
+from discreet import random
+from discreet.accounting import Planned
+from discreet.ledger import Ledger
+from discreet.report import Receipt, Statement
+from discreet.verify import Certificate, check_expected
+
+__all__ = ["Act"]
+
+PROVED = "Proved before it ran: the event was found again in the program itself"
+
+
+class Act:
+    """What one plan does to one table, from its refusals to its statement.
+
+    Guarantee: once `begin` has returned, no other act of this process draws the noise of `key`, and the debit is on the disk.
+
+    Args:
+        plan: Its event, slack and relation are proved and debited.
+        key: The key of all its noise; None: it draws none any more.
+        statement: What it will have spent, stated before it is spent.
+        ledger: The table's budget; None: nothing is debited.
+        run_id: Names a run that may continue after a crash: it is debited once.
+        again: It continues after a crash, with the same noise for the same states.
+
+    Raises:
+        ValueError: The key was used, or a ledger is given for what is not private.
+        SpentError: The ledger does not hold it.
+    """
+
+    def __init__(
+        self,
+        plan: Planned,
+        key: PRNGKeyArray | None,
+        statement: Statement,
+        *,
+        ledger: Ledger | None = None,
+        run_id: str = "",
+        again: bool = False,
+    ) -> None:
+        self.key = key
+        self._plan, self._stated, self._ledger, self._run_id, self._again = plan, statement, ledger, run_id, again
+        self.receipt: Receipt | None = None
+        if key is not None and not again:
+            random.check_unused(key)
+        if ledger is None:
+            return
+        if not statement.is_private:
+            why = " ".join(statement.violations) or "its epsilon is infinite"
+            why = "its random bits can be repeated" if statement.reproducible else why
+            raise ValueError(
+                f"This release is not private ({why}), so it cannot be charged to a ledger. Use discreet.random.key() instead of "
+                "a key from a seed, or omit the ledger."
+            )
+        ledger.check(plan, delta=statement.delta, run_id=run_id, unit=statement.unit.brief)
+
+    def prove(self, *programs: Certificate, times: Sequence[int] = (), named: bool = True) -> None:
+        """Check that programs are together no more than the plan, and say so in the statement.
+
+        Args:
+            programs: Their certificates.
+            times: How often each runs; empty: once.
+            named: Put their fingerprints into the statement; not where these follow the number of records.
+
+        Raises:
+            PrivacyError: They are more.
+        """
+        runs = list(zip(programs, times or [1] * len(programs), strict=True))
+        event = ComposedDpEvent([SelfComposedDpEvent(program.event, count) for program, count in runs])
+        slack = sum(program.slack * count for program, count in runs)
+        notes = tuple(note for program in programs for note in program.notes)
+        check_expected(event, slack, self._plan, self._plan.relation, notes)
+        prints = f" (SHA-256 {', '.join(program.fingerprint for program in programs)})" if named else ""
+        self._stated = self._stated.with_notes(f"{PROVED}{prints}.")
+
+    def begin(self) -> None:
+        """Claim the key's noise, then debit; on the disk when this returns.
+
+        Raises:
+            ValueError: Another act claimed the key meanwhile. Nothing was debited.
+            SpentError: Another one spent the budget meanwhile. Nothing was debited.
+        """
+        if self.key is not None:
+            random.claim(self.key, again=self._again)
+        if self._ledger is not None:
+            stated = self._stated
+            terms = {"delta": stated.delta, "method": stated.method, "unit": stated.unit.brief}
+            self.receipt = self._ledger.debit(self._plan, **terms, run_id=self._run_id)
+
+    @property
+    def statement(self) -> Statement:
+        """The statement; after `begin` with the receipt."""
+        return self._stated if self.receipt is None else self.receipt.on(self._stated)
