@@ -119,7 +119,7 @@ def test_every_result_goes_to_arviz(statement, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(_result.METHODS, "trace", lambda *given: aware)
     fit.to_arviz(None, 7, feature_names=["a"])
     fit.noise_aware("trace").to_arviz(None, 8)
-    inference.OPSResult(draws=SAMPLES, statement=statement, non_private_diagnostics=None).to_arviz()
+    inference.OPSResult(draws=SAMPLES, plan=None, statement=statement).to_arviz()
     chain = {"draws": SAMPLES, "draw_steps": np.arange(4), "step_sizes": np.ones(2), **common}
     inference.DPSGLDResult(**chain, diverged_at=None).to_arviz()
 

@@ -49,6 +49,7 @@ _HOME = {
 
 if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; tests/test_names.py compares the two.
     from discreet import accounting as accounting
+    from discreet import act as act
     from discreet import audit as audit
     from discreet import clipping as clipping
     from discreet import compat as compat
@@ -68,6 +69,7 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
     from discreet import plots as plots
     from discreet import predict as predict
     from discreet import random as random
+    from discreet import released as released
     from discreet import report as report
     from discreet import sampling as sampling
     from discreet import scores as scores

@@ -46,6 +46,7 @@ from discreet.gradients import SPARE
 from discreet.inference import warn_of_use
 from discreet.ledger import Ledger
 from discreet.mechanisms import GAUSSIAN, clip_records, planned_gaussian
+from discreet.released import Released
 from discreet.report import (
     COEFFICIENTS,
     NOT_USABLE,
@@ -456,7 +457,7 @@ def _cautious(found: _Posterior, release: _Release) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
-class MomentsResult:
+class MomentsResult(Released, what="linear regression from noisy moments", parts=(MomentsPlan, Relation)):
     """The posterior of a linear regression given noisy moments: privacy and sampling noise are both in it.
 
     Attributes:

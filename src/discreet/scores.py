@@ -52,6 +52,7 @@ from discreet.act import Act
 from discreet.ledger import Ledger, SpentError, check_terms, unpaid
 from discreet.marginals import fieller
 from discreet.mechanisms import GAUSSIAN, clip_records, planned_gaussian, sum_records
+from discreet.released import Released
 from discreet.report import RECORD, Receipt, Statement, Unit, make_release_statement
 from discreet.verify import Certificate, certify
 
@@ -473,7 +474,7 @@ NO_AUC = (
 
 
 @dataclasses.dataclass(frozen=True)
-class PrivateMetrics:
+class PrivateMetrics(Released, what="private scores", parts=(ScorePlan, Relation)):
     """Private scores of a fit: a release. Whatever is computed from it costs nothing more. Made by `private_metrics`.
 
     Attributes:

@@ -21,6 +21,7 @@ from discreet.act import Act
 from discreet.ledger import RELEASED_BEFORE, Ledger
 from discreet.mechanisms import GAUSSIAN, clip_records, planned_gaussian, sum_records
 from discreet.plan import PrivacyPlan
+from discreet.released import Released
 from discreet.report import RECORD, Statement, Unit, make_release_statement
 from discreet.verify import certify
 
@@ -135,17 +136,19 @@ class Standardisation:
 
 
 @dataclasses.dataclass(frozen=True)
-class Scaling:
+class Scaling(Released, what="private standardisation", parts=(Standardisation,)):
     """Noisy means and standard deviations of columns, from one release; `scaling(x)` standardises with them.
 
     Attributes:
         centre: Noisy means, in the columns' units.
         scale: Noisy standard deviations, likewise, never below what the noise lets one see.
+        plan: The plan of the release.
         statement: The privacy statement of the release alone; a fit with the plan that includes it has both.
     """
 
     centre: Float[np.ndarray, " column"]
     scale: Float[np.ndarray, " column"]
+    plan: Standardisation
     statement: Statement
 
     def __call__(self, x: npt.ArrayLike) -> Float[np.ndarray, "record column"]:
@@ -267,7 +270,7 @@ def private_standardisation(
         sums = {name: np.asarray(total, np.float64) for name, total in certificate(*arguments).items()}
     centre, spread = _moments(sums, plan.num_records, paid.stddev)
     half = (highs.astype(np.float64) - lows) / 2
-    return Scaling(lows + half * (1 + centre), half * spread, act.statement)
+    return Scaling(lows + half * (1 + centre), half * spread, paid, act.statement)
 
 
 @dataclasses.dataclass(frozen=True)

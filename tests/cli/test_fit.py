@@ -14,9 +14,9 @@ from discreet.cli import _options as options
 from discreet.cli._app import app
 from discreet.cli._report import npz, summarise
 from discreet.clipping import AdaptiveClipping
-from discreet.inference import claim
 from discreet.inference._result import Share
 from discreet.models import negative_binomial_regression
+from discreet.random import claim
 from discreet.report import Unit, make_statement
 
 RUN = CliRunner()

@@ -3,16 +3,14 @@
 import json
 from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import discreet as dp
-from discreet import random
 from discreet.cli import _fit, _report, _run, _terminal
 from discreet.cli._app import app
-from discreet.inference import claim
+from discreet.random import claim
 from discreet.report import make_statement
 
 RUN = CliRunner()
@@ -132,14 +130,6 @@ def test_whether_a_broken_fit_spent(command, tmp_path, monkeypatch, error, code,
         assert said(outcome).endswith(needle)
         assert outcome.exit_code == code
     assert not (tmp_path / "out").exists()
-
-
-def test_a_key_tells_whether_it_drew_noise() -> None:
-    fresh, _ = jax.random.split(random.key())
-    assert not _run.drew_noise(fresh)
-    used = random.key()
-    claim(used)
-    assert _run.drew_noise(used)
 
 
 def test_a_ledger_charges_a_fit_its_own_epsilon_by_default(command, tmp_path, monkeypatch) -> None:

@@ -49,7 +49,7 @@ def location(x: Any) -> None:
 
 def posterior_of(ops: OnePosteriorSample, *args: Any) -> TemperedPosterior:
     objective, _ = ops._objective(random.key(3), take_apart(args, {}))
-    return TemperedPosterior(objective, ops.tempering)
+    return TemperedPosterior(objective, ops.plan.tempering)
 
 
 def on_grid(ops: OnePosteriorSample, *tables: np.ndarray) -> list[np.ndarray]:
@@ -119,7 +119,7 @@ def test_one_record_moves_the_sum_by_its_own_term_whatever_the_others_are(relati
     ops = OnePosteriorSample(spiky, log_likelihood_bound=1.0, epsilon=1.0, relation=relation)
     terms = np.concatenate([np.full(2090, 0.98), np.full(100_000, -0.51 * 2.0**-13)]).astype(np.float32)
     other = np.append(terms[1:], np.float32(-1.0)) if relation is Relation.REPLACE_ONE else terms[1:]
-    grid = ops.tempering.grid
+    grid = ops.plan.tempering.grid
     assert (grid.most - grid.least) * grid.spacing <= 2.0
     added = [float(exact_sum(jnp.asarray(x), grid)) for x in (terms, other, other[::-1])]
     assert added[1] == added[2]
@@ -152,7 +152,7 @@ def test_the_slope_of_the_density_is_that_of_the_terms_within_the_bounds() -> No
     whole = np.float64(x)
     inside = -0.5 * (whole - 0.4) ** 2 - 0.5 * math.log(2 * math.pi) > -3.0
     assert float(slope(jnp.float32(0.4))) == pytest.approx(
-        ops.power * float(np.sum((whole - 0.4)[inside])) - 0.4 / 4, rel=1e-4
+        ops.plan.tempering.power * float(np.sum((whole - 0.4)[inside])) - 0.4 / 4, rel=1e-4
     )
 
 
@@ -196,14 +196,14 @@ def test_lipschitz_version_holds_for_a_true_and_for_a_false_claim() -> None:
 
     pair = np.array([[30.0, 0.0], [0.1, 0.2]], np.float32), np.array([[-30.0, 1e30], [0.1, 0.2]], np.float32)
     false = OnePosteriorSample(line, lipschitz=0.5, radius=0.5, epsilon=0.7)
-    assert false.power == pytest.approx(0.7 / (4 * 0.5 * 0.5), rel=1e-6)
+    assert false.plan.tempering.power == pytest.approx(0.7 / (4 * 0.5 * 0.5), rel=1e-6)
     assert largest_ratio(false, *pair) <= 0.7 + 1e-5
     # Records within the ball and a true claim: nothing is clipped.
     inside = np.array([[0.3, 0.2], [-0.4, 0.1]], np.float32)
     ops = OnePosteriorSample(line, lipschitz=3.0 * math.sqrt(2), radius=0.5, epsilon=0.7)
     one, other, density = on_grid(ops, *pair, inside)
     assert np.abs(one - other).max() <= 0.7 + 1e-5
-    exact = -0.5 * GRID**2 + ops.power * 3.0 * inside.sum() * np.tanh(20 * (GRID - 2.5))
+    exact = -0.5 * GRID**2 + ops.plan.tempering.power * 3.0 * inside.sum() * np.tanh(20 * (GRID - 2.5))
     np.testing.assert_allclose(np.exp(density), np.exp(exact - np.logaddexp.reduce(exact)), atol=2e-6)
 
 
@@ -217,7 +217,7 @@ def test_projection() -> None:
 
 def test_without_clipping_and_with_power_one_it_is_the_posterior() -> None:
     wide = OnePosteriorSample(location, log_likelihood_bound=50.0, epsilon=500.0)
-    assert 1 - 1e-6 < wide.power < 1
+    assert 1 - 1e-6 < wide.plan.tempering.power < 1
     assert wide.epsilon == pytest.approx(200.0, rel=1e-6)
     precision = 1 / 4 + len(X)
     expected = -0.5 * precision * (GRID - X.sum() / precision) ** 2
@@ -236,7 +236,7 @@ def test_a_broken_record_is_a_constant_and_spoils_no_gradient() -> None:
     clean_values, clean_slopes = map(np.asarray, both(z, X))
     for value in (math.nan, math.inf):
         values, slopes = both(z, np.append(X, np.float32(value)))
-        np.testing.assert_allclose(values, clean_values + ops.power * -2.0, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(values, clean_values + ops.plan.tempering.power * -2.0, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(slopes, clean_slopes, rtol=1e-5, atol=1e-6)
     # And they are the slopes of the values, but at the kinks where a record's clipping begins.
     numeric = (clean_values[2:] - clean_values[:-2]) / np.asarray(z[2:] - z[:-2])
@@ -260,7 +260,7 @@ def run() -> tuple[OnePosteriorSample, OPSResult]:
 def test_draws_follow_the_tempered_posterior(run: Any) -> None:
     """False alarm: 1e-3. Clipping at 20 nats moves nothing that matters, so the law is Beta(2 + 45 p, 2 + 15 p)."""
     ops, result = run
-    assert ops.power == pytest.approx(0.2, rel=1e-6)
+    assert ops.plan.tempering.power == pytest.approx(0.2, rel=1e-6)
     draws = result.draws["rate"]
     assert draws.shape == (100,)
     assert kstest(draws, beta(2 + 45 * 0.2, 2 + 15 * 0.2).cdf).pvalue > 1e-3
@@ -314,7 +314,7 @@ def test_delta_granting(run: Any) -> None:
     _, result = run
     figures = dataclasses.replace(result.statement.figures, epsilon=1.0)
     statement = dataclasses.replace(result.statement, figures=figures)
-    one = OPSResult({"w": np.zeros((2, 1))}, statement, None)
+    one = OPSResult({"w": np.zeros((2, 1))}, result.plan, statement)
     assert one.delta_granting(1e-6) == pytest.approx((1 + math.e) * 2e-6)
     assert one.delta_granting(0.9) == 1.0
     with pytest.raises(ValueError, match="from 0 to 1"):
@@ -324,7 +324,7 @@ def test_delta_granting(run: Any) -> None:
 def test_composition_is_that_of_pure_mechanisms() -> None:
     def priced(num_draws: int) -> float:
         ops = OnePosteriorSample(coin, log_likelihood_bound=4.0, epsilon=0.3, num_draws=num_draws)
-        return profile(ops.event(), Relation.REPLACE_ONE).epsilon(0.0)
+        return profile(ops.plan.event(), Relation.REPLACE_ONE).epsilon(0.0)
 
     assert 0.3 * (1 - 1e-6) < priced(1) <= 0.3
     assert priced(4) == pytest.approx(4 * priced(1), rel=1e-9)

@@ -19,8 +19,8 @@ import discreet as dp
 from discreet import mechanisms
 from discreet.accounting import Relation
 from discreet.gradients import BookKeepingEngine, Channels
-from discreet.inference import claim
 from discreet.inference._loop import StepKeys, with_proof
+from discreet.random import claim
 from discreet.report import make_statement
 from discreet.sampling import Batch, PaddedDrawing, Sampling
 

@@ -16,6 +16,7 @@ import discreet as dp
 from discreet.inference import Trace, _result
 from discreet.models import defaults_for, logistic_regression
 from discreet.report import make_statement
+from discreet.storage import write_archive
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -222,9 +223,9 @@ def test_another_model_or_guide_is_refused(result, path):
 
 
 def test_a_file_without_all_fields_is_refused(result, path):
-    kept = {name.lstrip("_"): getattr(result, name) for name in _result._SAVED}
+    kept = {name: getattr(result, name) for name in dp.DPSVIResult._kept_in("file")}
     for fields in ({k: v for k, v in kept.items() if k != "plan"}, {**kept, "plan": None}, []):
-        _result.write_fields(path, fields)
+        write_archive(path, dp.DPSVIResult.what, 1, fields, (*dp.report.PARTS, *_result.kinds()))
         with pytest.raises(ValueError, match="does not hold what a result"):
             dp.load_result(path)
     path.write_bytes(pickle.dumps(result))

@@ -15,7 +15,7 @@ from discreet.accounting import BoundedRangeDpEvent, profile
 from discreet.audit import Verdict
 from discreet.audit._audits import verdict_of
 from discreet.cli._app import app
-from discreet.marginals import MarginalsPlan, fit_twins, load_marginals, private_marginals, twin_tables
+from discreet.marginals import Marginals, MarginalsPlan, fit_twins, private_marginals, twin_tables
 from discreet.marginals import _release as release_file
 from discreet.marginals._twins import UNCHOSEN, CountMatrices, Refit
 from discreet.tables import Column, Kind, Schema, schema_to_toml
@@ -106,7 +106,7 @@ def test_the_dependent_pair_is_chosen_and_counted_and_none_is_twice(tmp_path) ->
     assert "5 releases were made" in " ".join(str(found.statement).split())
     # What was counted before the first choice, after it and after the second; each can be kept and fitted.
     assert [len(part.plan.tables) for part in kept] == [5, 6, 7]
-    read = load_marginals(kept[1].save(tmp_path / "part.counts"))
+    read = Marginals.load(kept[1].save(tmp_path / "part.counts"))
     assert read.plan == kept[1].plan
     assert read.plan.open == 1
     # Pairs that are in no table are named, since no interval of what relates them can be trusted.
@@ -211,7 +211,7 @@ def test_a_table_of_sixty_columns_in_the_shell(columns, tmp_path, monkeypatch) -
         assert described.exit_code == 0, described.stderr
         done = run.invoke(app, [*words, "--out", "all"])
         assert done.exit_code == 0, done.stderr
-        assert len(load_marginals("all/twin.counts").plan.tables) == columns + math.comb(columns, 2)
+        assert len(Marginals.load("all/twin.counts").plan.tables) == columns + math.comb(columns, 2)
     with monkeypatch.context() as broken:
         true = Refit.__call__
         calls = []
@@ -219,7 +219,7 @@ def test_a_table_of_sixty_columns_in_the_shell(columns, tmp_path, monkeypatch) -
         failed = run.invoke(app, [*words, "--choices", "4", "--out", "chosen"])
     assert failed.exit_code == 1
     assert "chosen/twin.counts" in failed.stderr
-    part = load_marginals("chosen/twin.counts")
+    part = Marginals.load("chosen/twin.counts")
     assert len(part.plan.tables) == len(twin_tables(schema, 4)) + 2 == 2 * columns - 1 + 2
     again = ["fit", "--model", "twin", "--data", "chosen/twin.counts", "--components", "4", "--out", "again"]
     assert run.invoke(app, again).exit_code == 0

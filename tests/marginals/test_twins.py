@@ -18,8 +18,6 @@ from discreet.marginals import (
     MarginalsPlan,
     counts_suffice,
     fit_twins,
-    load_marginals,
-    load_marginals_result,
     private_marginals,
     twin_tables,
 )
@@ -107,7 +105,7 @@ def test_a_fit_is_saved_and_read(fit, tmp_path) -> None:
     assert read.statement == result.statement
     assert "too narrow" in str(read.statement)
     with pytest.raises(ValueError, match=r"twin\.model"):
-        load_marginals_result(tmp_path / "twin.model")
+        MarginalsResult.load(tmp_path / "twin.model")
     write_fitted(tmp_path, result, dp.models.MixtureOfProducts(model.schema, components=3, slices=32))
     with pytest.raises(ValueError, match="names or shapes"):
         read_fitted(tmp_path)
@@ -164,13 +162,13 @@ def test_from_a_table_to_twins_in_the_shell(tmp_path, monkeypatch) -> None:
 def test_counts_are_saved_and_read(tmp_path) -> None:
     plan = MarginalsPlan.calibrate(SCHEMA, epsilon=1.0, delta=1e-6, tables=[("odd", "place"), ("age",)])
     released = private_marginals(dp.random.key(), people(500), plan)
-    read = load_marginals(released.save(tmp_path / "some.counts"))
+    read = Marginals.load(released.save(tmp_path / "some.counts"))
     assert read.plan == plan
     assert read.statement == released.statement
     np.testing.assert_array_equal(read.table("place", "odd"), released.table("place", "odd"))
     dataclasses.replace(released, counts=released.counts[1:]).save(tmp_path / "some.counts")
     with pytest.raises(ValueError, match="is damaged"):
-        load_marginals(tmp_path / "some.counts")
+        Marginals.load(tmp_path / "some.counts")
 
 
 def test_draws_scatter_as_the_fit_does_around_the_truth() -> None:

@@ -143,7 +143,7 @@ def test_every_short_form_of_a_result_says_that_it_is_not_private() -> None:
                 params={}, last_params={}, clipping_norms=np.ones(2), shares=np.ones((2, 2)), **given
             ),
             inference.DPSGLDResult(**chain, **given),
-            inference.OPSResult(draws={"w": np.zeros(2)}, statement=statement, non_private_diagnostics=None),
+            inference.OPSResult(draws={"w": np.zeros(2)}, plan=None, statement=statement),
             marginals.MarginalsResult(latents={}, num_records=2, statement=statement),
         ]
         for result in shown:

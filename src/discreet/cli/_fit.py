@@ -445,7 +445,7 @@ def _fit_again(asked: Asked) -> None:
             "--overwrite and --json alone, or the table itself"
         )
     choose_model(TWIN, components=asked.components)
-    released, files = dp.marginals.load_marginals(data), []
+    released, files = dp.marginals.Marginals.load(data), []
     # What else the statement in the folder says may be more.
     stated, wanted = facts_in(out / "statement.json"), json.loads(released.statement.to_json())
     same = all(stated.get(name) == wanted[name] for name in ("epsilon", "delta", "plan"))

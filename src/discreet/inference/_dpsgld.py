@@ -27,7 +27,7 @@ from discreet.inference._dpsvi import DPSVI
 from discreet.inference._elbo import Objective
 from discreet.inference._loop import many_steps
 from discreet.inference._records import Program, take_apart
-from discreet.inference._result import DPSVIResult
+from discreet.inference._result import DPSVIResult, kinds
 from discreet.inference._step import (
     DPSVIState,
     Langevin,
@@ -44,6 +44,7 @@ from discreet.inference_data import to_arviz
 from discreet.ledger import Ledger
 from discreet.mechanisms import GAUSSIAN
 from discreet.plan import PrivacyPlan
+from discreet.released import NOT_IN_DICT, Released
 from discreet.report import Statement
 from discreet.verify import Certificate
 
@@ -263,7 +264,7 @@ class DPSGLD:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class DPSGLDResult:
+class DPSGLDResult(Released, what="chain of private Langevin dynamics", parts=kinds):
     """The outcome of `DPSGLD.run`. Everything in it is covered by `statement`; it holds no key, and can be pickled.
 
     Attributes:
@@ -283,7 +284,7 @@ class DPSGLDResult:
     draw_steps: np.ndarray
     step_sizes: Float[np.ndarray, "step"]
     losses: Float[np.ndarray, "step"]
-    trace: Trace
+    trace: Trace = dataclasses.field(metadata=NOT_IN_DICT)
     statement: Statement
     plan: PrivacyPlan
     steps_completed: int

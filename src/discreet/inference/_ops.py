@@ -51,6 +51,7 @@ from discreet.inference._structure import PointGuide
 from discreet.inference._support import refuse_outside_support
 from discreet.inference_data import to_arviz
 from discreet.ledger import Ledger
+from discreet.released import KEPT_NOWHERE, Released
 from discreet.report import Statement, Unit, make_release_statement
 
 # --- The tempered posterior ---
@@ -136,6 +137,38 @@ class Tempering:
     def epsilon(self) -> float:
         """Epsilon of one exact draw: the largest log ratio of the computed densities of neighbouring tables, in nats."""
         return float(np.nextafter(self._moved * (1.0 + _ROUNDING) + _ROUNDING, np.inf))
+
+
+@dataclasses.dataclass(frozen=True)
+class DrawsPlan:
+    """The privacy plan of several exact draws of a tempered posterior. Public.
+
+    Attributes:
+        tempering: What limits the effect of a record on one draw.
+        num_draws: Number of draws.
+    """
+
+    tempering: Tempering
+    num_draws: int
+
+    @property
+    def relation(self) -> Relation:
+        """The neighbouring relation."""
+        return self.tempering.relation
+
+    @property
+    def epsilon(self) -> float:
+        """Pure epsilon of all draws together, if they are exact."""
+        return self.num_draws * self.tempering.epsilon
+
+    @property
+    def slack(self) -> float:
+        """Probability of leaving the event: 0."""
+        return 0.0
+
+    def event(self) -> DpEvent:
+        """The event of all draws, derived from the bound, the power and the number of draws."""
+        return SelfComposedDpEvent(pure_event(self.tempering.epsilon), self.num_draws)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -383,7 +416,7 @@ _INEXACT = (
 
 def state_draws(ops: OnePosteriorSample, num_records: int, reproducible: bool, unit: Unit) -> Statement:
     """The statement of all draws of a OnePosteriorSample."""
-    tempering, replace = ops.tempering, ops.relation is Relation.REPLACE_ONE
+    tempering, replace = ops.plan.tempering, ops.relation is Relation.REPLACE_ONE
     public = ["the model, with all numbers written into it", f"shapes and dtypes of a single {unit.noun}'s arrays"]
     if replace:
         public.append(f"the number of {unit.noun}s, N = {num_records}")
@@ -403,7 +436,7 @@ def state_draws(ops: OnePosteriorSample, num_records: int, reproducible: bool, u
     if replace:
         facts["num_records"] = num_records
     return make_release_statement(
-        ops.event(),
+        ops.plan.event(),
         ops.relation,
         unit=unit,
         method="one posterior sample",
@@ -421,7 +454,7 @@ def state_draws(ops: OnePosteriorSample, num_records: int, reproducible: bool, u
 
 
 def _mechanism(ops: OnePosteriorSample, noun: str) -> str:
-    tempering, replace = ops.tempering, ops.relation is Relation.REPLACE_ONE
+    tempering, replace = ops.plan.tempering, ops.relation is Relation.REPLACE_ONE
     low, high = f"{tempering.low:.6g}", f"{tempering.high:.6g}"
     if tempering.centered:
         what = (
@@ -446,19 +479,23 @@ def _mechanism(ops: OnePosteriorSample, noun: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class OPSResult:
+class OPSResult(Released, what="draws of a posterior", parts=(DrawsPlan, Tempering, Relation)):
     """The outcome of `OnePosteriorSample.run`. The draws are covered by `statement`; it holds no key.
 
     Attributes:
         draws: For each latent its values, constrained, with the draws along the leading axis.
+        plan: The plan of all draws.
         statement: The privacy statement: a pure epsilon, of exact draws.
         non_private_diagnostics: What the chains say about themselves. **Not private**: it is charged nowhere, shown nowhere,
             and not pickled (then it is None). Whether to publish the draws must not depend on it.
     """
 
     draws: dict[str, Any]
+    plan: DrawsPlan
     statement: Statement
-    non_private_diagnostics: Diagnostics | None = dataclasses.field(repr=False, compare=False)
+    non_private_diagnostics: Diagnostics | None = dataclasses.field(
+        default=None, repr=False, compare=False, metadata=KEPT_NOWHERE
+    )
 
     @property
     def num_draws(self) -> int:
@@ -640,33 +677,20 @@ class OnePosteriorSample:
         self.placeholder = placeholder
         self.nuts_options = dict(nuts_options or {})
         self.static_kwargs = static_kwargs
-        self.tempering = Tempering.for_epsilon(epsilon, low, high, centered=lipschitz is not None, relation=relation)
+        tempering = Tempering.for_epsilon(epsilon, low, high, centered=lipschitz is not None, relation=relation)
+        self.plan = DrawsPlan(tempering, self.num_draws)
         # What cannot be accounted for is refused here.
-        self.event()
+        self.plan.event()
 
     @property
     def relation(self) -> Relation:
         """The neighbouring relation."""
-        return self.tempering.relation
-
-    @property
-    def power(self) -> float:
-        """The factor of the bounded log-likelihood."""
-        return self.tempering.power
+        return self.plan.relation
 
     @property
     def epsilon(self) -> float:
         """Pure epsilon of all draws together, if they are exact."""
-        return self.num_draws * self.tempering.epsilon
-
-    @property
-    def slack(self) -> float:
-        """Probability of leaving the event: 0."""
-        return 0.0
-
-    def event(self) -> DpEvent:
-        """The event of all draws, derived from the bound, the power and the number of draws."""
-        return SelfComposedDpEvent(pure_event(self.tempering.epsilon), self.num_draws)
+        return self.plan.epsilon
 
     def run(
         self,
@@ -717,12 +741,12 @@ class OnePosteriorSample:
             objective, psi = self._objective(key, records)
         unit = Unit(person, max_rows)
         statement = state_draws(self, records.size, random.is_reproducible(key), unit)
-        act = Act(self, key, statement, ledger=ledger)
+        act = Act(self.plan, key, statement, ledger=ledger)
         leaves = list(records.leaves) if self.radius is None else project_records(records.leaves, self.radius)
         refuse_outside_support(objective, psi, [(leaves, None)])
         act.begin()
         chains = run_chains(
-            TemperedPosterior(objective, self.tempering),
+            TemperedPosterior(objective, self.plan.tempering),
             jax.eval_shape(lambda: psi),
             leaves,
             # The chains' randomness is what hides the records, as noise is elsewhere.
@@ -734,7 +758,7 @@ class OnePosteriorSample:
             progress_bar=progress_bar,
         )
         last = {name: x[: self.num_draws, -1] for name, x in chains.states.items()}
-        return OPSResult(_values(objective, last, self.num_draws), act.statement, diagnose(chains))
+        return OPSResult(_values(objective, last, self.num_draws), self.plan, act.statement, diagnose(chains))
 
     def _objective(self, key: PRNGKeyArray, records: Records) -> tuple[Objective, dict[str, Any]]:
         """The model taken apart, with a point guide; none of it sees a record's values."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -26,15 +25,12 @@ from discreet.inference._step import PrivateStep, StepFigures
 from discreet.inference._trace import METHODS, NoiseAware, Trace
 from discreet.mechanisms import GAUSSIAN, MECHANISMS
 from discreet.plan import PaidRelease, PrivacyPlan
+from discreet.released import KEPT_NOWHERE, NOT_IN_DICT, Released
 from discreet.report import NOT_USABLE, PREDICTION, Statement, use_words
 from discreet.report import PARTS as STATEMENT
 from discreet.sampling import SAMPLERS
-from discreet.storage import read_archive, write_archive
 
 # --- Into a file and back ---
-
-
-WHAT, VERSION = "result of a private fit", 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,11 +81,6 @@ def _is_plain(value: Any) -> bool:
     if type(value) in (list, tuple):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, bool | int | float | str | ArrayForm)
-
-
-def write_fields(path: Path | str, fields: Mapping[str, Any]) -> Path:
-    """Write a result's fields. Errors as `write_archive`."""
-    return write_archive(path, WHAT, VERSION, fields, kinds())
 
 
 def objective_of(
@@ -292,7 +283,7 @@ def warn_of_use(result: Any, before: Statement, *, stacklevel: int = 4) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class DPSVIResult:
+class DPSVIResult(Released, what="result of a private fit", parts=kinds):
     """The outcome of `DPSVI.run`. Everything in it is covered by `statement`; it holds no key.
 
     Attributes:
@@ -318,12 +309,12 @@ class DPSVIResult:
     losses: Float[np.ndarray, "step"]
     clipping_norms: Float[np.ndarray, "step"]
     shares: Float[np.ndarray, "step two"]
-    trace: Trace
+    trace: Trace = dataclasses.field(metadata=NOT_IN_DICT)
     statement: Statement
     plan: PrivacyPlan
     steps_completed: int
-    _form: Form | None = dataclasses.field(default=None, repr=False, compare=False)
-    _objective: Objective | None = dataclasses.field(default=None, repr=False, compare=False)
+    _form: Form | None = dataclasses.field(default=None, repr=False, compare=False, metadata=NOT_IN_DICT)
+    _objective: Objective | None = dataclasses.field(default=None, repr=False, compare=False, metadata=KEPT_NOWHERE)
 
     @property
     def averaged_over(self) -> int:
@@ -466,25 +457,6 @@ class DPSVIResult:
         aware = METHODS[method](self._objective, self.params, self.trace, start, least_noise)
         return dataclasses.replace(aware, statement=self.statement)
 
-    def save(self, path: Path | str) -> Path:
-        """Write the result into one file, for `load_result`.
-
-        The file holds the result's releases and public facts, to the bit, and no key, record, model or code. It is written
-        atomically; a file of that name is replaced.
-
-        Args:
-            path: The file, with any name, such as "fit.discreet".
-
-        Returns:
-            The path.
-
-        Raises:
-            TypeError: The plan has a sampler or the params a container of your own, which a file without code cannot hold.
-            OSError: The file cannot be written.
-        """
-        fields = {name.lstrip("_"): getattr(self, name) for name in _SAVED}
-        return write_fields(path, fields | {"plan": self.plan.storable()})
-
     @property
     def converged(self) -> bool | None:
         """True if the parameters show no drift at the end of the fit; None: it has too few steps to tell."""
@@ -492,9 +464,6 @@ class DPSVIResult:
         if len(iterates) * 0.9 < 20:
             return None
         return bool(np.isfinite(iterates).all()) and self.trace.converged_from is not None
-
-    def _repr_html_(self) -> str:
-        return f"{self.statement._repr_html_()}<p>{html.escape(use_words(self.statement))}</p>"
 
     def plot(self, **options: Any) -> Any:
         """Draw the releases: what `discreet.plots.plot_releases` makes of this result, with its options.
@@ -553,20 +522,6 @@ def _late_share(shares: Float[np.ndarray, "step"]) -> Share:
     return Share(float(np.mean(late)), stderr)
 
 
-_SAVED = {
-    "params": dict,
-    "last_params": dict,
-    "losses": np.ndarray,
-    "clipping_norms": np.ndarray,
-    "shares": np.ndarray,
-    "trace": Trace,
-    "statement": Statement,
-    "plan": PrivacyPlan,
-    "steps_completed": int,
-    "_form": Form | None,
-}
-
-
 def load_result(
     path: Path | str,
     model: Program | None = None,
@@ -593,22 +548,17 @@ def load_result(
         ValueError: The file is absent, damaged, incomplete, something else, or from a newer discreet; or model and guide have
             other latents, or parameters of other names, shapes or dtypes.
     """
-    fields, expected = read_archive(path, WHAT, VERSION, kinds()), {n.lstrip("_"): kind for n, kind in _SAVED.items()}
-    whole = isinstance(fields, dict) and set(fields) == set(expected)
-    if not whole or not all(isinstance(fields[name], kind) for name, kind in expected.items()):
-        raise ValueError(f"{path} does not hold what a {WHAT} holds: it is damaged, or was not written by discreet")
-    form = fields.pop("form")
-    loaded = DPSVIResult(**fields, _form=form)
+    loaded = DPSVIResult.load(path)
     if model is None and guide is None:
         return loaded
     if model is None or guide is None:
         raise ValueError("Draws need the model and its guide: give both, or neither to have the numbers alone.")
-    if form is None:
+    if loaded._form is None:
         raise ValueError(
             "The file does not say what records look like, since the result was unpickled before it was saved: load it "
             "without model and guide, and draw with dpsvi.posterior(key, result.params, num_samples)."
         )
-    objective = objective_of(form, loaded.plan, loaded.params, model, guide, placeholder, static_kwargs)
+    objective = objective_of(loaded._form, loaded.plan, loaded.params, model, guide, placeholder, static_kwargs)
     return dataclasses.replace(loaded, _objective=objective)
 
 

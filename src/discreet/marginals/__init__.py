@@ -14,13 +14,11 @@ from discreet.marginals._describe import description_plan as description_plan
 from discreet.marginals._describe import fieller as fieller
 from discreet.marginals._release import Marginals as Marginals
 from discreet.marginals._release import MarginalsPlan as MarginalsPlan
-from discreet.marginals._release import load_marginals as load_marginals
 from discreet.marginals._release import private_marginals as private_marginals
 from discreet.marginals._twins import NO_SPREAD as NO_SPREAD
 from discreet.marginals._twins import MarginalsResult as MarginalsResult
 from discreet.marginals._twins import counts_model as counts_model
 from discreet.marginals._twins import counts_suffice as counts_suffice
 from discreet.marginals._twins import fit_twins as fit_twins
-from discreet.marginals._twins import load_marginals_result as load_marginals_result
 from discreet.marginals._twins import not_counted as not_counted
 from discreet.marginals._twins import twin_tables as twin_tables

@@ -26,7 +26,6 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -50,9 +49,8 @@ from discreet.mechanisms import (
     table_distances,
 )
 from discreet.models import Levels
-from discreet.report import PARTS as STATEMENT
+from discreet.released import Released
 from discreet.report import Statement, Unit, make_release_statement
-from discreet.storage import read_archive, write_archive
 from discreet.tables import PARTS_OF_SCHEMA, OutOfBounds, Report, Schema
 from discreet.verify import Certificate, certify
 
@@ -392,7 +390,7 @@ def _distance(relation: Relation) -> float:
 
 
 @dataclasses.dataclass(frozen=True)
-class Marginals:
+class Marginals(Released, what=METHOD, version=_VERSION, parts=(MarginalsPlan, Relation, *PARTS_OF_SCHEMA)):
     """Noisy counts of cross tables: a release. Whatever is computed from it costs nothing more.
 
     Attributes:
@@ -425,36 +423,13 @@ class Marginals:
         precision = [weight**2 / cells for weight, cells in zip(self.plan.weights, self.plan.cells, strict=False)]
         return max(1.0, float(np.average(totals, weights=precision)))
 
-    def save(self, path: Path | str) -> Path:
-        """Write the counts, their plan and statement into one file, for `load_marginals`. Errors as `storage.write_archive`."""
-        content = {"plan": self.plan, "counts": self.counts, "statement": self.statement}
-        return write_archive(path, METHOD, _VERSION, content, _KINDS)
+    def _is_whole(self) -> bool:
+        return self.counts.shape == (sum(self.plan.cells),) and bool(np.isfinite(self.counts).all())
 
     def __repr__(self) -> str:
         """Short, without the counts."""
         about = f"{len(self.plan.tables)} tables, about {self.num_records:,.0f} records"
         return f"Marginals({about}, {self.statement.brief})"
-
-
-_KINDS = (MarginalsPlan, Relation, *STATEMENT, *PARTS_OF_SCHEMA)
-
-
-def load_marginals(path: Path | str) -> Marginals:
-    """Read what `Marginals.save` wrote. Whatever is computed from it was paid for when it was released.
-
-    Raises:
-        ValueError: The file is absent, damaged or something else.
-    """
-    found = read_archive(path, METHOD, _VERSION, _KINDS)
-    try:
-        released = Marginals(**found)
-        whole = isinstance(released.plan, MarginalsPlan) and isinstance(released.statement, Statement)
-        whole = whole and released.counts.shape == (sum(released.plan.cells),) and np.isfinite(released.counts).all()
-    except (AttributeError, TypeError):
-        whole = False
-    if not whole:
-        raise ValueError(f"{path} is damaged, or was not written by discreet: it does not hold what {METHOD} are")
-    return released
 
 
 def private_marginals(

@@ -20,7 +20,6 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -35,9 +34,8 @@ from discreet._numpyro import one_model
 from discreet._validate import integer
 from discreet.marginals._release import Marginals, MarginalsPlan
 from discreet.models import Levels, MixtureOfProducts
-from discreet.report import PARTS as STATEMENT
+from discreet.released import Released
 from discreet.report import Statement
-from discreet.storage import read_archive, write_archive
 from discreet.tables import Schema
 
 COMPONENTS, STEPS, RATE = 64, 4000, 0.1
@@ -228,7 +226,7 @@ def _start(model: MixtureOfProducts, rng: np.random.Generator) -> dict[str, np.n
 
 
 @dataclasses.dataclass(frozen=True)
-class MarginalsResult:
+class MarginalsResult(Released, what=WHAT, version=VERSION):
     """A mixture of products fitted to noisy counts, for `synthetic.synthesize`; everything in it is covered by `statement`.
 
     Attributes:
@@ -262,28 +260,9 @@ class MarginalsResult:
             )
         return {name: np.resize(value, (num_samples, *value.shape[1:])) for name, value in self.latents.items()}
 
-    def save(self, path: Path | str) -> Path:
-        """Write the result into one file, for `load_marginals_result`. Errors as `storage.write_archive`."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return write_archive(path, WHAT, VERSION, fields, STATEMENT)
-
     def __repr__(self) -> str:
         """Short, without arrays."""
         return f"MarginalsResult(about {self.num_records:,} records, {self.statement.brief})"
-
-
-def load_marginals_result(path: Path | str) -> MarginalsResult:
-    """Read what `MarginalsResult.save` wrote.
-
-    Raises:
-        ValueError: The file is absent, damaged or something else.
-    """
-    fields = read_archive(path, WHAT, VERSION, STATEMENT)
-    kinds = {"latents": dict, "num_records": int, "statement": Statement, "not_counted": str}
-    whole = isinstance(fields, dict) and set(fields) == set(kinds)
-    if not whole or not all(isinstance(fields[name], kind) for name, kind in kinds.items()):
-        raise ValueError(f"{path} does not hold what a {WHAT} holds: it is damaged, or was not written by discreet")
-    return MarginalsResult(**fields)
 
 
 def twin_tables(schema: Schema, choices: int = 0) -> list[tuple[str, ...]]:

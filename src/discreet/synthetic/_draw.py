@@ -24,7 +24,7 @@ from jaxtyping import PRNGKeyArray
 from discreet import random
 from discreet._validate import require
 from discreet.inference import DPSVIResult, load_result
-from discreet.marginals import MarginalsResult, load_marginals_result
+from discreet.marginals import MarginalsResult
 from discreet.models import MixtureOfProducts
 from discreet.report import Statement
 from discreet.storage import read_archive, replacing, write_archive
@@ -420,7 +420,7 @@ def read_result(folder: Path) -> DPSVIResult | MarginalsResult:
         ValueError: There is none, or it is damaged.
     """
     try:
-        return load_marginals_result(folder / RESULT)
+        return MarginalsResult.load(folder / RESULT)
     except ValueError:
         return load_result(folder / RESULT)
 
