@@ -118,6 +118,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "accounting",
         "act",
         "ledger",
+        "marginals",
         "mechanisms",
         "released",
         "report",

@@ -13,6 +13,7 @@ claims a key for a whole release or debits a ledger; tests/test_house.py checks 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from dp_accounting.dp_event import ComposedDpEvent, SelfComposedDpEvent
 from jaxtyping import PRNGKeyArray
@@ -56,7 +57,7 @@ class Act:
         run_id: str = "",
         again: bool = False,
     ) -> None:
-        self.key = key
+        self._key = key
         self._plan, self._stated, self._ledger, self._run_id, self._again = plan, statement, ledger, run_id, again
         self.receipt: Receipt | None = None
         if key is not None and not again:
@@ -71,6 +72,44 @@ class Act:
                 "a key from a seed, or omit the ledger."
             )
         ledger.check(plan, delta=statement.delta, run_id=run_id, unit=statement.unit.brief)
+
+    @classmethod
+    def on(
+        cls,
+        plan: Any,
+        key: PRNGKeyArray,
+        purpose: random.Purpose | None = None,
+        *,
+        ledger: Ledger | None = None,
+        **told: Any,
+    ) -> Act:
+        """The act of a plan that states itself: `plan.state(reproducible=..., **told)`.
+
+        Args:
+            plan: The plan.
+            key: The caller's key. The act has its subkey for the purpose; None: the key itself.
+            purpose: What a key is for that has several uses.
+            ledger: As in `Act`.
+            told: What `plan.state` is told besides, such as `unit`.
+
+        Raises:
+            TypeError, ValueError: As `random.check_key` and `Act`.
+        """
+        key = random.check_key(key)
+        noise = key if purpose is None else random.subkey(key, purpose)
+        statement = plan.state(reproducible=random.is_reproducible(key), **told)
+        return cls(plan, noise, statement, ledger=ledger)
+
+    @property
+    def key(self) -> PRNGKeyArray:
+        """The key of its noise."""
+        assert self._key is not None
+        return self._key
+
+    @property
+    def reproducible(self) -> bool:
+        """True if the noise can be repeated."""
+        return self._stated.reproducible
 
     def prove(self, *programs: Certificate, times: Sequence[int] = (), named: bool = True) -> None:
         """Check that programs are together no more than the plan, and say so in the statement.
@@ -98,8 +137,8 @@ class Act:
             ValueError: Another act claimed the key meanwhile. Nothing was debited.
             SpentError: Another one spent the budget meanwhile. Nothing was debited.
         """
-        if self.key is not None:
-            random.claim(self.key, again=self._again)
+        if self._key is not None:
+            random.claim(self._key, again=self._again)
         if self._ledger is not None:
             stated = self._stated
             terms = {"delta": stated.delta, "method": stated.method, "unit": stated.unit.brief}

@@ -564,15 +564,13 @@ def fit_moments(
             f"x has {len(rows)} records, but the plan says num_records={plan.num_records}, a public number where one record is "
             f"replaced. Calibrate a plan for {len(rows)} records."
         )
-    reproducible = random.is_reproducible(key)
-    noise = random.subkey(key, random.Purpose.MOMENTS)
-    act = Act(plan, noise, plan.state(reproducible=reproducible, unit=Unit(person)), ledger=ledger)
+    act = Act.on(plan, key, random.Purpose.MOMENTS, ledger=ledger, unit=Unit(person))
     table = in_turns(rows, target)
     with jax.enable_x64(True):
-        programs = [_program(stddev, *table[0].shape, plan.relation, reproducible) for stddev in plan.stddevs]
+        programs = [_program(stddev, *table[0].shape, plan.relation, act.reproducible) for stddev in plan.stddevs]
         act.prove(*programs, named=False)  # their fingerprints follow the number of records
         act.begin()
-        keys = jax.random.split(noise, len(programs))
+        keys = jax.random.split(act.key, len(programs))
         wide, found, last = _measure(programs, keys, table, plan)
     paid = act.statement
     statement = paid.with_use(*_use(wide, found, last))

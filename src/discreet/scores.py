@@ -680,24 +680,23 @@ def private_metrics(
     """
     one_process("private_metrics", [])
     key = random.secret_key(rng_key, "private_metrics", non_private_seed)
-    reproducible = random.is_reproducible(key)
     probability("level", level, hint="0.95 is a common choice.")
     labels = getattr(result, "classes_", None)
     plan = _plan(plan, epsilon, delta, target_bounds, labels, options)
     terms, persons = _terms(plan, result, X, y, labels, groups)
     unit = RECORD if groups is None else Unit(person, plan.max_rows)
-    statement = plan.state(reproducible=reproducible, unit=unit)
-    noise = random.subkey(key, random.Purpose.SCORES)
-    act = Act(plan, noise, statement, ledger=ledger)
+    act = Act.on(plan, key, random.Purpose.SCORES, ledger=ledger, unit=unit)
     # In 64 bits a sum of integers below 2^53 is exact.
     with jax.enable_x64(True):
-        program = _program(plan, reproducible)
+        program = _program(plan, act.reproducible)
         last, others = _last_and_others(terms, persons)
         records = np.zeros((_LAST, plan.width))
         records[: len(last)] = last
         act.prove(program)
         act.begin()
-        sums = np.asarray(program(noise, others.astype(np.float64), records, np.arange(_LAST) < len(last)), np.float64)
+        sums = np.asarray(
+            program(act.key, others.astype(np.float64), records, np.arange(_LAST) < len(last)), np.float64
+        )
     return PrivateMetrics(plan, sums / _ONE, act.statement, level)
 
 
@@ -1079,14 +1078,11 @@ def select(
     """
     one_process("select", [])
     key = random.secret_key(rng_key, "select", non_private_seed)
-    reproducible = random.is_reproducible(key)
     candidates = list(candidates)
     if not candidates or not all(callable(candidate) for candidate in candidates):
         raise ValueError("candidates must be functions of (key, ledger), at least one.")
-    statement = plan.state(reproducible=reproducible, unit=Unit(person, max_rows))
-    secret = random.subkey(key, random.Purpose.SELECTION)
-    act = Act(plan, secret, statement, ledger=ledger)
-    many, which, runs = jax.random.split(secret, 3)
+    act = Act.on(plan, key, random.Purpose.SELECTION, ledger=ledger, unit=Unit(person, max_rows))
+    many, which, runs = jax.random.split(act.key, 3)
     times = plan.draw(many)
     act.begin()
     entries = None if ledger is None else len(ledger.entries)
@@ -1094,7 +1090,7 @@ def select(
     for number in range(times):
         place = int(jax.random.randint(jax.random.fold_in(which, number), (), 0, len(candidates)))
         try:
-            score, result = _Run(plan, statement).run(candidates[place], jax.random.fold_in(runs, number))
+            score, result = _Run(plan, act.statement).run(candidates[place], jax.random.fold_in(runs, number))
             if ledger is not None and len(ledger.entries) != entries:
                 raise ValueError(
                     "the selection's own ledger was debited meanwhile: give the fit and the score the ledger of the run, and let "

@@ -95,37 +95,6 @@ class Standardisation:
         """The event of the release, under either relation."""
         return GAUSSIAN.event(float(self.noise_multiplier))
 
-    def state(
-        self, *, relation: Relation, delta: float, num_records: int, reproducible: bool, unit: Unit = RECORD
-    ) -> Statement:
-        """Make the statement of the release alone, under the plan's relation and delta, for a unit of privacy."""
-        noun = unit.noun
-        return make_release_statement(
-            self.event(),
-            relation,
-            unit=unit,
-            delta=delta,
-            slack=self.slack,
-            method=RELEASED_BEFORE,
-            mechanism=(
-                f"Each cell was moved into its column's public bounds and mapped to z in [-1, 1]. The sums over the {noun}s of z "
-                f"and of 1 - z², to which one {noun} adds a Euclidean norm of at most {self.sensitivity:.6g}, got Gaussian noise "
-                f"of standard deviation {self.stddev:.6g} each."
-            ),
-            plan={
-                "num_records": num_records,
-                "num_columns": self.num_columns,
-                "contribution_bound": self.sensitivity,
-                "noise_multiplier": self.noise_multiplier,
-                "noise_standard_deviation": self.stddev,
-            },
-            num_releases=1,
-            reproducible=reproducible,
-            released=[f"{self.in_words()}, and what is computed from them"],
-            public=[f"The number of {noun}s, N = {num_records}", "The bounds of the columns, and the noise"],
-            about=f"Means and spreads of {self.num_columns} column{'s' * (self.num_columns > 1)}, {num_records:,} {noun}s.",
-        )
-
     def in_words(self) -> str:
         """Describe the released values."""
         what = "mean and mean square" if self.num_columns == 1 else "means and mean squares"
@@ -249,20 +218,18 @@ def private_standardisation(
     """
     one_process("private_standardisation", [x])
     key = random.secret_key(rng_key, "private_standardisation", non_private_seed)
-    reproducible = random.is_reproducible(key)
     cells, lows, highs = _checked(x, low, high)
     paid = _paid(plan, cells)
-    noise = random.subkey(key, random.Purpose.STANDARDISATION)
     delta = suggest(num_records=plan.num_records).delta if plan.target_delta is None else plan.target_delta
-    told = {"relation": plan.relation, "delta": delta, "num_records": plan.num_records, "unit": Unit(person)}
-    act = Act(_Release(paid, plan.relation), noise, paid.state(reproducible=reproducible, **told), ledger=ledger)
+    alone = _Alone(paid, plan.relation, delta, plan.num_records)
+    act = Act.on(alone, key, random.Purpose.STANDARDISATION, ledger=ledger, unit=Unit(person))
 
     def release(key: PRNGKeyArray, x: Any, low: Any, high: Any, mask: Any) -> Any:
         return noisy_sums(key, x, low, high, mask, stddev=paid.stddev)
 
     # Read where they lie, also in a memory map: the program is done before this returns.
     rows = jax.device_put(cells, may_alias=True)
-    arguments = noise, rows, jnp.asarray(lows), jnp.asarray(highs), jnp.ones(len(cells), bool)
+    arguments = act.key, rows, jnp.asarray(lows), jnp.asarray(highs), jnp.ones(len(cells), bool)
     with jax.enable_x64(True):
         certificate = certify(release, *arguments, records=1, mask=4, relation=plan.relation, expect=paid.event())
         act.prove(certificate, named=False)
@@ -274,11 +241,13 @@ def private_standardisation(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Release:
+class _Alone:
     """A standardisation alone, as a ledger debits it."""
 
     paid: Standardisation
     relation: Relation
+    delta: float
+    num_records: int
 
     @property
     def slack(self) -> float:
@@ -286,6 +255,35 @@ class _Release:
 
     def event(self) -> DpEvent:
         return self.paid.event()
+
+    def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:
+        """Make the statement of the release alone."""
+        paid, noun = self.paid, unit.noun
+        return make_release_statement(
+            self.event(),
+            self.relation,
+            unit=unit,
+            delta=self.delta,
+            slack=self.slack,
+            method=RELEASED_BEFORE,
+            mechanism=(
+                f"Each cell was moved into its column's public bounds and mapped to z in [-1, 1]. The sums over the {noun}s of z "
+                f"and of 1 - z², to which one {noun} adds a Euclidean norm of at most {paid.sensitivity:.6g}, got Gaussian noise "
+                f"of standard deviation {paid.stddev:.6g} each."
+            ),
+            plan={
+                "num_records": self.num_records,
+                "num_columns": paid.num_columns,
+                "contribution_bound": paid.sensitivity,
+                "noise_multiplier": paid.noise_multiplier,
+                "noise_standard_deviation": paid.stddev,
+            },
+            num_releases=1,
+            reproducible=reproducible,
+            released=[f"{paid.in_words()}, and what is computed from them"],
+            public=[f"The number of {noun}s, N = {self.num_records}", "The bounds of the columns, and the noise"],
+            about=f"Means and spreads of {paid.num_columns} column{'s' * (paid.num_columns > 1)}, {self.num_records:,} {noun}s.",
+        )
 
 
 def _moments(

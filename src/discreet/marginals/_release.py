@@ -328,7 +328,7 @@ class MarginalsPlan:
         """Make the statement of one release by this plan."""
         how = "added to or removed from" if self.relation is Relation.ADD_OR_REMOVE_ONE else "replaced in"
         noun = self._unit.noun
-        return make_release_statement(
+        statement = make_release_statement(
             self.event(),
             self.relation,
             unit=self._unit,
@@ -356,6 +356,11 @@ class MarginalsPlan:
             reproducible=reproducible,
             released=[f"{self.in_words()}, and what is computed from them"],
             public=["the plan: the cross tables, their weights and the noise", "the columns and their levels"],
+        )
+        if not self.schema.inferred:
+            return statement
+        return statement.with_violations(
+            f"Bounds or categories of these columns were taken from the data: {', '.join(self.schema.inferred)}. No ε holds."
         )
 
     @property
@@ -484,27 +489,19 @@ def private_marginals(
     """
     one_process("private_marginals", [])
     key = random.secret_key(rng_key, "private_marginals", non_private_seed)
-    reproducible = random.is_reproducible(key)
     if plan.choices and not plan.open:
         raise ValueError("private_marginals: the plan's pairs were chosen already: calibrate a new plan with choices")
-
-    statement = plan.state(reproducible=reproducible)
-    if plan.schema.inferred:
-        statement = statement.with_violations(
-            f"Bounds or categories of these columns were taken from the data: {', '.join(plan.schema.inferred)}. No ε holds."
-        )
-    noise = random.subkey(key, random.Purpose.MARGINALS)
-    act = Act(plan, noise, statement, ledger=ledger)
+    act = Act.on(plan, key, random.Purpose.MARGINALS, ledger=ledger)
     # In 64 bits a count below 2^53 is exact.
     with jax.enable_x64(True):
         rows = _FEW_ROWS if plan.open else _LAST_ROWS
-        first, *choosing = (plan.certificate(noise, rows), *(plan.choosing(noise, rows) if plan.open else ()))
+        first, *choosing = (plan.certificate(act.key, rows), *(plan.choosing(act.key, rows) if plan.open else ()))
         counted, last = _counted(table, plan.candidates if plan.open else plan, out_of_bounds, person_key, rows)
         levels, mask = np.zeros((rows, len(plan.schema.columns)), np.int32), np.arange(rows) < len(last)
         levels[: len(last)] = last
         act.prove(first, *choosing, times=[1, *[plan.choices] * len(choosing)])
         act.begin()
-        keys = list(jax.random.split(noise, 1 + 2 * plan.open)) if plan.open else [noise]
+        keys = list(jax.random.split(act.key, 1 + 2 * plan.open)) if plan.open else [act.key]
         sums = np.asarray(first(keys[0], counted[: sum(plan.cells)], levels, mask), np.float64)
     counts = sums / np.repeat(np.asarray(plan.weights[: len(plan.tables)], np.float64), plan.cells)
     released = Marginals(plan, counts, act.statement)
