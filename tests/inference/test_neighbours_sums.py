@@ -116,7 +116,7 @@ def test_a_record_that_begins_another_turn_moves_no_other_term_of_a_posterior_sa
     points = jnp.asarray(rng.normal(size=(4, 5)), jnp.float32)
     relation = dp.Relation.ADD_OR_REMOVE_ONE
     ops = dp.OnePosteriorSample(curved, log_likelihood_bound=1.0, epsilon=1.0, relation=relation)
-    posterior = TemperedPosterior(ops._objective(dp.random.key(3), take_apart((x,), {}))[0], ops.tempering)
+    posterior = TemperedPosterior(ops._objective(dp.random.key(3), take_apart((x,), {}))[0], ops.plan.tempering)
 
     @jax.jit
     @functools.partial(jax.vmap, in_axes=(0, None))
@@ -124,4 +124,4 @@ def test_a_record_that_begins_another_turn_moves_no_other_term_of_a_posterior_sa
         return jax.value_and_grad(lambda w: posterior.log_density({"w_unconstrained": w}, [x]))(w)
 
     moved = densities(points, x)[0] - densities(points, x[1:])[0]
-    np.testing.assert_allclose(moved, -ops.power, rtol=1e-6)
+    np.testing.assert_allclose(moved, -ops.plan.tempering.power, rtol=1e-6)

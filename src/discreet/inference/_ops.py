@@ -631,7 +631,7 @@ class OnePosteriorSample:
         ...     with numpyro.plate("data", y.shape[0]):
         ...         numpyro.sample("y", dist.Bernoulli(rate), obs=y)
         >>> ops = dp.OnePosteriorSample(model, log_likelihood_bound=(-5.0, 0.0), epsilon=1.0)
-        >>> round(ops.power, 4), round(ops.epsilon, 4)
+        >>> round(ops.plan.tempering.power, 4), round(ops.epsilon, 4)
         (0.1, 1.0)
     """
 
