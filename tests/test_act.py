@@ -16,6 +16,7 @@ from numpyro.infer.autoguide import AutoDelta
 import discreet as dp
 from discreet.act import Act
 from discreet.moments import MomentsPlan, fit_moments
+from discreet.newton import NewtonPlan, fit_newton
 from discreet.scores import ScorePlan, SelectionPlan
 from discreet.tables import schema_from_bounds
 
@@ -70,6 +71,11 @@ def by_moments(key: Any, ledger: Any) -> Any:
     return fit_moments(key, X[:, None], 0.5 * X, terms, ledger=ledger)
 
 
+def by_newton(key: Any, ledger: Any) -> Any:
+    terms = NewtonPlan.calibrate(epsilon=1.0, family="binary", num_features=1, **TERMS)
+    return fit_newton(key, X[:, None], X > 0.5, terms, ledger=ledger)
+
+
 def counted(key: Any, ledger: Any) -> Any:
     schema, tables = schema_from_bounds("x=0:1,y=0:1"), [("x",), ("y",)]
     terms = dp.marginals.MarginalsPlan.calibrate(schema, epsilon=1.0, delta=1e-6, tables=tables, choices=1)
@@ -86,7 +92,7 @@ def selected(key: Any, ledger: Any) -> Any:
 
 
 Method = Callable[[Any, Any], Any]
-METHODS = (by_steps, by_langevin, one_sample, by_moments, counted, scored, selected, standardised)
+METHODS = (by_steps, by_langevin, one_sample, by_moments, by_newton, counted, scored, selected, standardised)
 
 
 @pytest.fixture
@@ -144,9 +150,27 @@ def test_programs_that_are_more_than_the_plan_are_refused() -> None:
     with pytest.raises(dp.PrivacyError, match="does more than was declared"):
         act.prove(program, program)
     with pytest.raises(dp.PrivacyError, match="does more than was declared"):
-        Act(dataclasses.replace(SCORE, noise_multiplier=1.01 * SCORE.noise_multiplier), key, act.statement).prove(
-            program
-        )
+        cheaper = dataclasses.replace(SCORE, noise_multiplier=1.01 * SCORE.noise_multiplier)
+        Act.on(cheaper, key).prove(program)
+
+
+def test_a_statement_of_another_plan_is_refused_and_an_act_begins_once() -> None:
+    dearer = ScorePlan.calibrate(epsilon=1.0, delta=1e-7)
+    with pytest.raises(ValueError, match="what is debited must be stated"):
+        Act(dearer, dp.random.key(), SCORE.state(reproducible=False))
+    act = Act.on(SCORE, dp.random.key())
+    act.begin()
+    with pytest.raises(ValueError, match="begins once"):
+        act.begin()
+
+
+def test_what_continues_is_the_run_that_took_the_key() -> None:
+    """Two fits died with one key in their checkpoints, before either had claimed it: the second one to go on is refused."""
+    key = dp.random.key()
+    dp.random.claim(key, run_id="one", again=True)
+    dp.random.claim(key, run_id="one", again=True)
+    with pytest.raises(ValueError, match="has drawn this noise before"):
+        dp.random.claim(key, run_id="two", again=True)
 
 
 def test_what_is_not_private_is_charged_to_no_ledger(ledger: dp.Ledger) -> None:

@@ -52,6 +52,18 @@ MAY_IMPORT: dict[str, set[str]] = {
         "plots",
     },
     "standardise": {"act", "released", "random", "accounting", "ledger", "mechanisms", "plan", "report", "verify"},
+    "newton": {
+        "act",
+        "accounting",
+        "gradients",
+        "inference_data",
+        "ledger",
+        "mechanisms",
+        "random",
+        "released",
+        "report",
+        "verify",
+    },
     "moments": {
         "act",
         "released",

@@ -92,13 +92,14 @@ def source_counts() -> dict[str, int | str]:
 
 def methods() -> dict[str, tuple[Callable[..., Any], type]]:
     """What is called to make a private release, and the class of what it returns, by name."""
-    from discreet import inference, marginals, moments, scores, standardise
+    from discreet import inference, marginals, moments, newton, scores, standardise
 
     return {
         "DPSVI": (inference.DPSVI.run, inference.DPSVIResult),
         "DPSGLD": (inference.DPSGLD.run, inference.DPSGLDResult),
         "one posterior sample": (inference.OnePosteriorSample.run, inference.OPSResult),
         "moments": (moments.fit_moments, moments.MomentsResult),
+        "Newton": (newton.fit_newton, newton.NewtonResult),
         "counts": (marginals.private_marginals, marginals.Marginals),
         "scores": (scores.private_metrics, scores.PrivateMetrics),
         "selection": (scores.select, scores.Selection),

@@ -62,6 +62,7 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
     from discreet import mechanisms as mechanisms
     from discreet import models as models
     from discreet import moments as moments
+    from discreet import newton as newton
     from discreet import optimizers as optimizers
     from discreet import page as page
     from discreet import plan as plan

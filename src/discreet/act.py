@@ -32,7 +32,7 @@ PROVED = "Proved before it ran: the event was found again in the program itself"
 class Act:
     """What one plan does to one table, from its refusals to its statement.
 
-    Guarantee: once `begin` has returned, no other act of this process draws the noise of `key`, and the debit is on the disk.
+    Guarantee: once `begin` has returned, no other act of this process that is given `key` begins, and the debit is on the disk.
 
     Args:
         plan: Its event, slack and relation are proved and debited.
@@ -43,7 +43,7 @@ class Act:
         again: It continues after a crash, with the same noise for the same states.
 
     Raises:
-        ValueError: The key was used, or a ledger is given for what is not private.
+        ValueError: The key was used, a ledger is given for what is not private, or the statement is not the plan's.
         SpentError: The ledger does not hold it.
     """
 
@@ -57,7 +57,11 @@ class Act:
         run_id: str = "",
         again: bool = False,
     ) -> None:
-        self._key = key
+        if (statement.figures.event, statement.relation) != (str(plan.event()), plan.relation.name):
+            raise ValueError(
+                "The statement is of another event or relation than the plan: what is debited must be stated."
+            )
+        self._key, self._begun = key, False
         self._plan, self._stated, self._ledger, self._run_id, self._again = plan, statement, ledger, run_id, again
         self.receipt: Receipt | None = None
         if key is not None and not again:
@@ -137,8 +141,11 @@ class Act:
             ValueError: Another act claimed the key meanwhile. Nothing was debited.
             SpentError: Another one spent the budget meanwhile. Nothing was debited.
         """
+        if self._begun:
+            raise ValueError("An act begins once: make another one for another release.")
+        self._begun = True
         if self._key is not None:
-            random.claim(self._key, again=self._again)
+            random.claim(self._key, run_id=self._run_id, again=self._again)
         if self._ledger is not None:
             stated = self._stated
             terms = {"delta": stated.delta, "method": stated.method, "unit": stated.unit.brief}

@@ -54,6 +54,7 @@ from discreet.report import (
     RECORD,
     Statement,
     Unit,
+    counted,
     make_release_statement,
 )
 from discreet.verify import Certificate, certify
@@ -180,8 +181,8 @@ class MomentsPlan:
             reproducible=reproducible,
             released=[f"{len(stddevs)} × {values:,} noisy sums of products, and what is computed from them"],
             public=[f"The number of {noun}s, N = {self.num_records}", "The plan: the noise and the number of sums"],
-            about=f"A linear regression on {self.num_features} features, {self.num_records:,} {noun}s; its coefficients were "
-            "released.",
+            about=f"A linear regression on {counted(self.num_features, 'feature')}, {self.num_records:,} {noun}s; its "
+            "coefficients were released.",
         )
 
 

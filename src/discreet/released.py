@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from discreet._validate import finite_or_none
-from discreet.report import PARTS, Statement, use_words
+from discreet.report import PARTS, Statement, statement_from_dict, use_words
 from discreet.storage import Kinds, read_archive, write_archive
 
 __all__ = ["KEPT_NOWHERE", "NOT_IN_DICT", "Released"]
@@ -97,7 +97,7 @@ class Released:
         whole = isinstance(fields, dict) and set(fields) == set(expected)
         if whole and all(kind is Any or isinstance(fields[name], kind) for name, kind in expected.items()):
             found = cls(**fields)
-            if found._is_whole():
+            if _is_sound(fields.get("statement")) and found._is_whole():
                 return found
         raise ValueError(f"{path} does not hold what a {cls.what} holds: it is damaged, or was not written by discreet")
 
@@ -113,6 +113,14 @@ class Released:
     def _repr_html_(self) -> str:
         statement: Statement = getattr(self, "statement")  # noqa: B009, a field of the subclass
         return f"{statement._repr_html_()}<p>{html.escape(use_words(statement))}</p>"
+
+
+def _is_sound(statement: Any) -> bool:
+    """Whether a statement's facts are of their kinds: those of its JSON are checked one by one."""
+    try:
+        return statement is None or statement_from_dict(statement.to_dict()) == statement
+    except (TypeError, ValueError, AttributeError, KeyError):
+        return False
 
 
 def _class_of(hint: Any) -> Any:

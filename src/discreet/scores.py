@@ -876,6 +876,11 @@ class SelectionPlan:
                 f"candidate drawn at random. The number has a {law} law with mean {self.mean_runs:g}, and is secret. Only the "
                 "result with the best score left the data. ε is by Papernot and Steinke, ICLR 2022."
             ),
+            accountant=(
+                "ε is an upper bound, from discreet's own accountant: from the Rényi divergences of one run and the law of "
+                "the number of runs, rounded upward."
+            ),
+            sums=False,
             plan={"mean_runs": self.mean_runs, "shape": "infinity" if self.shape == math.inf else self.shape},
             num_releases=1,
             reproducible=reproducible,

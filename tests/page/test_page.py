@@ -111,7 +111,7 @@ def test_the_whole_page(tmp_path: Path) -> None:
     twins = [{"age": np.full(40, 30.0 + i), "smoker": np.array(["no", "yes"] * 20)} for i in range(2)]
     path = dp.page.write_report(
         tmp_path / "report.html",
-        result_of(dataclasses.replace(statement_of(), receipt=receipt)),
+        result_of(dataclasses.replace(statement_of(delta=1e-6), receipt=receipt)),
         draws=draws_of(),
         note=HOSTILE,
         ledger=ledger,
@@ -210,7 +210,9 @@ def test_who_what_and_when_are_said_at_the_top(tmp_path: Path) -> None:
     assert {"messy", "22 Nov 2026", HOSTILE} <= set(page.texts["dd"])
     # The ledger knows the day of the debit and the table's name.
     page = Page(
-        dp.page.write_report(path, dataclasses.replace(statement_of(), receipt=receipt), ledger=ledger).read_text()
+        dp.page.write_report(
+            path, dataclasses.replace(statement_of(delta=1e-6), receipt=receipt), ledger=ledger
+        ).read_text()
     )
     today = day_words(datetime.datetime.now(datetime.UTC).date())
     assert {"messy 2026", today} <= set(page.texts["dd"])
@@ -356,8 +358,12 @@ def test_a_fit_that_no_entry_pays_for_is_called_so(tmp_path: Path) -> None:
     receipt = other.debit(PLAN, delta=1e-6, method="DPSVI")
     path = dp.page.write_report(tmp_path / "r.html", statement_of(), ledger=ledger)
     assert "was not charged to this ledger" in Page(path.read_text()).text
-    dp.page.write_report(path, dataclasses.replace(statement_of(), receipt=receipt), ledger=ledger)
+    dp.page.write_report(path, dataclasses.replace(statement_of(delta=1e-6), receipt=receipt), ledger=ledger)
     assert "which is not in this ledger" in Page(path.read_text()).text
+    # Its own entry, and figures that are not what was debited.
+    less = dataclasses.replace(PLAN, noise_multiplier=2 * PLAN.noise_multiplier)
+    dp.page.write_report(path, dataclasses.replace(statement_of(less, delta=1e-6), receipt=receipt), ledger=other)
+    assert "which is of another release" in Page(path.read_text()).text
 
 
 def test_results_of_every_kind(tmp_path: Path) -> None:

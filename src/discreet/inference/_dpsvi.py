@@ -612,7 +612,7 @@ class DPSVI:
                 )
             except BaseException as error:
                 if (partial := error.__dict__.pop("partial_outcome", None)) is not None:
-                    error.__dict__["partial_result"] = result_of(step, partial, stated, self.plan)
+                    error.__dict__["partial_result"] = result_of(step, partial, act.statement, self.plan)
                     error.add_note(
                         f"The plan is spent. This error's partial_result has the fit after {partial.steps} of "
                         f"{self.plan.num_steps} steps."

@@ -676,6 +676,7 @@ class OnePosteriorSample:
         self.num_records = num_records
         self.placeholder = placeholder
         self.nuts_options = dict(nuts_options or {})
+        NUTS(model, **self.nuts_options)  # refuses what it does not know before anything is spent
         self.static_kwargs = static_kwargs
         tempering = Tempering.for_epsilon(epsilon, low, high, centered=lipschitz is not None, relation=relation)
         self.plan = DrawsPlan(tempering, self.num_draws)

@@ -50,7 +50,7 @@ from discreet.mechanisms import (
 )
 from discreet.models import Levels
 from discreet.released import Released
-from discreet.report import Statement, Unit, make_release_statement
+from discreet.report import Statement, Unit, counted, make_release_statement
 from discreet.tables import PARTS_OF_SCHEMA, OutOfBounds, Report, Schema
 from discreet.verify import Certificate, certify
 
@@ -264,7 +264,8 @@ class MarginalsPlan:
 
     def in_words(self) -> str:
         """Describe the released values."""
-        also = f" and {self.choices} choices of a pair of columns, of privacy range {self.choice_epsilon:.6g}, with their counts"
+        choices = f"{counted(self.choices, 'choice')} of a pair of columns, of privacy range {self.choice_epsilon:.6g}"
+        also = f" and {choices}, with their counts"
         return (
             f"counts of the {sum(self.cells):,} cells of {len(self.tables):,} cross tables{also if self.open else ''}, with "
             f"Gaussian noise of standard deviation {self.noise:.6g} divided by the table's weight (noise multiplier "
@@ -369,8 +370,8 @@ class MarginalsPlan:
 
     def _how_chosen(self) -> str:
         return (
-            f"{self.choices} pairs of columns more were chosen one after another by the exponential mechanism, each by how far "
-            "its counts are from those of a model of everything counted before, and counted in the same way. One "
+            f"{counted(self.choices, 'pair')} of columns more, each chosen by the exponential mechanism, by how far "
+            "its counts are from those of a model of everything counted before, were counted in the same way. One "
             f"{self._unit.noun} moves each such distance by at most {2 if self.relation is Relation.REPLACE_ONE else 1}. Each "
             f"choice has privacy range {self.choice_epsilon:.6g} for distances that move by 1. "
         )

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from discreet._validate import require
-from discreet.accounting import relation_name, upper
+from discreet.accounting import event_from_dict, relation_name, upper
 from discreet.ledger import Ledger
 from discreet.models import Levels
 from discreet.page._bound import (
@@ -129,11 +129,19 @@ def _place(ledger: Ledger, statement: Statement) -> tuple[int | None, str]:
             "The fit on this page was not charged to this ledger: its statement names no entry. Its cost comes on top of what is "
             "shown here."
         )
-    debits = [x for x in ledger.entries if x["kind"] == "debit"]
-    if not any(x["number"] == receipt.number and x["hash"] == receipt.hash for x in debits):
+    entry = next((x for x in ledger.entries if x["kind"] == "debit" and x["hash"] == receipt.hash), None)
+    if entry is None:
         return None, (
             f"The statement names entry {receipt.number} (hash {receipt.hash[:16]}), which is not in this ledger: "
             "it is another ledger, or lines are missing at its end."
+        )
+    # Where a release before the fit was debited by itself, the entry of the fit has a part of its event.
+    whole = not entry["paid_before"]
+    event = str(event_from_dict(entry["event"]))
+    if entry["delta"] != statement.delta or (whole and event != statement.figures.event):
+        return (
+            None,
+            f"The statement names entry {receipt.number}, which is of another release: one of the two was changed.",
         )
     return receipt.number, ""
 

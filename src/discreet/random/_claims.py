@@ -23,6 +23,8 @@ INIT = -1
 _ALL = "all steps"
 # The steps whose noise a secret key has drawn in this process, by the key's digest.
 _used: dict[bytes, Any] = {}
+# The run that claimed all of a key's noise, if it may continue.
+_run_of: dict[bytes, str] = {}
 _claiming = threading.Lock()
 
 
@@ -44,19 +46,27 @@ def check_unused(key: PRNGKeyArray, step: int | Int[Array, ""] | None = None) ->
         )
 
 
-def claim(key: PRNGKeyArray, step: int | Int[Array, ""] | None = None, *, again: bool = False) -> None:
+def claim(
+    key: PRNGKeyArray, step: int | Int[Array, ""] | None = None, *, run_id: str = "", again: bool = False
+) -> None:
     """Take a secret key's noise, of one step or of all (None), just before it is drawn.
 
-    With `again` the fit continues after a crash: it draws the same noise for the same states.
+    Args:
+        key: The key.
+        step: The step.
+        run_id: The run that takes all of it, if it may continue after a crash.
+        again: It continues, and draws the same noise for the same states.
 
     Raises:
-        ValueError: As `check_unused`, unless `again`.
+        ValueError: As `check_unused`, unless this run continues.
     """
     # Of several threads with one key, one gets it.
     with _claiming:
-        if not again:
+        digest = _digest(key)
+        if not again or _run_of.get(digest, run_id) != run_id:
             check_unused(key, step)
-        if digest := _digest(key):
+        if digest:
+            _run_of[digest] = run_id
             _used[digest] = _ALL if step is None else {*_used.get(digest, ()), int(step)}
 
 

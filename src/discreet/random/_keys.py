@@ -178,6 +178,7 @@ class Purpose(IntEnum):
     SCORES = 13
     SELECTION = 14
     DEVICES = 15
+    NEWTON = 16
 
 
 def key(seed: int | None = None) -> jax.Array:

@@ -332,6 +332,7 @@ class Statement:
             not_covered=_once(whole.not_covered, self.not_covered),
             violations=_once(whole.violations, self.violations),
             reproducible=whole.reproducible or self.reproducible,
+            receipt=whole.receipt,
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from discreet._validate import is_integer, is_real
 if TYPE_CHECKING:
     from discreet.report._facts import Statement
 
-FORMAT = "discreet privacy statement, version 1"
+FORMAT = "discreet privacy statement, version 2"
 _PAIRS = {
     "attack_power": ("false_positive_rate", "largest_true_positive_rate"),
     "posterior_beliefs": ("before", "largest_after"),

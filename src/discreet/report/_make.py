@@ -227,14 +227,14 @@ def versions() -> dict[str, str]:
 
 PURE_ACCOUNTANT = (
     "ε is an upper bound and pure: it holds at δ = 0. discreet's own accountant treats each release as the worst mechanism with "
-    "its ε, randomised response, composes them and rounds upward. ε follows from the tempering and the bound on a record's "
+    "its ε, randomised response, composes them and rounds upward. ε follows from the tempering and the bound on one "
     "contribution that were used."
 )
 
 
 RELEASE_ACCOUNTANT = (
     "ε is an upper bound, from discreet's own accountant: the privacy profile of the noise, rounded upward. It follows from the "
-    "bound on a record's contribution and the noise that were used."
+    "bound on one contribution and the noise that were used."
 )
 
 
@@ -255,24 +255,26 @@ def make_release_statement(
     not_covered: Sequence[str] = (),
     cautions: Sequence[str] = (),
     about: str = "",
+    accountant: str = "",
+    sums: bool = True,
 ) -> Statement:
     """Make the privacy statement of releases other than a fit by a `PrivacyPlan`.
 
     Guarantee: `epsilon` is an upper bound at `delta` for all `num_releases` of the event together, under `relation`, if
     each has that event. `delta` is 0 for an event made of `accounting.pure_event`. `slack` is the total variation
-    between the run and the event, which integer noise has; if it is 0, last bits are not covered. The other
-    arguments are fields of the statement.
+    between the run and the event, which integer noise has; if it is 0, last bits are not covered. `sums` is
+    False where no sum was released. The other arguments are fields of the statement.
     """
     spent = profile(event, relation, slack=slack)
     chosen = "asked for" if delta else "0: the ε is pure"
-    accountant = RELEASE_ACCOUNTANT if delta else PURE_ACCOUNTANT
+    accountant = accountant or (RELEASE_ACCOUNTANT if delta else PURE_ACCOUNTANT)
     return Statement(
         method=method,
         about=about,
         figures=_figures(spent, risk(spent, delta), event, chosen, accountant),
         unit=unit,
         released=tuple(released),
-        mechanism=f"{mechanism} {INTEGERS}" if slack else mechanism,
+        mechanism=f"{mechanism} {INTEGERS}" if slack and sums else mechanism,
         plan=dict(plan),
         steps_completed=num_releases,
         horizon=num_releases,

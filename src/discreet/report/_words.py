@@ -35,6 +35,15 @@ def bullets(items: tuple[str, ...] | list[str]) -> str:
     )
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "feature"), counted(1200, "feature")
+    ('1 feature', '1,200 features')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def sentence(text: str) -> str:
     """Capitalize a text and add a full stop.
 
@@ -99,7 +108,8 @@ def fact_name(name: str, noun: str = "record") -> str:
     >>> fact_name("num_steps"), fact_name("noise_multiplier"), fact_name("num_records", "person")
     ('steps', 'noise, in units of the bound on a record', 'persons (public)')
     """
-    return _NAMES.get(name, str(name).replace("_", " ")).format(noun)
+    known = _NAMES.get(name)
+    return str(name).replace("_", " ") if known is None else known.format(noun)
 
 
 def value_words(value: Any) -> str:

@@ -1,0 +1,5 @@
+"""Private Newton: regressions from a few noisy gradients, with a posterior that has all noise in it."""
+
+from discreet.newton._fit import NewtonResult as NewtonResult
+from discreet.newton._fit import fit_newton as fit_newton
+from discreet.newton._plan import NewtonPlan as NewtonPlan

@@ -1,0 +1,288 @@
+"""What follows from the releases of a private Newton fit: spectra, priors, the posterior. No record is seen here.
+
+Coordinates. The features x (with a leading 1) are mapped to z = x @ to, in which their second moments are near a multiple of the
+identity; theta = inverse(to) @ coefficients. A released gradient at the point theta_t is J (theta - theta_t) plus noise, where J
+is the curvature and theta what the exact fit would find, so a few of them give theta by regression. Two noises lie on it: that
+of the releases, and that of the records' drawing, V, which a fit without privacy has too. `likelihood` has both; priors come on
+top, one for intervals and one for predictions.
+
+Noisy matrices overstate their largest eigenvalues and understate the smallest. `spectrum` and `soft` shrink what does not stand
+out of the noise; what is left of it is counted as noise of the gradients (`Evidence.extra`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from scipy.linalg import solve_triangular
+
+Matrix = Float[np.ndarray, "latent latent"]
+Vector = Float[np.ndarray, " latent"]
+
+SCALES = 2.0 ** -np.arange(8)
+"""Standard deviations of the coefficients' prior, over the stated ones. Steps use all, predictions the first four."""
+NUM_PREDICTIVE = 4
+NUM_DRAWS, BURN_IN = 500, 60
+TRUST = 1.0  # a gradient counts as far as the step that it asks for is short
+SECANT_TRUST = 0.3
+SECANT_ERROR = 0.1  # standard deviation of an entry of J, over its mean eigenvalue, before the gradients are looked at
+LEAST_CURVATURE = 0.003  # of the largest possible one
+
+
+def rebuilt(matrix: Matrix, change: Callable[[Vector], Vector]) -> Matrix:
+    """A symmetric matrix with changed eigenvalues."""
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    return (vectors * change(values)) @ vectors.T
+
+
+def soft(sigma: float, size: int) -> Callable[[Vector], Vector]:
+    """Shrink eigenvalues that the noise of a symmetric matrix may have made: its edge is sigma sqrt(2 size)."""
+
+    def change(values: Vector) -> Vector:
+        return values**3 / (values**2 + sigma**2 * size + 1e-300)
+
+    return change
+
+
+def spectrum(raw: Matrix, sigma: float, least: float) -> tuple[Vector, Matrix]:
+    """Eigenvalues and vectors of a positive estimate of a noisy second-moment matrix.
+
+    The diagonal is shrunk towards its mean, the rest by eigenvalue: where noise hides correlations, a diagonal is left.
+    """
+    diagonal = np.diag(raw)
+    mean = max(float(diagonal.mean()), least)
+    between = max(float(diagonal.var()) - sigma**2, 0.0)
+    gain = between / (between + sigma**2 + 1e-300)
+    kept = np.maximum(mean + (diagonal - mean) * gain, least)
+    rest = rebuilt(raw - np.diag(diagonal), soft(sigma, len(raw)))
+    values, vectors = np.linalg.eigh(np.diag(kept) + rest)
+    return np.maximum(values, least), vectors
+
+
+class Likelihood(NamedTuple):
+    """A normal likelihood of theta: exp(-theta @ precision @ theta / 2 + pull @ theta)."""
+
+    precision: Matrix
+    pull: Vector
+
+
+@dataclasses.dataclass(frozen=True)
+class Prior:
+    """Independent normals for the weights, and one for the intercept at the mean of the features.
+
+    Attributes:
+        precisions: Of the intercept and the weights, under the stated scale.
+        centred: From theta to the predictor at the features' mean, and the weights.
+    """
+
+    precisions: Vector
+    centred: Matrix
+
+    @classmethod
+    def of(cls, intercept: float, weights: Vector, centre: Vector, to: Matrix) -> Prior:
+        """From standard deviations, the features' mean (with a leading 1), and the map of the features."""
+        shift = np.eye(len(to))
+        shift[0] = centre
+        return cls(np.append(intercept, weights) ** -2.0, shift @ to)
+
+    def matrix(self, scale: float) -> Matrix:
+        """Precision of theta where all weights have this scale."""
+        precisions = self.precisions.copy()
+        precisions[1:] /= scale**2
+        return (self.centred.T * precisions) @ self.centred
+
+    def mixture(self, likelihood: Likelihood, num_scales: int) -> tuple[Vector, Matrix]:
+        """Mean and covariance of theta where all weights have one scale of so many, equally likely before."""
+        evidence, means, covariances = [], [], []
+        for scale in SCALES[:num_scales]:
+            precision = self.matrix(scale)
+            covariance = np.linalg.inv(likelihood.precision + precision)
+            mean = covariance @ likelihood.pull
+            sizes = np.linalg.slogdet(precision)[1] + np.linalg.slogdet(covariance)[1]
+            evidence.append((sizes + mean @ likelihood.pull) / 2)
+            means.append(mean)
+            covariances.append(covariance)
+        chances = np.exp(np.array(evidence) - max(evidence))
+        chances /= chances.sum()
+        mean = chances @ np.array(means)
+        off = np.array(means) - mean
+        return mean, np.einsum("k,kij->ij", chances, np.array(covariances)) + (off.T * chances) @ off
+
+    def draws(self, likelihood: Likelihood, rng: np.random.Generator) -> Float[np.ndarray, "draw latent"]:
+        """Draws of theta where each weight has a scale of its own, by Gibbs sampling.
+
+        Weight j has the scale SCALES[k] with probability p[k], and p is uniform (a local scale for each, as in Stephens,
+        False discovery rates, Biostatistics 2017).
+        """
+        size = len(self.precisions)
+        scales = SCALES[:NUM_PREDICTIVE]
+        back = np.linalg.inv(self.centred)
+        precision = back.T @ likelihood.precision @ back
+        pull = back.T @ likelihood.pull
+        of_scale = self.precisions[1:, None] * scales**-2.0
+        chosen = np.full(size - 1, len(scales) // 3)
+        chances = np.full(len(scales), 1 / len(scales))
+        own = self.precisions.copy()
+        found = np.empty((NUM_DRAWS, size))
+        for sweep in range(BURN_IN + NUM_DRAWS):
+            own[1:] = of_scale[np.arange(size - 1), chosen]
+            unit = 1 / np.sqrt(np.diag(precision) + own)
+            root = np.linalg.cholesky((precision + np.diag(own)) * unit * unit[:, None])
+            white = solve_triangular(root, pull * unit, lower=True) + rng.normal(size=size)
+            beta = unit * solve_triangular(root.T, white)
+            fit = (np.log(of_scale) - of_scale * beta[1:, None] ** 2) / 2 + np.log(chances)
+            odds = np.exp(fit - fit.max(axis=1, keepdims=True)).cumsum(axis=1)
+            chosen = (odds < rng.random(size - 1)[:, None] * odds[:, -1:]).sum(axis=1)
+            chances = rng.dirichlet(1 + np.bincount(chosen, minlength=len(scales))) + 1e-12
+            if sweep >= BURN_IN:
+                found[sweep - BURN_IN] = beta
+        return found @ back.T
+
+
+class Gradients(NamedTuple):
+    """Released gradients, and the points that they were taken at."""
+
+    points: Float[np.ndarray, "step latent"]
+    values: Float[np.ndarray, "step latent"]
+    sigma: float
+
+    def weights(self, curvature: Matrix, around: Vector, trust: float) -> Float[np.ndarray, " step"]:
+        """The precision with which each tells of theta near a point: the curvature changes on the way."""
+        steps = (around - self.points) @ curvature
+        return 1 / (self.sigma**2 + trust**2 * np.square(steps).sum(axis=1) / len(around))
+
+
+class Evidence(NamedTuple):
+    """A likelihood with the parts of its noise.
+
+    Attributes:
+        likelihood: The likelihood of theta.
+        noise: Variance of a coordinate of the gradients' mean, from privacy.
+        extra: The same from the error of the curvature, and from what cutting residuals may have moved.
+    """
+
+    likelihood: Likelihood
+    noise: float
+    extra: float
+
+
+def evidence(
+    gradients: Gradients, curvature: Matrix, sampling: Matrix, around: Vector, extra: Callable[[float], float]
+) -> Evidence:
+    """What gradients tell of theta, near a point; `extra` is told how far the point is from the mean of theirs, squared."""
+    weights = gradients.weights(curvature, around, TRUST)
+    noise = 1 / weights.sum()
+    middle = noise * (weights @ gradients.points)
+    seen = curvature @ middle + noise * (weights @ gradients.values)
+    more = extra(float(np.square(around - middle).sum()))
+    # seen = curvature @ theta + Normal(0, sampling + (noise + more) I).
+    whole = sampling + (noise + more) * np.eye(len(around))
+    solved = np.linalg.solve(whole, curvature)
+    return Evidence(Likelihood(curvature @ solved, solved.T @ seen), noise, more)
+
+
+def settle(
+    gradients: Gradients,
+    curvature: Matrix,
+    sampling: Matrix,
+    prior: Prior,
+    start: Vector,
+    *,
+    num_scales: int,
+    rounds: int,
+    extra: Callable[[float, float], float] = lambda distance, spread: 0.0,
+    spread: float = 0.0,
+) -> tuple[Vector, Matrix, Evidence]:
+    """The fixed point of theta and the evidence near it: mean and covariance of theta, and the evidence.
+
+    Args:
+        gradients: The released gradients.
+        curvature: J.
+        sampling: V.
+        prior: The prior.
+        start: Where to begin.
+        num_scales: As in `Prior.mixture`.
+        rounds: Rounds at most.
+        extra: Variance beside that of the releases, from the squared distance of theta from the mean of the gradients' points,
+            and from the trace of its covariance.
+        spread: That trace, to begin with.
+    """
+    around = start
+    for _ in range(rounds):
+        found = evidence(gradients, curvature, sampling, around, functools.partial(_swapped, extra, spread))
+        mean, covariance = prior.mixture(found.likelihood, num_scales)
+        spread = float(np.trace(covariance))
+        moved = np.abs(mean - around).max()
+        around = mean
+        if moved < 1e-5:
+            break
+    return around, covariance, found
+
+
+def _swapped(extra: Callable[[float, float], float], spread: float, distance: float) -> float:
+    return extra(distance, spread)
+
+
+def secant(curvature: Matrix, gradients: Gradients, most: float) -> Matrix:
+    """The curvature regressed on the gradients at their points; `curvature` is its mean before, `most` its largest eigenvalue."""
+    size = len(curvature)
+    tau = SECANT_ERROR * np.trace(curvature) / size
+    weights = gradients.weights(curvature, gradients.points[-1], SECANT_TRUST)
+    shares = weights / weights.sum()
+    points = gradients.points - shares @ gradients.points
+    lack = -(gradients.values - shares @ gradients.values) - points @ curvature
+    weighted = points * weights[:, None]
+    change = np.linalg.solve(weighted.T @ points + np.eye(size) / tau**2, weighted.T @ lack)
+    return rebuilt(curvature + change.T, lambda values: np.clip(values, LEAST_CURVATURE * most, most))
+
+
+class Diagnosis(NamedTuple):
+    """What the releases say about a fit.
+
+    Attributes:
+        kept: The share of what the model gains in log-likelihood over its intercept that the estimate keeps.
+        ratio: Standard deviation of the releases' noise over that of sampling.
+        moved: Distance of the estimate from the mean of the last third of the points, over its own spread.
+        lack: By how many standard deviations the last third of the gradients misses what the curvature says.
+    """
+
+    kept: float
+    ratio: float
+    moved: float
+    lack: float
+
+    @property
+    def converged(self) -> bool:
+        """True if more gradients would hardly move the estimate, and agree with the curvature."""
+        return self.lack <= 3 and self.moved <= 0.5
+
+
+def diagnose(
+    gradients: Gradients,
+    curvature: Matrix,
+    sampling: Matrix,
+    noise: float,
+    draws: Float[np.ndarray, "draw latent"],
+    one: Vector,
+) -> Diagnosis:
+    """Judge a fit by its releases; `draws` are the predictive's, `one` is the intercept in theta's coordinates."""
+    theta = draws.mean(axis=0)
+    spread = float(np.trace(curvature @ np.cov(draws.T)))
+    along = theta @ curvature @ one
+    gain = theta @ curvature @ theta - along**2 / (one @ curvature @ one)
+    size, last = len(theta), max(len(gradients.points) // 3, 1)
+    middle = gradients.points[-last:].mean(axis=0)
+    expected = curvature @ (theta - middle)
+    missed = np.square(gradients.values[-last:].mean(axis=0) - expected).sum() / (gradients.sigma**2 / last)
+    away = theta - middle
+    return Diagnosis(
+        kept=float(gain / (gain + spread)),
+        ratio=float(np.sqrt(noise * size / np.trace(sampling))),
+        moved=float(np.sqrt(away @ curvature @ away / spread)),
+        lack=float((missed - size) / np.sqrt(2 * size)),
+    )

@@ -1,0 +1,471 @@
+"""Private Newton: a regression's posterior from a few noisy gradients in coordinates that were measured first.
+
+1. The features are mapped so that their second moments are near a multiple of the identity: two releases.
+2. Fifteen gradients at fifteen points, each the best guess so far. Splitting them is free: T gradients with noise sigma sqrt(T)
+   tell as much of the optimum as one with sigma, if the curvature between them is known.
+3. The curvature is measured at two of these points.
+4. The posterior follows in closed form (`_algebra`), with both noises in it.
+
+There is no learning rate, no clipping norm and no question of convergence; whether the gradients agree is tested (`Diagnosis`).
+docs/newton.md has the derivation and the figures.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float, PRNGKeyArray
+from tqdm.auto import tqdm
+
+from discreet import random
+from discreet._jax import one_process
+from discreet.accounting import Relation
+from discreet.act import Act
+from discreet.ledger import Ledger
+from discreet.newton._algebra import (
+    SCALES,
+    Diagnosis,
+    Gradients,
+    Matrix,
+    Prior,
+    Vector,
+    diagnose,
+    rebuilt,
+    secant,
+    settle,
+    soft,
+    spectrum,
+)
+from discreet.newton._counts import SHARE_LOST, Counts
+from discreet.newton._plan import (
+    COUNTS,
+    CURVATURES,
+    DIRECTIONS,
+    HISTOGRAM,
+    NUM_GRADIENTS,
+    RESIDUALS,
+    SQUARES,
+    NewtonPlan,
+)
+from discreet.newton._releases import MOST_RECORDS, Public, in_turns, program
+from discreet.released import Released
+from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, Unit
+
+AT = tuple(int(share * NUM_GRADIENTS) for share in (0.2, 0.7))
+"""The points, by number, at which the curvature is measured."""
+LARGEST_STEP = 2.0  # standard deviations of the predictor
+FARTHEST_WEIGHT = 3.0  # k: a row so many times as long as a typical one has half the weight
+KEPT, NOISY = 0.65, 3.0
+"""A usable fit keeps that share of the gain; one for its coefficients has at most so much more noise than sampling."""
+_PRIOR = {"binary": (2.5, 5.0), "counts": (1.0, 3.0)}
+"""Standard deviations of a weight, for a column of standard deviation 1, and of the intercept at the features' mean."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relation)):
+    """The posterior of a regression: privacy noise and sampling noise are both in it. Everything in it is covered by `statement`.
+
+    Attributes:
+        mean: Posterior mean of intercept and weights, (feature + 1,), in the units of the fitted features.
+        covariance: Their posterior covariance. Intervals come from these two.
+        predictive: Draws of intercept and weights to predict with, (draw, feature + 1): where the noise hides a coefficient they
+            are drawn to 0.
+        learned: For each, the share of the prior's variance that is gone; where it is small, the prior decides.
+        kept: `Diagnosis` of the fit, as are the next three.
+        ratio: As above.
+        moved: As above.
+        lack: As above.
+        plan: The plan of the fit.
+        statement: The privacy statement.
+    """
+
+    mean: Float[np.ndarray, " feature+1"]
+    covariance: Float[np.ndarray, "feature+1 feature+1"]
+    predictive: Float[np.ndarray, "draw feature+1"]
+    learned: Float[np.ndarray, " feature+1"]
+    kept: float
+    ratio: float
+    moved: float
+    lack: float
+    plan: NewtonPlan
+    statement: Statement
+
+    @property
+    def estimate(self) -> Float[np.ndarray, " feature+1"]:
+        """Intercept and weights to predict with: the mean of `predictive`."""
+        return self.predictive.mean(axis=0)
+
+    @property
+    def converged(self) -> bool:
+        """True if more gradients would hardly move the estimate, and agree with the curvature."""
+        return Diagnosis(self.kept, self.ratio, self.moved, self.lack).converged
+
+    def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
+        """Independent draws of `intercept`, (draw,), and `weights`, (draw, feature): those that intervals come from. At no cost.
+
+        Args:
+            key: Any JAX key.
+            num_samples: Number of draws.
+        """
+        secret = random.subkey(random.check_key(key), random.Purpose.POSTERIOR)
+        drawn = np.asarray(jax.random.normal(secret, (num_samples, len(self.mean))), np.float64)
+        values, vectors = np.linalg.eigh(self.covariance)
+        drawn = self.mean + (drawn * np.sqrt(np.maximum(values, 0))) @ vectors.T
+        return {"intercept": drawn[:, 0], "weights": drawn[:, 1:]}
+
+    def to_arviz(self, key: PRNGKeyArray, num_samples: int, **names: Any) -> Any:
+        """Draws of `posterior` for ArviZ, with the statement in their attributes; as `discreet.inference_data.to_arviz`."""
+        from discreet.inference_data import to_arviz
+
+        return to_arviz(self.posterior(key, num_samples), statement=self.statement, **names)
+
+    def __repr__(self) -> str:
+        """Short, without arrays."""
+        return f"NewtonResult({len(self.mean)} coefficients, {self.statement.use}, {self.statement.brief})"
+
+
+class _Records:
+    """The records and their certified programs; each call is one release, with a key of its own."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray, plan: NewtonPlan, act: Act) -> None:
+        arrays = in_turns(x, y)
+        shape, dtypes = arrays[0].shape, (str(x.dtype), str(y.dtype))
+        self._programs = {}
+        counts = []
+        for kind, rows, noise, count in plan.releases:
+            made = program(kind, rows, noise, shape, dtypes, plan.relation, act.reproducible)
+            self._programs[kind, rows, noise] = made
+            counts.append(count)
+        act.prove(
+            *self._programs.values(), times=counts, named=False
+        )  # their fingerprints follow the number of records
+        self._arrays = [jax.device_put(array) for array in arrays]
+        self._keys = iter(jax.random.split(act.key, sum(counts)))
+        self._family = plan.family
+
+    def __call__(self, kind: str, rows: str, noise: float, public: Public) -> np.ndarray:
+        """One release; a matrix is made symmetric, which halves the variance beside its diagonal."""
+        arguments = jax.tree.map(np.float64, public)
+        found = self._programs[kind, rows, noise](next(self._keys), *self._arrays, arguments)
+        found = np.asarray(found, np.float64)
+        if not np.isfinite(found).all():
+            raise FloatingPointError("a release is not finite")
+        return (found + found.T) / 2 if kind == "products" else found
+
+
+def fit_newton(
+    rng_key: PRNGKeyArray,
+    x: Float[np.ndarray, "record feature"],
+    y: Float[np.ndarray, " record"],
+    plan: NewtonPlan,
+    *,
+    levels: Bool[np.ndarray, " feature"] | None = None,
+    person: str | None = None,
+    ledger: Ledger | None = None,
+    progress_bar: bool = False,
+) -> NewtonResult:
+    """Fit a logistic or a Poisson regression to noisy sums: a posterior with honest intervals, without settings.
+
+    Guarantee: all that is returned is `plan.event()`, under the plan's relation, but for its `slack`. Each release is proved to
+    be its part of that before it runs. Sums are exact, since rows are rounded to a grid.
+
+    The prior of a weight is Normal(0, (2.5 / s)^2) for a column with standard deviation s (1 / s for counts), Normal(0, 2.5^2)
+    for a 0/1 level, and that of the intercept, at the features' mean, Normal(0, 5^2) (3^2).
+
+    Args:
+        rng_key: `discreet.random.key()`, for this fit alone.
+        x: Features in [-1, 1].
+        y: 0 or 1; or counts.
+        plan: The plan of the fit.
+        levels: True for columns that are 0/1 levels by the schema, whose priors are not widened. None: none.
+        person: Name of the column that identifies persons, if each record is all that one person has.
+        ledger: The table's budget, debited before the first release.
+        progress_bar: Show progress after two seconds.
+
+    Returns:
+        The posterior.
+
+    Raises:
+        ValueError: Wrong input, before anything is spent.
+        SpentError: The ledger does not hold it.
+        PrivacyError: A release could not be proved.
+
+    >>> import numpy as np, discreet as dp
+    >>> from discreet.newton import NewtonPlan, fit_newton
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.uniform(-1, 1, (20_000, 2))
+    >>> y = rng.random(20_000) < 1 / (1 + np.exp(-x @ [2.0, -1.0]))
+    >>> plan = NewtonPlan.calibrate(epsilon=1.0, delta=1e-6, family="binary", num_features=2, num_records=20_000)
+    >>> found = fit_newton(dp.random.key(), x, y, plan)
+    >>> bool(np.abs(found.mean - [0, 2, -1]).max() < 0.4)
+    True
+
+    References:
+        Avella-Medina, Bradshaw and Loh, Differentially private inference via noisy optimization, Ann. Stat. 2023, for noisy
+        Newton steps with weights of the features; Bernstein and Sheldon, NeurIPS 2019, for both noises in one likelihood.
+    """
+    one_process("fit_newton", [x, y])
+    key = random.check_key(rng_key)
+    features, target = _checked(x, y, plan)
+    act = Act.on(plan, key, random.Purpose.NEWTON, ledger=ledger, unit=Unit(person))
+    with jax.enable_x64(True):
+        records = _Records(features, target, plan, act)
+        act.begin()
+        with tqdm(total=NUM_GRADIENTS, desc="Newton", delay=2.0, disable=not progress_bar) as bar:
+            found = _Newton(records, plan, levels).run(bar)
+    rng = np.random.default_rng(_words(key))
+    return found.result(rng, act.statement)
+
+
+def _words(key: PRNGKeyArray) -> np.ndarray:
+    """A seed for what is drawn from releases."""
+    return np.asarray(jax.random.bits(random.subkey(key, random.Purpose.POSTERIOR), (4,), np.uint32))
+
+
+def _checked(x: Any, y: Any, plan: NewtonPlan) -> tuple[np.ndarray, np.ndarray]:
+    features, target = np.asarray(x), np.asarray(y, np.float64)
+    if features.ndim != 2 or features.dtype.kind not in "iufb" or features.shape[1] != plan.num_features:
+        raise ValueError(
+            f"x has the shape {features.shape} and dtype {features.dtype}: pass numbers, (record, {plan.num_features}), as in "
+            "the plan."
+        )
+    if target.shape != features.shape[:1] or not len(features):
+        raise ValueError(f"y has the shape {target.shape}: pass one target for each of the {len(features)} records.")
+    if len(features) > MOST_RECORDS:
+        raise ValueError(
+            f"x has {len(features):,} records; sums are exact for at most {MOST_RECORDS:,}. Draw fewer of them."
+        )
+    # Under ADD_OR_REMOVE_ONE the exact number of records is what neighbours differ in: no check may show it.
+    if plan.relation is Relation.REPLACE_ONE and len(features) != plan.num_records:
+        raise ValueError(
+            f"x has {len(features)} records, but the plan says num_records={plan.num_records}, a public number where one record "
+            f"is replaced. Calibrate a plan for {len(features)} records."
+        )
+    allowed = np.isin(target, (0, 1)) if plan.family != COUNTS else (target >= 0) & (target == np.round(target))
+    if not allowed.all():
+        what = "whole numbers of at least 0" if plan.family == COUNTS else "0 or 1"
+        raise ValueError(f"y has values that are not allowed: each must be {what}.")
+    kept = features if features.dtype == np.float64 else features.astype(np.float32)
+    return kept, target
+
+
+class _Newton:
+    """The state of a fit: all of it follows from releases and public numbers."""
+
+    def __init__(self, records: _Records, plan: NewtonPlan, levels: np.ndarray | None) -> None:
+        self.plan, self.records, self.levels = plan, records, levels
+        self.counts: Counts | None = None
+        self.points: list[Vector] = []
+        self.values: list[Vector] = []
+        self.precision_of_curvature = 0.0
+        self._map()
+        self._weigh()
+
+    # The map of the features.
+
+    def _map(self) -> None:
+        plan, size = self.plan, self.plan.num_features + 1
+        sigma = plan.noise(SQUARES)
+        nowhere = Public(np.eye(size), np.zeros(size))
+        squares = self.records("total", "squares", sigma, nowhere)
+        scale = np.sqrt(plan.num_records / np.maximum(squares, 2 * sigma))
+        sigma = plan.noise(DIRECTIONS)
+        seen = self.records("products", "directions", sigma, nowhere._replace(to=np.diag(scale)))
+        values, vectors = spectrum(seen, sigma, max(2 * sigma, 1e-3 * np.trace(seen) / size))
+        self.fill = np.clip(np.einsum("ij,ik,kj->j", vectors, seen, vectors) / values, 0.02, 1)
+        # x_0 = 1, so seen_00 / scale_0^2 is the sum of 1 / |z|^2; features lie in [-1, 1], so |z|^2 is at most sum(scale^2).
+        longest = np.square(scale).sum()
+        length = plan.num_records / max(seen[0, 0] / scale[0] ** 2, plan.num_records / longest)
+        self.to = scale[:, None] * vectors / np.sqrt(values / plan.num_records) * 2 / np.sqrt(length)
+        self.back = np.linalg.inv(self.to)
+        moments = (self.back.T * self.fill) @ self.back
+        self.prior = self._prior_of(moments / moments[0, 0], sigma)
+
+    def _prior_of(self, moments: Matrix, sigma: float) -> Prior:
+        """Scales follow the columns' standard deviations; where the noise hides one, its prior stays narrow."""
+        plan = self.plan
+        weight, intercept = _PRIOR[plan.family]
+        centre = np.clip(moments[0], -1, 1)
+        squares = np.diag(moments)[1:]
+        hidden = np.clip(sigma * len(moments) / plan.num_records, 0.003, 1)
+        left = np.clip(1 - np.square(centre[1:]) / squares, hidden, 1)
+        spread = np.sqrt(np.clip(squares * left, 1e-4, 1))
+        if self.levels is not None:
+            spread = np.where(self.levels, 1.0, spread)
+        return Prior.of(intercept, weight / spread, centre, self.to)
+
+    # How far long rows count, and where residuals are cut.
+
+    def _weigh(self) -> None:
+        plan = self.plan
+        size, length = len(self.to), np.sqrt(self.fill.sum())
+        self.cut, self.bias, variance, start = 1.0, 0.0, 0.15, 0.25
+        self.theta = np.zeros(size)
+        if plan.family == COUNTS:
+            sigma = plan.noise(HISTOGRAM)
+            bins = self.records("histogram", "", sigma, Public(np.eye(size), np.zeros(size)))
+            self.counts = counts = Counts(bins, sigma, plan.num_records)
+            self.first_mean = counts.mean
+            self.cut = counts.reach(np.sqrt(size / plan.gradient_share) * plan.noise_multiplier)
+            variance = counts.mean * (1 + counts.mean / counts.dispersion)
+            start = 2 * counts.mean
+            self.theta = self.back[:, 0] * np.log(counts.mean)
+        noise = plan.noise_multiplier / np.sqrt(plan.gradient_share)
+        # k: the noise grows with (1 + k^2) / 2k, and may be half of the sampling's.
+        room = max(1.0, 0.5 * np.sqrt(plan.num_records * variance) / (length * self.cut * noise))
+        least = 2.0 if self.counts is not None else 1.0
+        times = min(FARTHEST_WEIGHT, max(room + np.sqrt(room**2 - 1), least))
+        self.weight = times**2 / (1 + times**2)  # of a typical row
+        self.reach = 2 * times * length
+        self.most = 4 * plan.num_records * self.weight * start
+        self.curvature = self.most * np.diag(self.fill)
+        self.sampling = self.weight * self.curvature
+        if self.counts is not None:
+            self.bias = SHARE_LOST * self.counts.excess(self.cut) * self.reach / 2
+            self.shift = self.counts.shift(self.cut)
+
+    def _public(self, most_curvature: float = 1.0) -> Public:
+        public = Public(self.to, self.theta, self.reach, most_curvature, self.cut)
+        return public if self.counts is None else public._replace(shift=self.shift.shift, factor=self.shift.factor)
+
+    # Steps.
+
+    def run(self, bar: Any) -> _Newton:
+        """All gradients; the curvature on the way."""
+        family = self.plan.family
+        noise = self.plan.noise(self.plan.gradient_share / NUM_GRADIENTS)
+        for step in range(NUM_GRADIENTS):
+            if step in AT:
+                self._measure(AT.index(step))
+            found = self.records("total", f"residual of {family}", noise, self._public())
+            self.points.append(self.theta)
+            self.values.append(found * self.cut * self.reach / 2)
+            self.sigma = noise * self.cut * self.reach / 2
+            guess, self.spread, _ = settle(
+                self.gradients,
+                self.curvature if step < 3 else self.improved(),
+                self.sampling,
+                self.prior,
+                self.theta,
+                num_scales=len(SCALES),
+                rounds=4,
+            )
+            way = guess - self.theta
+            # A length of 1 in theta is two standard deviations of the predictor.
+            self.last, self.theta = (
+                guess,
+                self.theta + way * min(1.0, LARGEST_STEP / max(2 * np.linalg.norm(way), 1e-9)),
+            )
+            bar.update(1)
+        return self
+
+    @property
+    def gradients(self) -> Gradients:
+        """Those released so far."""
+        return Gradients(np.array(self.points), np.array(self.values), self.sigma)
+
+    def improved(self) -> Matrix:
+        """The curvature with what the gradients say about it."""
+        return secant(self.curvature, self.gradients, self.most)
+
+    def _measure(self, which: int) -> None:
+        """The curvature at the present point; of counts the spread of the gradients, too, at the last one."""
+        plan, size = self.plan, len(self.to)
+        most = 0.25
+        if self.counts is not None:
+            spread = self._spread_of_predictor()
+            most = self.first_mean * np.exp(2 * spread)
+            if which == 0:
+                self.counts.fit(spread)
+                self.shift = self.counts.shift(self.cut)
+        noise = plan.noise(CURVATURES[which])
+        unit = most * self.reach**2 / 4 / self.weight
+        raw = unit * self.records("products", f"curvature of {plan.family}", noise, self._public(most))
+        sigma = noise * unit
+        self.precision_of_curvature += sigma**-2.0
+        if which == 0:
+            share = np.clip(np.trace(raw) / (self.most * self.fill.sum()), 0.02, 4)
+            self.least = 0.05 * share * self.most
+            values, vectors = spectrum(raw, sigma, self.least)
+            if self.counts is not None:
+                self.most *= 20 * share
+        else:
+            # The first one, scaled, and what stands out of the noise beside it.
+            again = np.clip(np.trace(raw) / np.trace(self.curvature), 0.1, 3)
+            self.least *= min(again, 1.0)
+            rest = rebuilt(raw - again * self.curvature, soft(sigma, size))
+            values, vectors = np.linalg.eigh(again * self.curvature + rest)
+            values = np.maximum(values, self.least)
+        self.curvature = (vectors * np.minimum(values, self.most)) @ vectors.T
+        self.sampling = self.weight * self.curvature
+        if self.counts is not None and which == len(CURVATURES) - 1:
+            self._measure_sampling()
+
+    def _spread_of_predictor(self) -> float:
+        """Standard deviation of the predictor over the records."""
+        constant = self.back[:, 0]
+        along = (self.fill * self.theta * constant).sum() ** 2 / (self.fill * constant**2).sum()
+        return min(1.5, 2 * np.sqrt(max((self.fill * self.theta**2).sum() - along, 0.0)))
+
+    def _measure_sampling(self) -> None:
+        """Real counts vary more than Poisson's: the second moment of the records' gradients."""
+        plan, size = self.plan, len(self.to)
+        noise = plan.noise(RESIDUALS)
+        unit = (self.cut * self.reach / 2) ** 2
+        raw = unit * self.records("products", f"residual of {plan.family}", noise, self._public())
+        times = max(np.trace(raw) / np.trace(self.sampling), 1.0)
+        least = 0.1 * times * np.trace(self.sampling) / size
+        rest = rebuilt(raw - times * self.sampling, soft(noise * unit, size))
+        self.sampling = rebuilt(times * self.sampling + rest, lambda values: np.maximum(values, least))
+
+    # The posterior.
+
+    def result(self, rng: np.random.Generator, statement: Statement) -> NewtonResult:
+        """Two priors on one likelihood: the stated one for intervals, one of unknown scales for predictions."""
+        size = len(self.to)
+        curvature, gradients = self.improved(), self.gradients
+        error = 1 / (self.precision_of_curvature + 1 / (0.1 * np.trace(curvature) / size) ** 2)
+
+        def extra(distance: float, spread: float) -> float:
+            return self.bias**2 / size + error * (distance + spread)
+
+        fit = functools.partial(settle, gradients, curvature, self.sampling, self.prior, rounds=20)
+        likely, _, found = fit(self.last, num_scales=4, extra=extra, spread=float(np.trace(self.spread)))
+        draws = self.prior.draws(found.likelihood, rng)
+        mean, covariance, _ = fit(likely, num_scales=1, extra=lambda distance, spread: found.extra)
+        said = diagnose(gradients, curvature, self.sampling, found.noise + found.extra, draws, self.back[:, 0])
+        covariance = self.to @ covariance @ self.to.T
+        before = np.diag(self.to @ np.linalg.inv(self.prior.matrix(1.0)) @ self.to.T)
+        return NewtonResult(
+            mean=self.to @ mean,
+            covariance=covariance,
+            predictive=draws @ self.to.T,
+            learned=1 - np.diag(covariance) / before,
+            **said._asdict(),
+            plan=self.plan,
+            statement=statement.with_use(*_use(said)),
+        )
+
+
+def _use(said: Diagnosis) -> tuple[str, str]:
+    """The verdict on the use of the result, and the reason, from the releases."""
+    if said.kept < KEPT:
+        return NOT_USABLE, (
+            f"it keeps about {100 * max(said.kept, 0):.0f} % of what the model can say about these records: the noise hides the "
+            "rest, and intervals rest on the prior. A larger epsilon, more records or fewer columns help"
+        )
+    if not said.converged:
+        return (
+            PREDICTION,
+            "the gradients do not agree with the curvature that was measured, so intervals may be too narrow",
+        )
+    if said.ratio > NOISY:
+        return PREDICTION, f"intervals hold, but the noise makes them about {said.ratio:.2g} times as wide"
+    return COEFFICIENTS, (
+        "the intervals include the noise and that of sampling. Rows far from the others count less; where the model does not "
+        "hold, that moves the coefficients"
+    )

@@ -1,0 +1,165 @@
+"""The privacy plan of a private Newton fit: how the budget is shared among its releases. Public numbers alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Self
+
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
+
+from discreet._validate import choice, integer, positive
+from discreet.accounting import Relation, calibrate_noise_multiplier, profile, suggest
+from discreet.mechanisms import GAUSSIAN
+from discreet.newton._releases import MOST_RECORDS
+from discreet.report import RECORD, Statement, Unit, counted, make_release_statement
+
+METHOD = "private Newton"
+BINARY, COUNTS = "binary", "counts"
+NUM_GRADIENTS = 15
+SQUARES, DIRECTIONS, HISTOGRAM, RESIDUALS = 0.05, 0.20, 0.03, 0.01
+CURVATURES = 0.08, 0.10
+"""Shares of the squared inverse noise; the gradients have the rest, each the same."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NewtonPlan:
+    """The privacy plan of a private Newton fit of a regression. Public.
+
+    All releases are Gaussian: a release with the share s of the budget has noise of the standard deviation
+    noise_multiplier / sqrt(s), in units of the bound on one record, so that they are together one release with noise_multiplier.
+
+    Attributes:
+        family: "binary" for a target of 0 and 1, "counts" for one of whole numbers.
+        num_features: Number of features, without the constant.
+        num_records: Public number of records.
+        noise_multiplier: Noise standard deviation over the bound of one record, of all releases together.
+        delta: The delta at which epsilon is stated.
+        relation: The neighbouring relation.
+    """
+
+    family: str
+    num_features: int
+    num_records: int
+    noise_multiplier: float
+    delta: float
+    relation: Relation = Relation.ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        choice("family", self.family, (BINARY, COUNTS))
+        integer("num_features", self.num_features)
+        integer("num_records", self.num_records, most=MOST_RECORDS)
+        positive("noise_multiplier", self.noise_multiplier, hint="NewtonPlan.calibrate(epsilon=...) finds it.")
+
+    @classmethod
+    def calibrate(
+        cls,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        family: str,
+        num_features: int,
+        num_records: int,
+        relation: Relation = Relation.ADD_OR_REMOVE_ONE,
+    ) -> Self:
+        """Find the least noise with which all releases together cost (epsilon, delta).
+
+        Args:
+            epsilon: Target, above 0.
+            delta: Target. None: `accounting.suggest`'s for so many records.
+            family: As above.
+            num_features: As above.
+            num_records: As above.
+            relation: As above.
+
+        Raises:
+            ValueError: An argument is out of range.
+
+        >>> plan = NewtonPlan.calibrate(epsilon=1.0, delta=1e-6, family="binary", num_features=5, num_records=10_000)
+        >>> round(plan.epsilon(), 3)
+        1.0
+        """
+        delta = suggest(num_records=integer("num_records", num_records)).delta if delta is None else delta
+        shape = {"family": family, "num_features": num_features, "num_records": num_records, "delta": delta}
+        some = cls(**shape, noise_multiplier=1.0, relation=relation)
+        goal = {"epsilon": epsilon, "delta": delta, "relation": relation, "slack": some.slack}
+        noise = calibrate_noise_multiplier(
+            lambda noise: dataclasses.replace(some, noise_multiplier=noise).event(), **goal
+        )
+        return dataclasses.replace(some, noise_multiplier=noise)
+
+    @property
+    def gradient_share(self) -> float:
+        """The share of all gradients together."""
+        of_counts = HISTOGRAM + RESIDUALS if self.family == COUNTS else 0.0
+        return 1 - SQUARES - DIRECTIONS - sum(CURVATURES) - of_counts
+
+    def noise(self, share: float) -> float:
+        """Standard deviation of the noise of a release with a share, in units of the bound on one record."""
+        return self.noise_multiplier / share**0.5
+
+    @property
+    def releases(self) -> tuple[tuple[str, str, float, int], ...]:
+        """Kind of program, kind of rows, noise and number of each release."""
+        found = [
+            ("total", "squares", self.noise(SQUARES), 1),
+            ("products", "directions", self.noise(DIRECTIONS), 1),
+            *(("products", f"curvature of {self.family}", self.noise(share), 1) for share in CURVATURES),
+            ("total", f"residual of {self.family}", self.noise(self.gradient_share / NUM_GRADIENTS), NUM_GRADIENTS),
+        ]
+        if self.family == COUNTS:
+            found.append(("histogram", "", self.noise(HISTOGRAM), 1))
+            found.append(("products", f"residual of {self.family}", self.noise(RESIDUALS), 1))
+        return tuple(found)
+
+    @property
+    def slack(self) -> float:
+        """Total variation between the run and the event."""
+        return sum(count for *_, count in self.releases) * GAUSSIAN.slack
+
+    def event(self) -> DpEvent:
+        """The event of the releases, under either relation."""
+        return ComposedDpEvent(
+            [SelfComposedDpEvent(GAUSSIAN.event(noise), count) for _, _, noise, count in self.releases]
+        )
+
+    def epsilon(self, delta: float | None = None) -> float:
+        """Price of the fit at `delta`; None: the plan's."""
+        spent = profile(self.event(), self.relation, slack=self.slack)
+        return spent.epsilon(self.delta if delta is None else delta)
+
+    def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:
+        """Make the statement of a fit by this plan, for a unit of privacy."""
+        noun, size = unit.noun, self.num_features + 1
+        counts = self.family == COUNTS
+        what = "A Poisson" if counts else "A logistic"
+        numbers = size + (3 + counts) * size**2 + NUM_GRADIENTS * size + 14 * counts
+        fitted = f"{what} regression on {counted(self.num_features, 'feature')}, {self.num_records:,} {noun}s"
+        return make_release_statement(
+            self.event(),
+            self.relation,
+            unit=unit,
+            delta=self.delta,
+            slack=self.slack,
+            method=METHOD,
+            mechanism=(
+                f"Sums over the {noun}s were released one after another: of squared features, of products of features, twice of "
+                f"products weighted by the curvature of the model, {'of products of gradients, of counts in bins, ' * counts}and "
+                f"{NUM_GRADIENTS} gradients. What one {noun} adds to each has a Euclidean norm of at most 1, since rows far from "
+                f"the others have a small weight{', and counts far from their mean are cut' * counts}. Gaussian noise of "
+                f"standard deviation {self.noise_multiplier:.6g}, divided by the square root of the release's share of the "
+                "budget, was added to each."
+            ),
+            plan={
+                "family": self.family,
+                "num_records": self.num_records,
+                "num_features": self.num_features,
+                "contribution_bound": 1.0,
+                "noise_multiplier": self.noise_multiplier,
+                "noise_standard_deviations": [noise for _, _, noise, _ in self.releases],
+            },
+            num_releases=sum(count for *_, count in self.releases),
+            reproducible=reproducible,
+            released=[f"{numbers:,} noisy numbers, and what is computed from them"],
+            public=[f"The number of {noun}s, N = {self.num_records}", "The plan: the family, the noise and its shares"],
+            about=f"{fitted}; its coefficients were released.",
+        )

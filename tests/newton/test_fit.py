@@ -1,0 +1,180 @@
+"""Private Newton finds the fit, its intervals hold, odd tables cost nothing but information, and wrong input is refused."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+import discreet as dp
+from discreet.newton import NewtonPlan, _fit, _releases, fit_newton
+from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION
+
+Z90 = 1.6449
+
+
+def simulated(family: str, features: int, records: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Correlated features in [-1, 1], coefficients of the prior's size, and the targets."""
+    rng = np.random.default_rng([features, records, seed])
+    mix = rng.normal(size=(features, features)) * 0.6 / np.sqrt(features) + 0.8 * np.eye(features)
+    x = np.clip(0.45 * rng.normal(size=(records, features)) @ mix.T, -1, 1)
+    size = (3.0 if family == "binary" else 1.2) / np.sqrt(features)
+    truth = np.append(rng.normal(), size * rng.normal(size=features))
+    predictor = truth[0] + x @ truth[1:]
+    y = rng.random(records) < 1 / (1 + np.exp(-predictor)) if family == "binary" else rng.poisson(np.exp(predictor))
+    return x, y.astype(float), truth
+
+
+def plan_for(family: str, x: np.ndarray, epsilon: float, **changes: Any) -> NewtonPlan:
+    shape = {"family": family, "num_features": x.shape[1], "num_records": len(x), "delta": 1e-6}
+    return NewtonPlan.calibrate(epsilon=epsilon, **shape | changes)
+
+
+def weighted_fit(found: _fit._Newton, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The logistic fit in which rows far from the others count less, without a prior."""
+    ones = np.column_stack([np.ones(len(x)), x])
+    lengths = np.square(ones @ found.to).sum(axis=1)
+    weights = 1 / (1 + lengths / found.reach**2)
+
+    def loss(beta: np.ndarray) -> float:
+        predictor = ones @ beta
+        return float(weights @ (np.logaddexp(0, predictor) - y * predictor))
+
+    def slope(beta: np.ndarray) -> np.ndarray:
+        return ones.T @ (weights * (1 / (1 + np.exp(-ones @ beta)) - y))
+
+    return minimize(loss, np.zeros(ones.shape[1]), jac=slope, method="BFGS", options={"gtol": 1e-9}).x
+
+
+def test_without_noise_it_is_the_weighted_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise of a hundred-thousandth of the plan's, which no proof would pass; the plan's is nearly 0 as well."""
+    monkeypatch.setattr(_releases, "planned_gaussian", lambda key, sums, *_: sums)
+    monkeypatch.setattr(_releases, "certify", lambda release, *_, **__: _Unproved(release))
+    monkeypatch.setattr(_fit.Act, "prove", lambda self, *_, **__: None)
+    monkeypatch.setattr(_fit, "program", _releases.program.__wrapped__)
+    x, y, _ = simulated("binary", 4, 20_000, 0)
+    kept: list[_fit._Newton] = []
+    run = _fit._Newton.run
+    monkeypatch.setattr(_fit._Newton, "run", lambda self, bar: kept.append(self) or run(self, bar))
+    plan = NewtonPlan(family="binary", num_features=4, num_records=len(x), noise_multiplier=1e-3, delta=1e-6)
+    found = fit_newton(dp.random.key(0), x, y, plan)
+    exact = weighted_fit(kept[0], x, y)
+    spread = np.sqrt(np.diag(found.covariance))
+    assert (np.abs(found.mean - exact) < 0.1 * spread).all()
+
+
+class _Unproved:
+    def __init__(self, release: Any) -> None:
+        self._release = jax.jit(release)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._release(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("family", "features", "records", "epsilon"),
+    [("binary", 5, 2_000, 1.0), ("binary", 5, 2_000, 0.3), ("counts", 5, 2_000, 1.0), ("binary", 20, 10_000, 1.0)],
+)
+def test_intervals_hold_the_truth_and_are_not_idle(family: str, features: int, records: int, epsilon: float) -> None:
+    """Twenty tables. Without the sampling in the posterior half of them held; with half of the privacy noise 0.80 to 0.87."""
+    held, width, before = [], [], []
+    for seed in range(20):
+        x, y, truth = simulated(family, features, records, seed)
+        found = fit_newton(dp.random.key(seed), x, y, plan_for(family, x, epsilon))
+        spread = np.sqrt(np.diag(found.covariance))
+        held.append(np.abs(found.mean - truth) < Z90 * spread)
+        width.append(spread)
+        before.append(spread / np.sqrt(1 - found.learned))
+        assert (found.learned > -1e-9).all()
+    assert 0.87 <= np.mean(held) <= 0.995, np.mean(held)
+    assert np.mean(width) < 0.6 * np.mean(before)
+
+
+def test_real_counts_vary_more_than_poissons_and_intervals_hold() -> None:
+    """Counts with variance m + m^2 / 0.7: with Poisson's variance for the records half of the intervals held."""
+    held = []
+    for seed in range(15):
+        x, y, truth = simulated("counts", 5, 4_000, seed)
+        rng = np.random.default_rng(seed)
+        mean = np.exp(truth[0] + x @ truth[1:])
+        y = rng.poisson(mean * rng.gamma(0.7, 1 / 0.7, len(x))).astype(float)
+        found = fit_newton(dp.random.key(seed), x, y, plan_for("counts", x, 2.0))
+        held.append(np.abs(found.mean - truth) < Z90 * np.sqrt(np.diag(found.covariance)))
+    assert np.mean(held) >= 0.87, np.mean(held)
+
+
+def test_what_it_says_about_its_use() -> None:
+    """Little noise, much, and so much that it hides the model."""
+    x, y, truth = simulated("binary", 5, 20_000, 3)
+    said = {epsilon: fit_newton(dp.random.key(1), x, y, plan_for("binary", x, epsilon)) for epsilon in (2.0, 0.01)}
+    assert said[2.0].statement.use == COEFFICIENTS
+    assert said[2.0].converged
+    assert np.abs(said[2.0].estimate - truth).max() < 0.2
+    assert said[0.01].statement.use == NOT_USABLE
+    assert np.abs(said[0.01].estimate[1:]).max() < np.abs(truth[1:]).max()
+    assert {COEFFICIENTS, NOT_USABLE, PREDICTION} == {_fit._use(_fit.Diagnosis(*x))[0] for x in USES}
+
+
+USES = [(0.9, 1, 0.1, 0), (0.9, 5, 0.1, 0), (0.9, 1, 2.0, 0), (0.3, 1, 0.1, 0)]
+
+
+def odd_tables() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (800, 3))
+    y = (x[:, 0] > 0).astype(float)
+    return {
+        "twice the same column": (x[:, [0, 0, 1]], y),
+        "a column of zeros": (x * [1, 0, 1], y),
+        "one class": (x, np.ones(800)),
+        "all rows equal": (np.tile(x[:1], (800, 1)), y),
+        "one record": (x[:1], y[:1]),
+        "outside of the bounds": (1e6 * x, y),
+        "cells that are not numbers": (np.where(x > 0.9, np.nan, x), y),
+        "integers": (np.sign(x).astype(int), y),
+    }
+
+
+@pytest.mark.parametrize("family", ["binary", "counts"])
+@pytest.mark.parametrize("name", odd_tables())
+def test_odd_tables_have_a_posterior(name: str, family: str) -> None:
+    x, y = odd_tables()[name]
+    found = fit_newton(dp.random.key(2), x, y, plan_for(family, x, 1.0, num_records=800))
+    assert np.isfinite(found.mean).all()
+    assert np.linalg.eigvalsh(found.covariance).min() > 0
+    assert (found.learned <= 1).all()
+    spread = np.sqrt(np.diag(found.covariance))
+    assert name != "a column of zeros" or spread[2] > 10 * spread[[1, 3]].min()
+
+
+def test_more_columns_than_can_be_told_apart() -> None:
+    x, y, _ = simulated("binary", 200, 1_000, 0)
+    found = fit_newton(dp.random.key(0), x, y, plan_for("binary", x, 1.0))
+    assert np.isfinite(found.mean).all()
+    assert found.statement.use != COEFFICIENTS
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "words"),
+    [
+        (np.ones((9, 2)), np.ones(9), "x has the shape"),
+        (np.ones((9, 3)), np.ones(8), "y has the shape"),
+        (np.array([["a"] * 3] * 9), np.ones(9), "pass numbers"),
+        (np.ones((9, 3)), np.full(9, 2.0), "each must be 0 or 1"),
+        (np.ones((9, 3)), np.full(9, np.nan), "each must be 0 or 1"),
+        (np.ones((9, 3)), np.full(9, 0.5), "each must be"),
+    ],
+)
+def test_wrong_input_is_refused_before_anything_is_spent(x: Any, y: Any, words: str, tmp_path: Any) -> None:
+    ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="a", epsilon=2.0, delta=1e-5)
+    plan = NewtonPlan.calibrate(epsilon=1.0, delta=1e-6, family="binary", num_features=3, num_records=9)
+    with pytest.raises(ValueError, match=words):
+        fit_newton(dp.random.key(), x, y, plan, ledger=ledger)
+    assert not ledger.debits
+
+
+def test_a_public_number_of_records_must_agree() -> None:
+    x, y, _ = simulated("binary", 3, 50, 0)
+    plan = plan_for("binary", x, 1.0, num_records=51, relation=dp.Relation.REPLACE_ONE)
+    with pytest.raises(ValueError, match="a public number where one record"):
+        fit_newton(dp.random.key(), x, y, plan)
