@@ -149,8 +149,8 @@ def test_programs_that_are_more_than_the_plan_are_refused() -> None:
         act.prove(program, times=[2])
     with pytest.raises(dp.PrivacyError, match="does more than was declared"):
         act.prove(program, program)
+    cheaper = dataclasses.replace(SCORE, noise_multiplier=1.01 * SCORE.noise_multiplier)
     with pytest.raises(dp.PrivacyError, match="does more than was declared"):
-        cheaper = dataclasses.replace(SCORE, noise_multiplier=1.01 * SCORE.noise_multiplier)
         Act.on(cheaper, key).prove(program)
 
 

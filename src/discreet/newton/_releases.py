@@ -11,8 +11,8 @@ point: x has a leading 1, z = x @ to, and the weight w = 1 / (1 + |z|^2 / c^2) h
 | curvature | sqrt(v / v_max) w z 2 / c | at most 1, since v is cut at v_max |
 | residual | (r / R) w z 2 / c | at most 1, since r w z is cut at R c / 2 |
 
-Rows are rounded to a grid and clipped, so that sums are exact in 64 bits: no last bit of a sum depends on their order, or on which
-others there are. A last bit of a row would move it by a whole step of the grid. So each row is computed alike whatever
+Rows are rounded to a grid and clipped, so that sums are exact in 64 bits: no last bit of a sum depends on the rows' order, or
+on which others there are. A last bit of a row would move it by a whole step of the grid. So each row is computed alike whatever
 the number of rows: `TURN` at a time, by one program, as `in_turns` lays them out.
 """
 
