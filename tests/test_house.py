@@ -56,6 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "act",
         "accounting",
         "gradients",
+        "inference",
         "inference_data",
         "ledger",
         "mechanisms",
@@ -123,7 +124,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "random",
         "report",
     },
-    "estimators": {"clipping", "ledger", "inference", "models", "moments", "plan", "random", "tables"},
+    "estimators": {"clipping", "ledger", "inference", "models", "moments", "newton", "plan", "random", "tables"},
     # Reads held-out records, in one place, and runs fits that others define.
     "scores": {
         "random",

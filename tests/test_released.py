@@ -31,7 +31,7 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, dict | list | tuple):
         leaves, others = jax.tree.leaves(one), jax.tree.leaves(other)
         return all(same(a, b) for a, b in zip(leaves, others, strict=True))
-    return one == other if not isinstance(one, np.ndarray) else one.tobytes() == other.tobytes()
+    return repr(one) == repr(other) if not isinstance(one, np.ndarray) else one.tobytes() == other.tobytes()
 
 
 @pytest.mark.filterwarnings("ignore::discreet.inference.UseWarning")

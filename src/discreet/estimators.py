@@ -38,6 +38,7 @@ from discreet.models import (
     poisson_regression,
 )
 from discreet.moments import MomentsPlan, MomentsResult, fit_moments
+from discreet.newton import NewtonPlan, NewtonResult, fit_newton
 from discreet.plan import PrivacyPlan
 
 require("sklearn", extra="tables", what="discreet.estimators")
@@ -148,6 +149,7 @@ _ELEMENTS = 2**22
 # Cross-validation fits tables of one shape over and over: plans and prepared fits are kept. They hold no record.
 _plan = functools.lru_cache(maxsize=32)(Defaults.plan)
 _moments_plan = functools.lru_cache(maxsize=32)(MomentsPlan.calibrate)
+_newton_plan = functools.lru_cache(maxsize=32)(NewtonPlan.calibrate)
 _multinomial = functools.lru_cache(multinomial_regression)
 
 
@@ -163,6 +165,15 @@ def fit_line(
     """Spend the plan's budget on noisy moments; otherwise as `fit_model`."""
     fit_key, draw_key = jax.random.split(random.key(seed))
     result = fit_moments(fit_key, x, y, plan, **how)
+    return result, result.posterior(draw_key, num_draws)
+
+
+def fit_by_newton(
+    plan: NewtonPlan, num_draws: int, seed: int | None, x: np.ndarray, y: np.ndarray, **how: Any
+) -> tuple[NewtonResult, Draws]:
+    """Spend the plan's budget on a few gradients; otherwise as `fit_model`."""
+    fit_key, draw_key = jax.random.split(random.key(seed))
+    result = fit_newton(fit_key, x, y, plan, **how)
     return result, result.posterior(draw_key, num_draws)
 
 
@@ -245,9 +256,15 @@ class PrivateRegression(BaseEstimator, abc.ABC):
     def _model(self) -> Model:
         """A NumPyro model of (x, y): the same object for the same settings, so that compiled programs are found again."""
 
-    @abc.abstractmethod
-    def _learn(self, scaling: Scaling, draws: Draws) -> None:
-        """Set the fitted attributes from draws in the model's units."""
+    def _family(self) -> str:
+        """The family of `NewtonPlan`; empty if the model has none."""
+        return ""
+
+    def _learn(self, scaling: Scaling, draws: Draws, to_predict: Draws) -> None:
+        """Set the fitted attributes from draws in the model's units: of the posterior, and to predict with."""
+        self.coef_draws_, self.intercept_draws_ = scaling.unscale(draws["weights"], draws["intercept"])
+        self._predictive = scaling.unscale(to_predict["weights"], to_predict["intercept"])
+        self.coef_, self.intercept_ = (part.mean(axis=0) for part in self._predictive)
 
     def _public(self) -> Sequence[str]:
         """Public facts about the target, as sentences."""
@@ -304,9 +321,7 @@ class PrivateRegression(BaseEstimator, abc.ABC):
             result.statement.with_public(
                 f"Bounds of the features, to which values outside were moved: {scaling.in_words()}.", *self._public()
             )
-            .with_notes(
-                ERRORS_TELL, EACH_FIT_SPENDS, SPREAD_WITH_NOISE if isinstance(result, MomentsResult) else SPREAD
-            )
+            .with_notes(ERRORS_TELL, EACH_FIT_SPENDS, SPREAD_WITH_NOISE if result.noise_in_draws else SPREAD)
             .with_violations(*self._violations())
         )
         if self.num_records is not None:
@@ -318,10 +333,10 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         self.result_, self.statement_ = dataclasses.replace(result, statement=statement), statement
         self.epsilon_ = statement.epsilon if statement.is_private else math.inf
         self.delta_, self.scaling_ = statement.delta, scaling
-        self._learn(scaling, draws)
+        self._learn(scaling, draws, getattr(result, "to_predict", draws))
         return self
 
-    def _fit(self, num_records: int, *table: np.ndarray, **how: Any) -> tuple[DPSVIResult | MomentsResult, Draws]:
+    def _fit(self, num_records: int, *table: np.ndarray, **how: Any) -> tuple[Any, Draws]:
         """Spend the budget on a table, and draw from the posterior; as `fit_model`."""
         given = {
             "num_steps": self.num_steps,
@@ -330,6 +345,11 @@ class PrivateRegression(BaseEstimator, abc.ABC):
             "learning_rate": self.learning_rate,
         }
         given = {name: value for name, value in given.items() if value is not None}
+        if self._family() and not given and self.max_rows == 1:
+            how.pop("max_rows", None)
+            size = {"num_features": table[0].shape[1], "num_records": num_records}
+            direct = _newton_plan(epsilon=self.epsilon, delta=self.delta, family=self._family(), **size)
+            return fit_by_newton(direct, int(self.num_draws), self.random_state, *table, **how)
         settings = dataclasses.replace(defaults_for(self._model()), **given)
         plan = _plan(settings, epsilon=self.epsilon, delta=self.delta, num_records=num_records)
         return fit_model(settings, plan, int(self.num_draws), self.random_state, *table, **how)
@@ -471,7 +491,7 @@ class LinearRegression(RegressorMixin, PrivateRegression):
     def _model(self) -> Model:
         return linear_regression
 
-    def _fit(self, num_records: int, *table: np.ndarray, **how: Any) -> tuple[DPSVIResult | MomentsResult, Draws]:
+    def _fit(self, num_records: int, *table: np.ndarray, **how: Any) -> tuple[Any, Draws]:
         if self.max_rows > 1:
             return super()._fit(num_records, *table, **how)
         how.pop("max_rows", None)
@@ -483,15 +503,12 @@ class LinearRegression(RegressorMixin, PrivateRegression):
         middle, half = self._line()
         return [f"Bounds of the target, to which values outside were moved: [{middle - half:g}, {middle + half:g}]."]
 
-    def _learn(self, scaling: Scaling, draws: Draws) -> None:
+    def _learn(self, scaling: Scaling, draws: Draws, to_predict: Draws) -> None:
+        super()._learn(scaling, draws, to_predict)
         middle, half = self._line()
-        coef, intercept = scaling.unscale(draws["weights"], draws["intercept"])
-        self.coef_draws_, self.intercept_draws_ = half * coef, middle + half * intercept
+        self.coef_draws_, self.intercept_draws_ = half * self.coef_draws_, middle + half * self.intercept_draws_
         self.sigma_draws_ = half * np.asarray(draws["sigma"], np.float64)
-        found = self.result_
-        if isinstance(found, MomentsResult):
-            coef, intercept = scaling.unscale(found.estimate[None, 1:], found.estimate[:1])
-        self.coef_, self.intercept_ = half * coef.mean(axis=0), middle + half * float(intercept.mean())
+        self.coef_, self.intercept_ = half * self.coef_, middle + half * float(self.intercept_)
 
     def predict(self, X: Any) -> Float[np.ndarray, " row"]:
         """Predict each row by `coef_` and `intercept_`; a row's prediction depends on that row alone.
@@ -538,9 +555,12 @@ class PoissonRegression(RegressorMixin, PrivateRegression):
     def _model(self) -> Model:
         return poisson_regression
 
-    def _learn(self, scaling: Scaling, draws: Draws) -> None:
-        self.coef_draws_, self.intercept_draws_ = scaling.unscale(draws["weights"], draws["intercept"])
-        self.coef_, self.intercept_ = self.coef_draws_.mean(axis=0), float(self.intercept_draws_.mean())
+    def _family(self) -> str:
+        return "counts"
+
+    def _learn(self, scaling: Scaling, draws: Draws, to_predict: Draws) -> None:
+        super()._learn(scaling, draws, to_predict)
+        self.intercept_ = float(self.intercept_)
 
     def predict(self, X: Any) -> Float[np.ndarray, " row"]:
         """The posterior mean of the count of each row, with arguments and errors as in `LinearRegression.predict`."""
@@ -549,7 +569,8 @@ class PoissonRegression(RegressorMixin, PrivateRegression):
         def mean(log_mean: np.ndarray) -> np.ndarray:
             return np.exp(np.minimum(log_mean, _LARGEST_LOG))
 
-        return mean_over_draws(mean, rows, self.coef_draws_[:, None], self.intercept_draws_[:, None])[:, 0]
+        coef, intercept = self._predictive
+        return mean_over_draws(mean, rows, coef[:, None], intercept[:, None])[:, 0]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The share of the Poisson deviance that is explained, 1 at best: an exact figure of these rows, **not private**."""
@@ -569,15 +590,17 @@ class NegativeBinomialRegression(PoissonRegression):
     A few people with large counts have shorter gradients, so clipping changes less.
 
     Attributes:
-        concentration_draws_: Draws of the concentration, (draw,). The others are those of `PoissonRegression`.
+        concentration_draws_: Draws of the concentration, (draw,): without `num_steps` one estimate, so often. The others are
+            those of `PoissonRegression`.
     """
 
     def _model(self) -> Model:
         return negative_binomial_regression
 
-    def _learn(self, scaling: Scaling, draws: Draws) -> None:
-        super()._learn(scaling, draws)
-        self.concentration_draws_ = np.asarray(draws["concentration"], np.float64)
+    def _learn(self, scaling: Scaling, draws: Draws, to_predict: Draws) -> None:
+        super()._learn(scaling, draws, to_predict)
+        one = np.full(len(self.coef_draws_), getattr(self.result_, "dispersion", math.nan))
+        self.concentration_draws_ = np.asarray(draws.get("concentration", one), np.float64)
 
 
 FROM_DATA = "non_private_from_data"
@@ -632,6 +655,9 @@ class LogisticRegression(ClassifierMixin, PrivateRegression):
     def _model(self) -> Model:
         return logistic_regression if len(self.classes_) == 2 else _multinomial(len(self.classes_))
 
+    def _family(self) -> str:
+        return "binary" if len(self.classes_) == 2 else ""
+
     def _public(self) -> Sequence[str]:
         return [] if self._from_data() else [f"Classes of the target: {', '.join(map(str, self.classes_))}."]
 
@@ -640,13 +666,15 @@ class LogisticRegression(ClassifierMixin, PrivateRegression):
             return []
         return ["The classes were taken from the data. One that a single person has reveals that person; no ε holds."]
 
-    def _learn(self, scaling: Scaling, draws: Draws) -> None:
+    def _learn(self, scaling: Scaling, draws: Draws, to_predict: Draws) -> None:
+        super()._learn(scaling, *map(self._by_class, (draws, to_predict)))
+
+    def _by_class(self, draws: Draws) -> Draws:
+        """With an axis for the classes before that of the features; the multinomial model has it behind."""
         weights, intercept = draws["weights"], draws["intercept"]
-        # The multinomial model has (draw, feature, class) and (draw, class).
-        weights = weights[:, None] if len(self.classes_) == 2 else np.swapaxes(weights, 1, 2)
-        intercept = intercept[:, None] if len(self.classes_) == 2 else intercept
-        self.coef_draws_, self.intercept_draws_ = scaling.unscale(weights, intercept)
-        self.coef_, self.intercept_ = self.coef_draws_.mean(axis=0), self.intercept_draws_.mean(axis=0)
+        if len(self.classes_) == 2:
+            return {"weights": weights[:, None], "intercept": intercept[:, None]}
+        return {"weights": np.swapaxes(weights, 1, 2), "intercept": intercept}
 
     def predict_proba(self, X: Any) -> Float[np.ndarray, "row class"]:
         """The probabilities of the classes, averaged over the posterior's draws; a row's depend on that row alone.
@@ -663,8 +691,8 @@ class LogisticRegression(ClassifierMixin, PrivateRegression):
         rows = self._rows(X)
         if len(self.classes_) > 2:
             link = functools.partial(softmax, axis=-1)
-            return mean_over_draws(link, rows, self.coef_draws_, self.intercept_draws_)
-        second = mean_over_draws(expit, rows, self.coef_draws_, self.intercept_draws_)
+            return mean_over_draws(link, rows, *self._predictive)
+        second = mean_over_draws(expit, rows, *self._predictive)
         return np.concatenate([1 - second, second], axis=1)
 
     def predict(self, X: Any) -> np.ndarray:

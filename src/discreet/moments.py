@@ -471,6 +471,8 @@ class MomentsResult(Released, what="linear regression from noisy moments", parts
         statement: The privacy statement.
     """
 
+    noise_in_draws = True
+
     mean: Float[np.ndarray, " feature+1"]
     covariance: Float[np.ndarray, "feature+1 feature+1"]
     estimate: Float[np.ndarray, " feature+1"]
@@ -478,6 +480,11 @@ class MomentsResult(Released, what="linear regression from noisy moments", parts
     variance_spread: float
     plan: MomentsPlan
     statement: Statement
+
+    @property
+    def to_predict(self) -> dict[str, np.ndarray]:
+        """The estimate, as one draw of `intercept` and `weights`."""
+        return {"intercept": self.estimate[:1], "weights": self.estimate[None, 1:]}
 
     def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
         """Independent draws of `intercept`, (draw,), `weights`, (draw, feature), and `sigma`, (draw,). They cost nothing.

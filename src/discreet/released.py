@@ -44,6 +44,8 @@ class Released:
 
     what: ClassVar[str]
     version: ClassVar[int]
+    noise_in_draws: ClassVar[bool] = False
+    """True if the spread of the posterior's draws has the noise of the releases in it."""
     _parts: ClassVar[Any]
 
     def __init_subclass__(cls, *, what: str, parts: Kinds | Callable[[], Kinds] = (), version: int = 1) -> None:

@@ -15,6 +15,7 @@ from discreet import estimators
 from discreet.inference import DPSVIResult
 from discreet.models import linear_regression, logistic_regression, negative_binomial_regression, poisson_regression
 from discreet.moments import MomentsResult
+from discreet.newton import NewtonResult
 from discreet.report import make_statement
 
 statement_of = functools.lru_cache(make_statement)
@@ -81,8 +82,28 @@ def line_without_privacy(plan: Any, num_draws: int, seed: Any, x: np.ndarray, y:
     return result, result.posterior(jax.random.key(0), num_draws)
 
 
+def newton_without_privacy(
+    plan: Any, num_draws: int, seed: Any, x: np.ndarray, y: np.ndarray, ledger: Any = None
+) -> Any:
+    """Return what `fit_by_newton` returns, at a point and without its budget."""
+    assert ledger is None
+    model = poisson_regression if plan.family == "counts" else logistic_regression
+    weights, intercept = point_fit(model, x, y, num_classes=2)
+    mean = np.concatenate([[intercept], weights])
+    figures = dict.fromkeys(("kept", "ratio", "moved", "lack", "dispersion"), 1.0)
+    size = {
+        "covariance": 1e-6 * np.eye(len(mean)),
+        "learned": np.ones(len(mean)),
+        "unseen": np.zeros(len(weights), bool),
+    }
+    statement = plan.state(reproducible=seed is not None)
+    result = NewtonResult(mean=mean, predictive=mean[None], plan=plan, statement=statement, **size, **figures)
+    return result, result.posterior(jax.random.key(0), num_draws)
+
+
 @pytest.fixture
 def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fits in this test are the stand-in's."""
     monkeypatch.setattr(estimators, "fit_model", fit_without_privacy)
     monkeypatch.setattr(estimators, "fit_line", line_without_privacy)
+    monkeypatch.setattr(estimators, "fit_by_newton", newton_without_privacy)

@@ -118,7 +118,8 @@ def test_a_mean_over_draws_is_that_of_all_whatever_the_number_of_rows(monkeypatc
 def test_probabilities_are_means_over_the_draws_in_the_order_of_sorted_classes(no_noise: None) -> None:
     model = LogisticRegression(bounds=BOUNDS, classes=("well", "sick")).fit(TABLE, np.where(SICK, "sick", "well"))
     assert model.classes_.tolist() == ["sick", "well"]
-    well = expit(TABLE @ model.coef_draws_[:, 0].T + model.intercept_draws_[:, 0]).mean(axis=1)
+    coef, intercept = model._predictive
+    well = expit(TABLE @ coef[:, 0].T + intercept[:, 0]).mean(axis=1)
     np.testing.assert_allclose(model.predict_proba(TABLE), np.stack([1 - well, well], axis=1), atol=1e-12)
     assert model.score(TABLE, np.where(SICK, "sick", "well")) > 0.9
     assert model.coef_.shape == (1, 2)
@@ -249,7 +250,7 @@ def test_in_a_pipeline_cloned_and_pickled(no_noise: None) -> None:
 
 
 def test_the_example_of_the_page(repository: Path, quick_compilation: None) -> None:
-    """Truly private, so at random. The accuracy of 60 fits was 0.853 to 0.937, mean 0.899 and standard deviation 0.021."""
+    """Truly private, so at random."""
     text = (repository / "docs" / "estimators.md").read_text(encoding="utf-8")
     found = re.search(r"```python\n(.*?)```", text, re.DOTALL)
     assert found
@@ -259,7 +260,6 @@ def test_the_example_of_the_page(repository: Path, quick_compilation: None) -> N
     model, x_test, y_test = names["model"], names["x_test"], names["y_test"]
     assert model.score(x_test, y_test) > 0.8
     assert model.statement_.is_private
-    assert model.statement_.steps_completed == 1000
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again.predict_proba(x_test), names["probabilities"])
     # The second fit takes the compiled program, and other noise.

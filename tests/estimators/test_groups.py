@@ -64,7 +64,7 @@ def test_a_record_is_a_person(seen: list[Any]) -> None:
     x, _, persons = visits(50)
     fit(3, persons)
     fit(3, [f"person {i}" for i in persons])
-    fit(1, persons)
+    fit(1, persons, num_steps=5)
     (plan, (rows, targets, mask), how), (_, (again, *_), _), (_, (one, target), _) = seen
     assert (plan.num_records, plan.clipping_norm) == (50, dp.AdaptiveClipping())
     assert (rows.shape, targets.shape, mask.shape) == ((50, 3, 4), (50, 3), (50, 3))

@@ -113,7 +113,8 @@ def test_what_it_says_about_its_use() -> None:
     assert np.abs(said[2.0].estimate - truth).max() < 0.2
     assert said[0.01].statement.use == NOT_USABLE
     assert np.abs(said[0.01].estimate[1:]).max() < np.abs(truth[1:]).max()
-    assert {COEFFICIENTS, NOT_USABLE, PREDICTION} == {_fit._use(_fit.Diagnosis(*x))[0] for x in USES}
+    assert {COEFFICIENTS, NOT_USABLE, PREDICTION} == {_fit._use(_fit.Diagnosis(*x), 0)[0] for x in USES}
+    assert _fit._use(_fit.Diagnosis(*USES[0]), 2)[0] == PREDICTION
 
 
 USES = [(0.9, 1, 0.1, 0), (0.9, 5, 0.1, 0), (0.9, 1, 2.0, 0), (0.3, 1, 0.1, 0)]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
@@ -25,6 +26,7 @@ from discreet import random
 from discreet._jax import one_process
 from discreet.accounting import Relation
 from discreet.act import Act
+from discreet.inference import warn_of_use
 from discreet.ledger import Ledger
 from discreet.newton._algebra import (
     SCALES,
@@ -53,7 +55,7 @@ from discreet.newton._plan import (
 )
 from discreet.newton._releases import MOST_RECORDS, Public, in_turns, program
 from discreet.released import Released
-from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, Unit
+from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, Unit, counted
 
 AT = tuple(int(share * NUM_GRADIENTS) for share in (0.2, 0.7))
 """The points, by number, at which the curvature is measured."""
@@ -79,9 +81,14 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
         ratio: As above.
         moved: As above.
         lack: As above.
+        unseen: True for features whose spread the noise hides, (feature,): their priors are too narrow for what they may be, so
+            that their intervals, and that of the intercept, may be.
+        dispersion: For counts, k of a negative binomial, by a noisy histogram: variance m + m^2 / k. NaN otherwise.
         plan: The plan of the fit.
         statement: The privacy statement.
     """
+
+    noise_in_draws = True
 
     mean: Float[np.ndarray, " feature+1"]
     covariance: Float[np.ndarray, "feature+1 feature+1"]
@@ -91,6 +98,8 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
     ratio: float
     moved: float
     lack: float
+    unseen: Bool[np.ndarray, " feature"]
+    dispersion: float
     plan: NewtonPlan
     statement: Statement
 
@@ -98,6 +107,12 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
     def estimate(self) -> Float[np.ndarray, " feature+1"]:
         """Intercept and weights to predict with: the mean of `predictive`."""
         return self.predictive.mean(axis=0)
+
+    @property
+    def to_predict(self) -> dict[str, np.ndarray]:
+        """Draws of `intercept` and `weights` to predict with; of counts the estimate alone, as exp of a wide draw explodes."""
+        draws = self.estimate[None] if self.plan.family == COUNTS else self.predictive
+        return {"intercept": draws[:, 0], "weights": draws[:, 1:]}
 
     @property
     def converged(self) -> bool:
@@ -193,6 +208,7 @@ def fit_newton(
         ValueError: Wrong input, before anything is spent.
         SpentError: The ledger does not hold it.
         PrivacyError: A release could not be proved.
+        UseWarning: A warning, where the noise hides the model; as an error it has the fit as `partial_result`.
 
     >>> import numpy as np, discreet as dp
     >>> from discreet.newton import NewtonPlan, fit_newton
@@ -217,8 +233,10 @@ def fit_newton(
         act.begin()
         with tqdm(total=NUM_GRADIENTS, desc="Newton", delay=2.0, disable=not progress_bar) as bar:
             found = _Newton(records, plan, levels).run(bar)
-    rng = np.random.default_rng(_words(key))
-    return found.result(rng, act.statement)
+    paid = act.statement
+    result = found.result(np.random.default_rng(_words(key)), paid)
+    warn_of_use(result, paid, stacklevel=3)
+    return result
 
 
 def _words(key: PRNGKeyArray) -> np.ndarray:
@@ -292,10 +310,12 @@ class _Newton:
         centre = np.clip(moments[0], -1, 1)
         squares = np.diag(moments)[1:]
         hidden = np.clip(sigma * len(moments) / plan.num_records, 0.003, 1)
-        left = np.clip(1 - np.square(centre[1:]) / squares, hidden, 1)
-        spread = np.sqrt(np.clip(squares * left, 1e-4, 1))
+        left = 1 - np.square(centre[1:]) / squares
+        spread = np.sqrt(np.clip(squares * np.clip(left, hidden, 1), 1e-4, 1))
+        self.unseen = left <= hidden
         if self.levels is not None:
             spread = np.where(self.levels, 1.0, spread)
+            self.unseen &= ~np.asarray(self.levels, bool)
         return Prior.of(intercept, weight / spread, centre, self.to)
 
     # How far long rows count, and where residuals are cut.
@@ -445,18 +465,26 @@ class _Newton:
             covariance=covariance,
             predictive=draws @ self.to.T,
             learned=1 - np.diag(covariance) / before,
+            unseen=self.unseen,
+            dispersion=math.nan if self.counts is None else self.counts.dispersion,
             **said._asdict(),
             plan=self.plan,
-            statement=statement.with_use(*_use(said)),
+            statement=statement.with_use(*_use(said, int(self.unseen.sum()))),
         )
 
 
-def _use(said: Diagnosis) -> tuple[str, str]:
+def _use(said: Diagnosis, unseen: int) -> tuple[str, str]:
     """The verdict on the use of the result, and the reason, from the releases."""
     if said.kept < KEPT:
         return NOT_USABLE, (
             f"it keeps about {100 * max(said.kept, 0):.0f} % of what the model can say about these records: the noise hides the "
             "rest, and intervals rest on the prior. A larger epsilon, more records or fewer columns help"
+        )
+    if unseen:
+        few = f"the noise hides how far {counted(unseen, 'feature')} vary within their bounds"
+        return (
+            PREDICTION,
+            f"{few}, so some intervals may be too narrow. Narrower bounds, as known without the data, help",
         )
     if not said.converged:
         return (
