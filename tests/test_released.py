@@ -31,7 +31,9 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, dict | list | tuple):
         leaves, others = jax.tree.leaves(one), jax.tree.leaves(other)
         return all(same(a, b) for a, b in zip(leaves, others, strict=True))
-    return repr(one) == repr(other) if not isinstance(one, np.ndarray) else one.tobytes() == other.tobytes()
+    if isinstance(one, np.ndarray):
+        return one.tobytes() == other.tobytes()
+    return one == other or (one != one and other != other)  # NaN
 
 
 @pytest.mark.filterwarnings("ignore::discreet.inference.UseWarning")

@@ -232,7 +232,7 @@ SPREAD_WITH_NOISE = "The spread of the draws has both the noise of the private f
 # A dataclass writes __init__ with all parameters by name, which is where scikit-learn looks for them.
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class PrivateRegression(BaseEstimator, abc.ABC):
-    """A regression fitted by `DPSVI` behind scikit-learn's interface. Subclasses choose the model and document the parameters."""
+    """A private regression behind scikit-learn's interface. Subclasses choose the model and document the parameters."""
 
     bounds: Any = None
     epsilon: float = 1.0
@@ -443,8 +443,8 @@ class LinearRegression(RegressorMixin, PrivateRegression):
         delta: As in `PrivacyPlan`. None: 1 / (10 x number of records) rounded down to one digit, and 1e-5 at most.
         num_records: A public figure close to the number of records. None: the exact number, which is then public.
         max_rows: With groups in `fit`: how many rows of a person are used at most. A keyed hash chooses where there are more.
-        num_steps: Noisy steps, here and in the next three where `max_rows` is above 1; otherwise they have no effect.
-            None, for all four: `discreet.models.defaults_for`.
+        num_steps: Noisy steps, here and in the next three where `max_rows` is above 1; otherwise they have no effect here, and in
+            the other estimators ask for `DPSVI`. None, for all four: `discreet.models.defaults_for`.
         batch_size: Records in a batch on average; a smaller table is read whole in each step.
         clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features, or the rule that finds one.
             Under a fixed norm of 1 large residuals count for little, and `sigma` comes out half as large as it is.
@@ -454,7 +454,7 @@ class LinearRegression(RegressorMixin, PrivateRegression):
 
     Attributes:
         statement_: The privacy statement: print it. `epsilon_` and `delta_` are its figures.
-        result_: The `MomentsResult`, or with `max_rows` above 1, and in the other estimators, the `DPSVIResult`.
+        result_: The `MomentsResult`, in the other estimators the `NewtonResult`; of a fit in steps the `DPSVIResult`.
         coef_: The weights to predict with, (feature,), in the target's units per unit of the feature. Shrunk towards 0 where
             the noise hides them, so not the mean of `coef_draws_`; with `max_rows` above 1 it is.
         intercept_: The intercept to predict with, likewise.
@@ -531,13 +531,14 @@ _LARGEST_COUNT = 2.0**24  # beyond it, 32-bit floats skip integers
 class PoissonRegression(RegressorMixin, PrivateRegression):
     """Bayesian Poisson regression under (epsilon, delta)-differential privacy, as a scikit-learn regressor.
 
-    A count's mean is exp(intercept + x · coef). Guarantee and other parameters are those of `LinearRegression`, but a
-    count needs no bound: clipping bounds its influence. Counts are integers from 0; one above 2^24 is taken as 2^24.
+    A count's mean is exp(intercept + x · coef). The fit is `newton.fit_newton`. Guarantee and other parameters are those of
+    `LinearRegression`, but a count needs no bound: cutting its residual bounds its influence. Counts are integers from 0; one
+    above 2^24 is taken as 2^24.
 
     Attributes:
-        coef_: Mean of the weights' draws, (feature,), in nats per unit of the feature.
-        intercept_: Mean of the intercept's draws, in nats.
-        coef_draws_: Draws of the weights, (draw, feature).
+        coef_: The weights to predict with, (feature,), in nats per unit of the feature; shrunk where the noise hides them.
+        intercept_: The intercept to predict with, in nats.
+        coef_draws_: Draws of the weights, (draw, feature), for intervals.
         intercept_draws_: Draws of the intercept, (draw,).
         statement_: As in `LinearRegression`, as are `epsilon_`, `delta_`, `result_`, `scaling_` and `n_features_in_`.
     """
@@ -610,8 +611,9 @@ FROM_DATA = "non_private_from_data"
 class LogisticRegression(ClassifierMixin, PrivateRegression):
     """Bayesian logistic regression under (epsilon, delta)-differential privacy, as a scikit-learn classifier.
 
-    With more than two classes it is multinomial regression. Guarantee and other parameters are those of `LinearRegression`; the
-    classes are public, instead of the target's bounds, since a class that only one person has would reveal that person.
+    With two classes the fit is `newton.fit_newton`; with more it is multinomial regression by `DPSVI`. Guarantee and other
+    parameters are those of `LinearRegression`; the classes are public, instead of the target's bounds, since a class that only
+    one person has would reveal that person.
 
     Args:
         classes: The public labels that y may hold, two or more. A label that does not occur in the data is fine.
@@ -619,10 +621,10 @@ class LogisticRegression(ClassifierMixin, PrivateRegression):
 
     Attributes:
         classes_: The labels, sorted.
-        coef_: Mean of the weights' draws in log-odds per unit of the feature: (1, feature) for two classes, for the second
+        coef_: The weights to predict with, in log-odds per unit of the feature: (1, feature) for two classes, for the second
             class; else (class, feature), summing to zero over the classes.
-        intercept_: Mean of the intercepts' draws, (1,) or (class,).
-        coef_draws_: Draws of the weights, (draw, 1 or class, feature).
+        intercept_: The intercepts to predict with, (1,) or (class,).
+        coef_draws_: Draws of the weights, (draw, 1 or class, feature), for intervals with two classes.
         intercept_draws_: Draws of the intercepts, (draw, 1 or class).
         statement_: As in `LinearRegression`, as are `epsilon_`, `delta_`, `result_`, `scaling_` and `n_features_in_`.
     """

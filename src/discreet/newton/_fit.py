@@ -61,6 +61,7 @@ AT = tuple(int(share * NUM_GRADIENTS) for share in (0.2, 0.7))
 """The points, by number, at which the curvature is measured."""
 LARGEST_STEP = 2.0  # standard deviations of the predictor
 FARTHEST_WEIGHT = 3.0  # k: a row so many times as long as a typical one has half the weight
+_STANDS_OUT = 3.0  # standard deviations
 KEPT, NOISY = 0.65, 3.0
 """A usable fit keeps that share of the gain; one for its coefficients has at most so much more noise than sampling."""
 _PRIOR = {"binary": (2.5, 5.0), "counts": (1.0, 3.0)}
@@ -196,7 +197,8 @@ def fit_newton(
         x: Features in [-1, 1].
         y: 0 or 1; or counts.
         plan: The plan of the fit.
-        levels: True for columns that are 0/1 levels by the schema, whose priors are not widened. None: none.
+        levels: True for columns that are 0/1 levels by the schema, whose priors are not widened. None: those that may be, by the
+            released moments.
         person: Name of the column that identifies persons, if each record is all that one person has.
         ledger: The table's budget, debited before the first release.
         progress_bar: Show progress after two seconds.
@@ -313,9 +315,15 @@ class _Newton:
         left = 1 - np.square(centre[1:]) / squares
         spread = np.sqrt(np.clip(squares * np.clip(left, hidden, 1), 1e-4, 1))
         self.unseen = left <= hidden
-        if self.levels is not None:
-            spread = np.where(self.levels, 1.0, spread)
-            self.unseen &= ~np.asarray(self.levels, bool)
+        levels = self.levels
+        if levels is None:
+            # A column of 0 and 1 has the same mean and mean square. One that may be such keeps the narrow prior.
+            noise = _STANDS_OUT * sigma * len(moments) / plan.num_records * np.sqrt(squares)
+            levels = np.abs(moments[0, 1:] - squares) <= noise
+            self.unseen |= levels & (moments[0, 1:] <= noise)
+        else:
+            self.unseen &= ~np.asarray(levels, bool)
+        spread = np.where(levels, 1.0, spread)
         return Prior.of(intercept, weight / spread, centre, self.to)
 
     # How far long rows count, and where residuals are cut.
