@@ -641,6 +641,18 @@ def test_the_statement_of_the_best_run_says_what_the_selection_costs() -> None:
     assert f"ε = {dp.accounting.upper(best.statement.epsilon)} at δ = 1e-05" in said
 
 
+def test_runs_protect_whom_the_selection_names() -> None:
+    def run(key: Any, ledger: Any) -> tuple[float, None]:
+        found = private_metrics(
+            key, same, np.linspace(0, 1, 50), np.arange(50) % 2, plan=ONE, ledger=ledger, groups=range(50)
+        )
+        return found.rows.value, None
+
+    several = dataclasses.replace(ONE, max_rows=5)
+    with pytest.raises(RuntimeError, match="one person, and the selection is stated for one person with up to 5 rows"):
+        select(dp.random.key(), [run], dataclasses.replace(RUNS, costs=(several,)), person="id", max_rows=5)
+
+
 def test_a_number_of_runs_that_cannot_be_drawn_costs_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="selection", epsilon=8.0, delta=1e-4)
     monkeypatch.setattr(SelectionPlan, "_law", lambda self: iter(()))

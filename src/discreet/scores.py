@@ -978,6 +978,11 @@ class _Run(Ledger):
                 "Make all releases of a run within it, with its own ledger."
             )
         check_terms(self._entries, plan, unit)
+        if unit != self._statement.unit.brief:
+            raise ValueError(
+                f"A run protects {unit}, and the selection is stated for {self._statement.unit.brief}: give select the person= "
+                "and max_rows= of its runs."
+            )
         part, before = unpaid(self._entries, plan)
         asked = renyi_bound(ComposedDpEvent([*self._paid, part.event()]), plan.relation, orders=FINE_ORDERS)
         held = renyi_bound(self._plan.one_run(), plan.relation, orders=FINE_ORDERS)

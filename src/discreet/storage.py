@@ -17,6 +17,7 @@ import numbers
 import os
 import struct
 import tempfile
+import threading
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,20 +35,26 @@ except ImportError:
 
 __all__ = ["Kinds", "exclusive", "read_archive", "replacing", "write_archive", "write_file"]
 
-_HELD: set[str] = set()
+_HELD: dict[str, int] = {}  # folders in use, and by which thread
 
 
 @contextmanager
 def exclusive(folder: Path | str | None) -> Iterator[None]:
-    """Refuse a folder that another process uses; None: there is no folder, and nothing to refuse. This process may nest it.
+    """Refuse a folder that another process or thread uses; None: there is no folder, and nothing to refuse. A thread may nest it.
 
     The operating system ends the lock with the process, however it dies. File systems without locks refuse nobody.
 
     Raises:
-        ValueError: Another process uses the folder.
+        ValueError: Another process or thread uses the folder.
         OSError: The folder cannot be made.
     """
     place = "" if folder is None else os.path.realpath(folder)
+    used = (
+        f"{folder} is in use: another process or thread runs a fit with this checkpoint. Wait until it ends, or choose another "
+        "folder for another fit."
+    )
+    if _HELD.get(place, threading.get_ident()) != threading.get_ident():
+        raise ValueError(used)
     if folder is None or fcntl is None or place in _HELD:
         yield
         return
@@ -59,14 +66,11 @@ def exclusive(folder: Path | str | None) -> Iterator[None]:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise ValueError(
-                    f"{folder} is in use: another process runs a fit with this checkpoint. Wait until it ends, or choose "
-                    "another folder for another fit."
-                ) from None
-        _HELD.add(place)
+                raise ValueError(used) from None
+        _HELD[place] = threading.get_ident()
         yield
     finally:
-        _HELD.discard(place)
+        _HELD.pop(place, None)
         os.close(handle)
         if made:
             with suppress(OSError):  # Something was kept in it

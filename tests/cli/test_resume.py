@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpyro
@@ -199,11 +200,15 @@ def test_of_two_terminals_with_one_checkpoint_one_fits(folder, monkeypatch):
             dpsvi_run(checkpoint="saved")
         process.kill()
     assert refused.exit_code == 2
-    assert "saved is in use: another process runs a fit with this checkpoint. Wait until" in said(refused)
+    assert "saved is in use: another process or thread runs a fit with this checkpoint. Wait until" in said(refused)
     assert list((folder / "saved").iterdir()) == []
     assert dp.Ledger("survey.ledger").debits == []
     with exclusive("saved"), exclusive(folder / "saved"):  # the command line and the fit that it runs
         assert run(f"{FIT} --dry-run", monkeypatch).exit_code == 0
+    with exclusive("saved"), ThreadPoolExecutor(1) as pool:
+        # Refused at its claim, the other thread would remove the checkpoint of the first.
+        with pytest.raises(ValueError, match="saved is in use"):
+            pool.submit(dpsvi_run, checkpoint="saved").result()
     with exclusive("saved"):
         pass
 

@@ -51,6 +51,8 @@ def test_there_and_back() -> None:
         ({"profile": [{"delta": 0.1}]}, "wrong kind"),
         ({"attack_power": [[0.1, 0.2]]}, "wrong kind"),
         ({"horizon": 1.5}, "wrong kind"),
+        ({"method": "\ud800"}, "wrong kind"),
+        ({"delta": 5e-324}, "wrong kind"),
         ({"relation": "NONE"}, "wrong kind"),
         ({"person": None}, "wrong kind"),
         ({"receipt": {"number": 1}}, "wrong kind"),

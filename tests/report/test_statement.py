@@ -233,6 +233,12 @@ def test_the_unit_is_a_person_where_each_is_one_record(plan) -> None:
         Unit(None, 5)
 
 
+def test_names_of_a_plan_are_no_formats() -> None:
+    """A file of a stranger had a name that filled the page with 300 million spaces."""
+    for name in ("{0:>300}", "{", "{0.upper}"):
+        assert f"  {name}: 1" in str(dataclasses.replace(statement_of(), plan={name: 1}))
+
+
 def test_batches_of_all_records_are_called_so() -> None:
     assert PoissonSampling(rate=1.0).in_words(9) == FullBatch().in_words(9) == "all records"
     assert "with probability 0.5, independently" in PoissonSampling(rate=0.5).in_words(9)

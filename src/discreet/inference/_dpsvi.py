@@ -645,7 +645,7 @@ class DPSVI:
         if self.loss_share > 0:
             far = "by more than its size" if self.loss_bound is None else f"by more than {self.loss_bound:g} nats"
             released.append(
-                f"a private loss estimate at every step, biased where records' losses differ {far} from an artificial record's "
+                f"a private loss estimate at every step, biased where losses of {noun}s differ {far} from an artificial one's "
                 + cost(self.loss_share, count_share)
             )
         released.append(

@@ -183,18 +183,19 @@ At epsilon 1, 14 fits of seven tables of 750 to 4,900 people kept 76 % or more o
 _FEW_PARAMETERS = 50  # the gradients of more may lie in few directions, and noise in others does not matter
 
 
-def too_few(plan: PrivacyPlan, num_parameters: int) -> str:
+def too_few(plan: PrivacyPlan, num_parameters: int, noun: str = "record") -> str:
     """The reason why a fit is not usable whatever the table has, or nothing; by public numbers alone.
 
     Args:
         plan: The plan of the fit.
         num_parameters: Number of coordinates with noise.
+        noun: The privacy unit, "record" or "person".
     """
     if num_parameters > _FEW_PARAMETERS or plan.noise_to_sampling(num_parameters) <= MOST_NOISE:
         return ""
     return (
-        f"at this epsilon {plan.num_records:,} records are too few for {num_parameters} parameters: the noise may hide all that "
-        "they show. A larger epsilon, more records or fewer columns help"
+        f"at this epsilon {plan.num_records:,} {noun}s are too few for {num_parameters} parameters: the noise may hide all that "
+        f"they show. A larger epsilon, more {noun}s or fewer columns help"
     )
 
 
@@ -222,7 +223,7 @@ def _judged(statement: Statement, result: DPSVIResult, num_parameters: int) -> S
             f"{clipped} of the gradients were shortened, so the fit answers another question than the model's. "
             f"{_longer(plan, result.clipping_norms)}",
         )
-    if few := too_few(plan, num_parameters):
+    if few := too_few(plan, num_parameters, statement.noun):
         return statement.with_use(NOT_USABLE, few)
     if (left := result.trace.still_to_go) > _MOST_LEFT:
         return statement.with_use(

@@ -116,6 +116,8 @@ def _of(kind: Any, value: Any) -> Any:
         return _record(kind, _of(dict, value))
     if kind is float and value is None:
         return math.inf
+    if kind is str and isinstance(value, str):
+        value.encode()  # half a character is refused: no page could be written
     container = typing.get_origin(kind) or kind
     known = is_real if kind is float else is_integer if kind is int else None
     if known is None:
@@ -128,6 +130,6 @@ def _of(kind: Any, value: Any) -> Any:
 
 
 def _share(value: Any) -> float:
-    if value is None or not _of(float, value) <= 1:
+    if value is None or not _of(float, value) <= 1 or 0 < value < 1e-300:
         raise TypeError
     return float(value)
