@@ -205,10 +205,10 @@ def test_of_two_terminals_with_one_checkpoint_one_fits(folder, monkeypatch):
     assert dp.Ledger("survey.ledger").debits == []
     with exclusive("saved"), exclusive(folder / "saved"):  # the command line and the fit that it runs
         assert run(f"{FIT} --dry-run", monkeypatch).exit_code == 0
-    with exclusive("saved"), ThreadPoolExecutor(1) as pool:
-        # Refused at its claim, the other thread would remove the checkpoint of the first.
-        with pytest.raises(ValueError, match="saved is in use"):
-            pool.submit(dpsvi_run, checkpoint="saved").result()
+    # Refused at its claim, the other thread would remove the checkpoint of the first.
+    refusal = pytest.raises(ValueError, match="saved is in use")
+    with exclusive("saved"), ThreadPoolExecutor(1) as pool, refusal:
+        pool.submit(dpsvi_run, checkpoint="saved").result()
     with exclusive("saved"):
         pass
 

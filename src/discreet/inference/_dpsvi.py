@@ -628,6 +628,7 @@ class DPSVI:
     def _terms(self, delta: float | None, reproducible: bool, keep_gradients: bool, unit: Unit) -> Statement:
         """The statement of all the plan's steps, as `run` makes it before the first."""
         count_share, langevin = self.plan.clipping.count_share, isinstance(self.optim, Langevin)
+        noun = unit.noun
 
         def cost(share: float, other: float) -> str:
             """More noise on the gradient than without this share, beside the other one."""
@@ -655,7 +656,6 @@ class DPSVI:
             + cost(count_share, self.loss_share)
         )
         programs = "the model and the step sizes" if langevin else "the model, the guide and the optimizer"
-        noun = unit.noun
         statement = make_statement(
             self.plan,
             unit=unit,

@@ -118,6 +118,7 @@ def _of(kind: Any, value: Any) -> Any:
         return math.inf
     if kind is str and isinstance(value, str):
         value.encode()  # half a character is refused: no page could be written
+        return value
     container = typing.get_origin(kind) or kind
     known = is_real if kind is float else is_integer if kind is int else None
     if known is None:
