@@ -370,4 +370,4 @@ def test_an_error_of_a_signal_handler_has_the_fit_so_far(dpsvi, table, monkeypat
 
 def test_the_bias_of_the_losses_is_said(result):
     (said,) = (words for words in result.statement.released if "loss" in words)
-    assert "biased where records' losses differ by more than its size from an artificial record's" in said
+    assert "biased where losses of records differ by more than its size from an artificial one's" in said
