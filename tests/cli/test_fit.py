@@ -62,7 +62,8 @@ def no_fit(monkeypatch: pytest.MonkeyPatch):
             losses=np.array([1.0, np.nan]),
             steps_completed=plan.num_steps,
         )
-        return result, lambda number: samples
+        result.posterior = lambda key, number: samples
+        return result, None
 
     monkeypatch.setattr(InSteps, "release", release)
     return calls

@@ -207,7 +207,8 @@ def fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
         statement = make_statement(plan, steps_completed=plan.num_steps, reproducible=False)
         result = type("Result", (), {"statement": statement, "plan": plan, "losses": np.zeros(3)})()
         result.steps_completed = plan.num_steps
-        return result, lambda number: {"weights": np.zeros((4, method.records.x.shape[1]))}
+        result.posterior = lambda key, number: {"weights": np.zeros((4, method.records.x.shape[1]))}
+        return result, None
 
     monkeypatch.setattr(InSteps, "release", release)
     rows = "\n".join(f"{i % 100},{'yes' if i % 3 else 'no'}" for i in range(600))

@@ -59,7 +59,8 @@ def fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             trace=Trace(np.arange(steps), rng.normal(size=(steps, 2)).astype(np.float32)),
             steps_completed=steps,
         )
-        return result, lambda number: {"weights": rng.normal(size=(number, records.x.shape[1]))}
+        result.posterior = lambda key, number: {"weights": rng.normal(size=(number, records.x.shape[1]))}
+        return result, None
 
     monkeypatch.setattr(InSteps, "release", release)
     (tmp_path / "survey.csv").write_text("age,smoker\n20,no\n60,yes\n")

@@ -39,13 +39,20 @@ def stub(
     def release(method):
         plan = method.plan
 
-        def draw(number):
+        def draw(key, number):
             if error is not None:
                 raise error
             return samples or {"weights": np.zeros((4, 1))}
 
         statement = make_statement(plan, steps_completed=steps, reproducible=False)
-        return SimpleNamespace(statement=statement, plan=plan, losses=np.ones(3), steps_completed=steps), draw
+        given = {
+            "statement": statement,
+            "plan": plan,
+            "losses": np.ones(3),
+            "steps_completed": steps,
+            "posterior": draw,
+        }
+        return SimpleNamespace(**given), None
 
     monkeypatch.setattr(InSteps, "release", release)
 

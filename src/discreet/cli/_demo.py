@@ -11,13 +11,14 @@ from discreet.cli import _options as options
 from discreet.cli._fit import Asked
 from discreet.cli._methods import InSteps, Moments
 from discreet.cli._options import LINEAR
-from discreet.cli._report import facts_in, write_picture
+from discreet.cli._report import draw_picture, facts_in
 from discreet.cli._run import joined
 from discreet.cli._statement import about_words
 from discreet.cli._terminal import refusing, say, say_json, say_lines, say_text
 
 if TYPE_CHECKING:
     import numpy as np
+    from matplotlib.figure import Figure
 
 
 NUM_RECORDS = 20_000
@@ -92,7 +93,9 @@ def demo(
         draws = in_units(schema, method.samples["weights"])
         figures = figures_of(draws, in_units(schema, least_squares(records)), intervals=method.intervals)
         statement = method.statement
-        files = [*method.files, *(_drawn(out, draws, statement) if method.intervals else ())]
+        files = method.files
+        if method.intervals:
+            files += draw_picture(out / "fit.png", lambda: _plot(draws, statement))
         if as_json:
             say_json("demo", {"coefficients": figures, "statement": statement.to_dict(), "files": files})
         else:
@@ -179,14 +182,10 @@ def figures_of(draws: "np.ndarray", exact: "np.ndarray", *, intervals: bool) -> 
     return figures
 
 
-def _drawn(out: Path, draws: "np.ndarray", statement: "dp.Statement") -> list[Path]:
-    """The picture of the coefficients, if matplotlib is installed."""
+def _plot(draws: "np.ndarray", statement: "dp.Statement") -> "Figure":
+    """Draw the coefficients."""
     names = [words for words, _ in STEPS.values()]
-    try:
-        figure = dp.plots.plot_posterior({"mmHg": draws}, feature_names=names, statement=statement)
-    except ImportError:
-        return []
-    return [write_picture(out / "fit.png", figure)]
+    return dp.plots.plot_posterior({"mmHg": draws}, feature_names=names, statement=statement)
 
 
 def _say(figures: dict[str, dict[str, float]], statement: "dp.Statement", files: list[Path]) -> None:

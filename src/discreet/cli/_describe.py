@@ -1,11 +1,11 @@
 """`discreet describe` and `discreet score`: a table to private figures, of itself, or of a fit on it."""
 
+import dataclasses
 import functools
 import json
 import math
 import tomllib
 import zipfile
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,14 +15,15 @@ import discreet as dp
 from discreet._validate import probability, require
 from discreet.cli import _options as options
 from discreet.cli._options import REGRESSIONS, TWIN, choose_model
-from discreet.cli._report import write_page, write_picture
+from discreet.cli._report import draw_picture, write_page
 from discreet.cli._run import (
     PLAN_IS_SPENT,
     RELEASED,
     ROOM,
     budget_line,
     check_folder,
-    release_counts,
+    keep_compiled_programs,
+    row_order,
     suggest_delta,
     write_first,
 )
@@ -41,6 +42,7 @@ from discreet.cli._terminal import (
     say_json,
     say_lines,
     say_text,
+    settings,
     spent,
     write_file,
     write_json,
@@ -111,20 +113,26 @@ def describe(
             f"Of each person one row is counted, chosen in secret; the schema's max_rows is {described.max_rows}."
         )
     require("jinja2", extra="cli", what="The statement page")
-    complete = functools.partial(
-        complete_statement,
-        schema=plan.schema,
-        out_of_bounds=out_of_bounds,
-        about=about_words(DESCRIPTION, plan.schema, table.name),
-    )
+    keep_compiled_programs(settings.compilation_cache)
+    book = None if ledger is None else dp.Ledger(ledger)
     with folder_for_results(out, room=ROOM):
-        released = release_counts(table, plan, complete=complete, ledger=ledger, out_of_bounds=out_of_bounds, seed=seed)
-        statement = released.statement
+        released = dp.marginals.private_marginals(
+            dp.random.key(seed),
+            table,
+            plan,
+            ledger=book,
+            out_of_bounds=out_of_bounds,
+            person_key=None if seed is None else row_order(seed),
+            non_private_seed=seed is not None,
+        )
+        spent(f"no statement was written, so {PLAN_IS_SPENT}", RELEASED)
+        about = about_words(DESCRIPTION, plan.schema, table.name)
+        statement = complete_statement(released.statement, plan.schema, out_of_bounds, about=about)
+        released = dataclasses.replace(released, statement=statement)
         files = write_first(out, statement, None, RELEASED)
         found = dp.marginals.Description.of(released, level=level)
         files += [write_file(out / JSON, found.to_json()), write_file(out / TEXT, str(found))]
-        with suppress(ImportError):  # no matplotlib
-            files.append(write_picture(out / PICTURE, found.plot()))
+        files += draw_picture(out / PICTURE, found.plot)
         files.append(write_page(out, ledger=ledger).file)
     if as_json:
         say_json("describe", {**found.to_dict(), "files": files})

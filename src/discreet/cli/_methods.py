@@ -36,10 +36,10 @@ from discreet.cli._own_model import FILE as MODEL_FILE
 from discreet.cli._plan import say_other_size
 from discreet.cli._report import (
     COUNTS,
+    draw_picture,
     facts_in,
     latent_of,
     npz,
-    plot,
     profile_of,
     relative,
     summarise,
@@ -54,7 +54,7 @@ from discreet.cli._run import (
     budget_line,
     check_folder,
     keep_compiled_programs,
-    release_counts,
+    row_order,
     say_price,
     suggest_delta,
     tenth_of_cap,
@@ -78,13 +78,12 @@ from discreet.cli._terminal import (
 if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import PRNGKeyArray
+    from matplotlib.figure import Figure
 
     from discreet.cli._fit import Asked
     from discreet.cli._options import ChosenModel
     from discreet.cli._own_model import Prepared
     from discreet.cli._plan import PlanFile
-
-    Draw = Callable[[int], dict[str, np.ndarray]]
 
 SHOWN = 3
 # Rows to count a model's parameters with: unlike the size of most plates.
@@ -145,9 +144,10 @@ class Method:
     @contextmanager
     def folder(self) -> Iterator[None]:
         """Make sure that results can be written, before they are paid for."""
-        asked, members = self.asked, self.members
-        for name, given in (("--checkpoint", asked.checkpoint), ("--ledger", asked.ledger)):
-            members.first_is_given(name, given is not None)
+        asked = self.asked
+        members = self.members
+        members.first_is_given("--checkpoint", asked.checkpoint is not None)
+        members.first_is_given("--ledger", asked.ledger is not None)
         with ExitStack() as stack:
             with members.together():
                 # The page is written last: what it needs must be there before anything is spent.
@@ -155,6 +155,11 @@ class Method:
                 if members.first:
                     stack.enter_context(folder_for_results(asked.out, room=self.room))
             yield
+
+    def book(self) -> "dp.Ledger | None":
+        """The ledger, from which process 0 alone debits."""
+        ledger = self.asked.ledger if self.members.first else None
+        return None if ledger is None else dp.Ledger(ledger)
 
     def leave(self) -> None:
         """End with the exit code of an interrupted command, if Ctrl-C stopped the fit."""
@@ -201,8 +206,18 @@ class Method:
                 charge = f"The ledger would refuse this fit. {error}"
         unit = unit_of(self.schema)
         if self.asked.as_json:
-            common = {"dry_run": True, "epsilon": epsilon, "delta": delta, "unit": unit}
-            say_json("fit", {**common, **facts, "budget": budget, "charge": charge})
+            say_json(
+                "fit",
+                {
+                    "dry_run": True,
+                    "epsilon": epsilon,
+                    "delta": delta,
+                    "unit": unit,
+                    **facts,
+                    "budget": budget,
+                    "charge": charge,
+                },
+            )
             return
         say_lines(f"Dry run: nothing is spent, and nothing is written.\nPrivacy unit: {unit}{whom}.")
         say_lines(f"Cost: ε = {dp.accounting.upper(epsilon)} at δ = {delta:g}{cost}.")
@@ -219,7 +234,7 @@ class OfRecords(Method, ABC):
     function: Any = None  # The NumPyro model
     records: Any = None  # The records that it takes
     result: Any = dataclasses.field(init=False)
-    draw: "Draw" = dataclasses.field(init=False)
+    draw_key: Any = dataclasses.field(init=False)
     samples: "Mapping[str, np.ndarray]" = dataclasses.field(default_factory=dict)  # Draws of each global latent
     rows: list[tuple[str, dict[str, float]]] = dataclasses.field(
         default_factory=list
@@ -232,13 +247,15 @@ class OfRecords(Method, ABC):
     most_cells = math.inf  # The most features of all records that it fits by default
 
     def share(self) -> None:
-        asked, members = self.asked, self.members
+        asked = self.asked
+        members = self.members
         # Processes that differ would wait for one another.
         key = "secret" if asked.seed is None else str(asked.seed)
         members.agree(key=key, schema=dp.tables.schema_to_toml(self.schema), options=str(asked.dry_run))
-        checkpoint, ledger = asked.checkpoint, asked.ledger
+        checkpoint = asked.checkpoint
+        ledger = asked.ledger
         if asked.seed is not None:
-            self.order = hashlib.sha256(str(asked.seed).encode()).digest()
+            self.order = row_order(asked.seed)
         elif self.schema.person is not None and (checkpoint is not None or members.count > 1):
             self.order = self._from_first(
                 lambda: secrets.token_bytes(32) if checkpoint is None else kept_secret(checkpoint / "persons.key")
@@ -315,7 +332,7 @@ class OfRecords(Method, ABC):
 
         if self.own is not None and self.own.of_columns:
             return None
-        made = [np.zeros((MADE_UP, *x.shape[1:]), x.dtype) for x in self.records.arrays if x is not None]
+        made = [np.zeros((MADE_UP, *x.shape[1:]), x.dtype) for x in self.records.arrays]
         seeded = numpyro.handlers.seed(self.function, jax.random.key(0))
         try:
             sites = trace_of(seeded, *made).values()
@@ -334,7 +351,7 @@ class OfRecords(Method, ABC):
     def say_dry_run(self) -> None:
         plan = self.plan
         count = self.num_parameters
-        names = list(self.records.feature_names)
+        names = self.records.feature_names
         numbers, words = self.describe_plan("record" if self.schema.person is None else "person")
         facts = {
             "relation": plan.relation.name,
@@ -384,13 +401,8 @@ class OfRecords(Method, ABC):
     def _persons(self) -> str:
         return "persons" if self.schema.person else "records"
 
-    def book(self) -> "dp.Ledger | None":
-        """The ledger, from which process 0 alone debits."""
-        ledger = self.asked.ledger if self.members.first else None
-        return None if ledger is None else dp.Ledger(ledger)
-
     def run(self) -> None:
-        self.result, self.draw = self.release()
+        self.result, self.draw_key = self.release()
         spent(f"no statement was written, so {PLAN_IS_SPENT}")
         self.members.remedy = (
             ("The fit ran and its budget is spent.", dp.inference.FAILED)
@@ -399,8 +411,8 @@ class OfRecords(Method, ABC):
         )
 
     @abstractmethod
-    def release(self) -> "tuple[Any, Draw]":
-        """Fit. Returns the result, and a function from a number of draws to those of each global latent."""
+    def release(self) -> tuple[Any, Any]:
+        """Fit. Returns the result, and the key for draws from its posterior."""
 
     @contextmanager
     def _spending(self, key: "PRNGKeyArray") -> Iterator[None]:
@@ -434,7 +446,7 @@ class OfRecords(Method, ABC):
                 statement = dataclasses.replace(statement, data_warnings=()).with_notes(self.left_out)
             self.statement = (complete or self.complete)(statement).with_notes(self.spread)
             self.files = write_first(asked.out, self.statement, asked.checkpoint)
-            self.files += self.write_results()
+            self.files += [*self.write_results(), *self.plot()]
             self.files.append(write_page(asked.out, ledger=asked.ledger).file)
 
     @property
@@ -452,11 +464,14 @@ class OfRecords(Method, ABC):
 
     def write_results(self) -> list[Path]:
         """Write draws and summary of a regression or of the user's model."""
+        import numpy as np
+
         out = self.asked.out
         own = self.own
         records = self.records
         schema = self.schema
-        self.samples = drawn = self.draw(self.asked.draws or NUM_DRAWS)
+        posterior = self.result.posterior(self.draw_key, self.asked.draws or NUM_DRAWS)
+        self.samples = drawn = {name: np.asarray(draws) for name, draws in posterior.items()}
         shrunk = estimate = getattr(self.result, "estimate", None)
         about = {}
         groups = ()
@@ -475,7 +490,7 @@ class OfRecords(Method, ABC):
         summary = {
             "note": note + (RELATIVE if groups else "") + self.hints,
             **about,
-            "feature_names": list(records.feature_names),
+            "feature_names": records.feature_names,
             "target_centre": records.target_centre,
             "target_scale": records.target_scale,
             "posterior": finite_or_none(dict(self.rows)),
@@ -488,6 +503,10 @@ class OfRecords(Method, ABC):
         }
         files = [write_file(out / "posterior.npz", npz(self.samples)), write_json(out / "summary.json", summary)]
         return files if own is None else [*files, write_file(out / MODEL_FILE, own.settings_text())]
+
+    def plot(self) -> list[Path]:
+        """Write a picture."""
+        return []
 
     @property
     def stopped_after(self) -> int | None:
@@ -503,7 +522,8 @@ class OfRecords(Method, ABC):
 
     def say(self) -> None:
         """Ten lines: for whom, at what price, whether it converged, the strongest coefficients, files, what to do next."""
-        asked, statement = self.asked, self.statement
+        asked = self.asked
+        statement = self.statement
         if asked.as_json:
             say_json("fit", self.facts())
             return
@@ -628,7 +648,7 @@ class InSteps(OfRecords):
         plan = self.plan
         return self.num_parameters, plan.noise_multiplier / (plan.rate * math.sqrt(plan.num_steps))
 
-    def release(self) -> "tuple[Any, Draw]":
+    def release(self) -> tuple[Any, Any]:
         import jax
         import numpy as np
         import numpyro
@@ -668,25 +688,30 @@ class InSteps(OfRecords):
                 max_rows=self.schema.max_rows,
                 mesh=members.mesh,
             )
-
-        def draw(number: int) -> "dict[str, np.ndarray]":
-            return {name: np.asarray(drawn) for name, drawn in result.posterior(draw_key, number).items()}
-
-        return result, draw
+        return result, draw_key
 
     def arguments(self) -> tuple[Any, ...]:
         """What the model is called with."""
         import numpy as np
 
-        own, records = self.own, self.records
+        own = self.own
+        records = self.records
         if own is None or not own.of_columns:
             return records.arrays
         named = dict(zip(records.feature_names, np.moveaxis(records.x, -1, 0), strict=True))
         named = named if records.y is None else named | {own.schema.target: records.y}
         return (named,) if records.mask is None else (named, records.mask)
 
-    def write_results(self) -> list[Path]:
-        return [*super().write_results(), *plot(self.asked.out, self.result)]
+    def plot(self) -> list[Path]:
+        return draw_picture(self.asked.out / "fit.png", self.picture)
+
+    def picture(self) -> "Figure":
+        """Draw the trade-off curve and the private losses."""
+        figure = dp.plots.new_figure(9, 4)
+        left, right = figure.subplots(1, 2)
+        dp.plots.draw_trade_off(left, self.plan.profile())
+        dp.plots.draw_losses(right, self.result.losses)
+        return figure
 
 
 class TwinInSteps(InSteps):
@@ -701,7 +726,8 @@ class TwinInSteps(InSteps):
 
     def read(self) -> None:
         """Read the level of each cell."""
-        data, schema = self.asked.data, self.schema
+        data = self.asked.data
+        schema = self.schema
         self.whole = self.chosen.build(schema)
         self.function = self.whole.model
         check_whole(data, self.made, self.odd_cells)
@@ -727,8 +753,7 @@ class TwinInSteps(InSteps):
 
     def write_results(self) -> list[Path]:
         result = dataclasses.replace(self.result, statement=self.statement)
-        out = self.asked.out
-        return [*dp.synthetic.write_fitted(out, result, self.whole), *plot(out, self.result)]
+        return dp.synthetic.write_fitted(self.asked.out, result, self.whole)
 
     def next_step(self) -> str:
         return synth_words(self.asked.out)
@@ -760,7 +785,8 @@ class Moments(OfRecords):
         return cls.takes(asked) and (asked.by == cls.by or usual)
 
     def plan_for(self, num_records: int, delta: float) -> "dp.moments.MomentsPlan":
-        asked, schema = self.asked, self.schema
+        asked = self.asked
+        schema = self.schema
         if schema.max_rows > 1:
             raise ValueError(
                 f"--by moments takes one row a person, and the schema's max_rows is {schema.max_rows}: write "
@@ -789,10 +815,11 @@ class Moments(OfRecords):
         """The sums of products of P - 1 features and a constant have eigenvalues of N / P on average at most."""
         return self.plan.num_features + 1, self.plan.stddevs[-1]
 
-    def release(self) -> "tuple[Any, Draw]":
+    def release(self) -> tuple[Any, Any]:
         import jax
 
-        asked, records = self.asked, self.records
+        asked = self.asked
+        records = self.records
         keep_compiled_programs(settings.compilation_cache)
         fit_key, draw_key = jax.random.split(dp.random.key(asked.seed))
         if asked.progress_bar:
@@ -801,7 +828,7 @@ class Moments(OfRecords):
             result = dp.moments.fit_moments(
                 fit_key, records.x, records.y, self.plan, person=self.schema.person, ledger=self.book()
             )
-        return result, lambda number: result.posterior(draw_key, number)
+        return result, draw_key
 
 
 class Counts(Method):
@@ -824,7 +851,8 @@ class Counts(Method):
         return cls.takes(asked) and (wanted or dp.marginals.counts_suffice(schema))
 
     def prepare(self) -> "Counts":
-        asked, schema = self.asked, self.schema
+        asked = self.asked
+        schema = self.schema
         if asked.distributed:
             raise RefusedError(
                 "--distributed is for fits in steps, and noisy counts take one pass: leave it out, or add --by svi"
@@ -853,17 +881,31 @@ class Counts(Method):
 
     def run(self) -> None:
         asked = self.asked
-        self.released = release_counts(
+        seed = asked.seed
+        keep_compiled_programs(settings.compilation_cache)
+        released = dp.marginals.private_marginals(
+            dp.random.key(seed),
             asked.data,
             self.plan,
-            complete=self.complete,
-            keep=asked.out / COUNTS,
-            progress_bar=asked.progress_bar,
-            ledger=asked.ledger,
+            ledger=self.book(),
             out_of_bounds=asked.out_of_bounds,
-            seed=asked.seed,
+            person_key=None if seed is None else row_order(seed),
+            non_private_seed=seed is not None,
+            keep=self.keep,
+            progress_bar=asked.progress_bar,
         )
-        self.statement = self.released.statement
+        spent(f"no statement was written, so {PLAN_IS_SPENT}", RELEASED)
+        self.statement = self.complete(released.statement).with_notes(*dp.marginals.not_counted(released.plan))
+        self.released = dataclasses.replace(released, statement=self.statement)
+
+    def keep(self, released: "dp.marginals.Marginals") -> None:
+        """Keep what was counted so far, while pairs of columns are chosen: an interrupted fit goes on from it."""
+        done = "The releases were made"
+        spent(f"no statement was written, so {PLAN_IS_SPENT}", done)
+        kept = dataclasses.replace(released, statement=self.complete(released.statement)).save(self.asked.out / COUNTS)
+        spent(
+            f"what was counted is in {kept}, which discreet fit --model twin takes as --data, and spends nothing", done
+        )
 
     def complete(self, statement: "dp.Statement") -> "dp.Statement":
         return super().complete(statement).with_notes(dp.marginals.NO_SPREAD)
@@ -913,7 +955,8 @@ def fit_counts(
 
 def fit_again(asked: "Asked") -> None:
     """Fit noisy counts that were kept: in their own folder, or in another one."""
-    data, out = asked.data, asked.out
+    data = asked.data
+    out = asked.out
     if asked.distributed:
         raise RefusedError(f"--distributed is for fits in steps, and {data} has noisy counts: leave it out")
     free = ("data", "model", "by", "components", "draws", "out", "overwrite", "as_json")
@@ -924,9 +967,11 @@ def fit_again(asked: "Asked") -> None:
             "--overwrite and --json alone, or the table itself"
         )
     choose_model(TWIN, components=asked.components)
-    released, files = dp.marginals.Marginals.load(data), []
+    released = dp.marginals.Marginals.load(data)
+    files = []
     # What else the statement in the folder says may be more.
-    stated, wanted = facts_in(out / "statement.json"), json.loads(released.statement.to_json())
+    stated = facts_in(out / "statement.json")
+    wanted = json.loads(released.statement.to_json())
     same = all(stated.get(name) == wanted[name] for name in ("epsilon", "delta", "plan"))
     at_home = same and out.resolve() == data.parent.resolve()
     check_folder(out, overwrite=asked.overwrite or at_home)

@@ -8,7 +8,7 @@ import json
 import math
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -128,16 +128,12 @@ NO_INTERVAL = "sigma"
 """Models whose intervals need normal residuals of constant spread; they held in 0 of 30 fits of Abalone's shell weight."""
 
 
-def plot(out: Path, result: "dp.DPSVIResult") -> list[Path]:
-    """The trade-off curve and the private losses as a PNG, if matplotlib is installed; else nothing."""
+def draw_picture(file: Path, draw: Callable[[], "Figure"]) -> list[Path]:
+    """Write a picture, if matplotlib is installed; the file, or none."""
     try:
-        figure = dp.plots.new_figure(9, 4)
+        return [write_picture(file, draw())]
     except ImportError:
         return []
-    left, right = figure.subplots(1, 2)
-    dp.plots.draw_trade_off(left, result.plan.profile())
-    dp.plots.draw_losses(right, result.losses)
-    return [write_picture(out / "fit.png", figure)]
 
 
 def write_picture(file: Path, figure: "Figure") -> Path:
@@ -206,7 +202,7 @@ def report(
     if as_json:
         facts = statement.to_dict()
         kept = {name: facts[name] for name in ("is_private", "epsilon", "delta")}
-        say_json("report", {**kept, "shows": list(written.parts), "files": [written.file]})
+        say_json("report", {**kept, "shows": written.parts, "files": [written.file]})
         return
     if not statement.is_private:
         say_error("NOT PRIVATE: no ε holds for this fit, as its statement and the page say.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -10,7 +9,7 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -212,48 +211,9 @@ def write_first(out: Path, statement: "dp.Statement", checkpoint: Path | None, d
     return files
 
 
-def release_counts(
-    data: Path,
-    plan: "dp.marginals.MarginalsPlan",
-    *,
-    complete: Callable[["dp.Statement"], "dp.Statement"],
-    ledger: Path | None,
-    out_of_bounds: str,
-    seed: int | None,
-    keep: Path | None = None,
-    progress_bar: bool = False,
-) -> "dp.marginals.Marginals":
-    """Spend the budget on noisy counts; `complete` adds to their statement what the command line has to say.
-
-    While pairs of columns are chosen, the file `keep` has what was counted so far, from which `discreet fit` goes on if that is
-    interrupted.
-    """
-    keep_compiled_programs(settings.compilation_cache)
-
-    def save(released: "dp.marginals.Marginals") -> None:
-        done = "The releases were made"
-        spent(f"no statement was written, so {PLAN_IS_SPENT}", done)
-        if keep is not None:
-            dataclasses.replace(released, statement=complete(released.statement)).save(keep)
-            spent(
-                f"what was counted is in {keep}, which discreet fit --model twin takes as --data, and spends nothing",
-                done,
-            )
-
-    released = dp.marginals.private_marginals(
-        dp.random.key(seed),
-        data,
-        plan,
-        ledger=None if ledger is None else dp.Ledger(ledger),
-        out_of_bounds=out_of_bounds,
-        person_key=None if seed is None else hashlib.sha256(str(seed).encode()).digest(),
-        non_private_seed=seed is not None,
-        keep=save,
-        progress_bar=progress_bar,
-    )
-    spent(f"no statement was written, so {PLAN_IS_SPENT}", RELEASED)
-    statement = complete(released.statement).with_notes(*dp.marginals.not_counted(released.plan))
-    return dataclasses.replace(released, statement=statement)
+def row_order(seed: int) -> bytes:
+    """The key by which rows of each person are chosen, for a seed."""
+    return hashlib.sha256(str(seed).encode()).digest()
 
 
 def keep_compiled_programs(folder: Path | None) -> None:

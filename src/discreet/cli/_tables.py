@@ -144,9 +144,10 @@ def check(
             "target": described.target,
             "person": described.person,
             "max_rows": described.max_rows,
+            "described": dict(zip(columns, described.describe(), strict=True)),
+            "inferred": described.inferred,
         }
-        said = dict(zip(columns, described.describe(), strict=True))
-        say_json("schema check", {**facts, "described": said, "inferred": list(described.inferred)})
+        say_json("schema check", facts)
     else:
         say_lines("\n".join(described.describe()))
         say(f"Privacy unit: {unit_of(described)}.")
@@ -216,8 +217,8 @@ def convert(
         table, described, out, out_of_bounds=out_of_bounds, shards=shards, progress_bar=not as_json
     )
     if as_json:
-        facts = {"num_records": records.num_records, "feature_names": list(records.feature_names), "files": [out]}
-        say_json("convert", {**facts, "inferred": list(described.inferred)})
+        facts = {"num_records": records.num_records, "feature_names": records.feature_names, "files": [out]}
+        say_json("convert", {**facts, "inferred": described.inferred})
     else:
         say(
             f"Wrote {records.num_records:,} records with {len(records.feature_names)} features to {out}. It is as "
