@@ -11,7 +11,7 @@ import discreet as dp
 from discreet import moments, random
 from discreet.cli import _describe, _fit
 from discreet.cli._app import app
-from discreet.cli._methods import InSteps, OfRecords, fit_again
+from discreet.cli._methods import InSteps, Moments, OfRecords, fit_again
 from discreet.cli._options import MethodName, choose_model
 from discreet.cli._report import npz, summarise
 from discreet.clipping import AdaptiveClipping
@@ -574,6 +574,15 @@ def test_a_line_is_fitted_in_steps_where_asked(heights, no_fit) -> None:
     for changes in ({"steps": "10"}, {"by": "svi"}, {"checkpoint": str(heights.parent / "saved")}):
         assert RUN.invoke(app, line(heights, "--overwrite", **changes)).exit_code == 0
     assert [plan.num_steps for _, plan, _, _ in no_fit] == [10, 1_000, 1_000]
+
+
+def test_a_line_on_a_large_table_is_fitted_in_steps_by_default(heights, no_fit, monkeypatch) -> None:
+    monkeypatch.setattr(Moments, "most_cells", 7_999)  # 2,000 records of 4 features
+    assert RUN.invoke(app, line(heights)).exit_code == 0
+    assert [(plan.num_steps, records.num_records) for _, plan, records, _ in no_fit] == [(1_000, 2_000)]
+    monkeypatch.setattr(Moments, "most_cells", 8_000)
+    assert RUN.invoke(app, line(heights, "--overwrite")).exit_code == 0
+    assert len(no_fit) == 1
 
 
 @pytest.mark.parametrize("released", [False, True])

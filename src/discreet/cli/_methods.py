@@ -9,8 +9,8 @@
     run, write in folder    spend the budget; write the statement first, before anything else can fail
     say, leave              print the result; end with the exit code
 
-To add a method, write a class of these and enter it in `METHODS`, and its name in `_options.MethodName`. A fit of records, in
-steps or not, is an `OfRecords`: it needs a `plan_for`, a `release`, and sentences.
+To add a method, write a class with these functions, enter it in `METHODS`, and its name in `_options.MethodName`. A fit of
+records in memory derives from `OfRecords`: it adds a plan (`plan_for`), a release, and sentences.
 """
 
 import dataclasses
@@ -127,7 +127,7 @@ class Method:
 
     @classmethod
     def check(cls, asked: "Asked") -> None:
-        """Refuse options that are for this method, beside others that rule it out."""
+        """Refuse an option of this method, if other options rule the method out."""
 
     @classmethod
     def suits(cls, asked: "Asked", schema: "dp.tables.Schema") -> bool:
@@ -206,18 +206,8 @@ class Method:
                 charge = f"The ledger would refuse this fit. {error}"
         unit = unit_of(self.schema)
         if self.asked.as_json:
-            say_json(
-                "fit",
-                {
-                    "dry_run": True,
-                    "epsilon": epsilon,
-                    "delta": delta,
-                    "unit": unit,
-                    **facts,
-                    "budget": budget,
-                    "charge": charge,
-                },
-            )
+            price = {"dry_run": True, "epsilon": epsilon, "delta": delta, "unit": unit}
+            say_json("fit", {**price, **facts, "budget": budget, "charge": charge})
             return
         say_lines(f"Dry run: nothing is spent, and nothing is written.\nPrivacy unit: {unit}{whom}.")
         say_lines(f"Cost: ε = {dp.accounting.upper(epsilon)} at δ = {delta:g}{cost}.")
@@ -227,7 +217,7 @@ class Method:
 
 @dataclasses.dataclass
 class OfRecords(Method, ABC):
-    """A fit of the records by one of its subclasses, which add a plan, a release and sentences."""
+    """A fit of records in memory; subclasses add a plan, a release and sentences."""
 
     order: bytes | None = None  # The key by which rows of each person are chosen, if others must choose the same
     most_delta: float = math.inf  # The largest default δ, by the ledger
@@ -236,15 +226,15 @@ class OfRecords(Method, ABC):
     result: Any = dataclasses.field(init=False)
     draw_key: Any = dataclasses.field(init=False)
     samples: "Mapping[str, np.ndarray]" = dataclasses.field(default_factory=dict)  # Draws of each global latent
-    rows: list[tuple[str, dict[str, float]]] = dataclasses.field(
-        default_factory=list
-    )  # Means and intervals by coefficient
+    # Mean and interval of each coefficient, by name
+    rows: list[tuple[str, dict[str, float]]] = dataclasses.field(default_factory=list)
 
     intervals = False  # True if the intervals of its draws cover the noise
     spread = ""  # What the draws include, for the statement
     hidden = ""  # The sentence on a result that the noise hides
     hints = ""  # What else readers of the summary must know
     most_cells = math.inf  # The most features of all records that it fits by default
+    instead: ClassVar[Any] = None  # The method that fits larger tables by default
 
     def share(self) -> None:
         asked = self.asked
@@ -264,7 +254,7 @@ class OfRecords(Method, ABC):
             self.most_delta = float(self._from_first(lambda: repr(tenth_of_cap(ledger)).encode()))
 
     def _from_first(self, make: Callable[[], bytes]) -> bytes:
-        """What process 0 makes, which alone may have the ledger and the checkpoint."""
+        """Broadcast what process 0 makes, which alone may have the ledger and the checkpoint."""
         content = b""
         with self.members.together():
             if self.members.first:
@@ -281,7 +271,7 @@ class OfRecords(Method, ABC):
             say_other_size(asked.plan_file, self.planned, count)
         self.room += 16 * (asked.draws or NUM_DRAWS) * features
         too_large = asked.by is None and count * features > self.most_cells
-        method = InSteps(**vars(self)) if too_large else self
+        method = self.instead(**vars(self)) if too_large else self
         method.plan = method.plan_for(count, delta)
         warn(self.schema, asked.seed, asked.ledger, asked.data, by_bounds=asked.bounds is not None)
         return method
@@ -395,7 +385,7 @@ class OfRecords(Method, ABC):
 
     @abstractmethod
     def to_see(self) -> tuple[int | None, float]:
-        """The number of parameters, and the noise beside which each must be seen in its share of all records."""
+        """The number of parameters, and the noise that each parameter's share of all records must exceed."""
 
     @property
     def _persons(self) -> str:
@@ -416,7 +406,7 @@ class OfRecords(Method, ABC):
 
     @contextmanager
     def _spending(self, key: "PRNGKeyArray") -> Iterator[None]:
-        """Say that the budget is spent, if what fails has used the key."""
+        """Report the budget as spent, if an error comes after the key was used."""
         own = self.own
         try:
             with warnings.catch_warnings():
@@ -435,7 +425,7 @@ class OfRecords(Method, ABC):
         return self.schema.drops if self.leaves_out and self.schema.max_rows == 1 else ()
 
     def write(self, complete: "Callable[[dp.Statement], dp.Statement] | None" = None) -> None:
-        """Write the files; `complete` adds to the statement what the command line has to say."""
+        """Write the files; `complete`, for a statement of another command, replaces the method of that name."""
         asked = self.asked
         with self.members.together():
             if not self.members.first:
@@ -641,9 +631,9 @@ class InSteps(OfRecords):
         return {"num_steps": plan.num_steps, "rate": plan.rate, "clipping_norm": plan.clipping.start}, words
 
     def to_see(self) -> tuple[int | None, float]:
-        """All gradients together are at most N C long, which leaves N C / P for each of P parameters. C cancels out.
+        """The number of parameters, and the noise that is left in the mean of all steps, in units of C.
 
-        Less than the noise that is left in the mean of all steps, and no parameter can be told from noise.
+        All gradients together are at most N C long, which leaves N C / P for each of P parameters. C cancels out.
         """
         plan = self.plan
         return self.num_parameters, plan.noise_multiplier / (plan.rate * math.sqrt(plan.num_steps))
@@ -691,7 +681,7 @@ class InSteps(OfRecords):
         return result, draw_key
 
     def arguments(self) -> tuple[Any, ...]:
-        """What the model is called with."""
+        """The arguments of the model."""
         import numpy as np
 
         own = self.own
@@ -773,6 +763,7 @@ class Moments(OfRecords):
         "same spread everywhere. Where they have long tails, sigma is smaller than their standard deviation."
     )
     most_cells = 2**26  # It needs three copies of the table in 64 bits
+    instead = InSteps
 
     @classmethod
     def check(cls, asked: "Asked") -> None:
@@ -812,7 +803,10 @@ class Moments(OfRecords):
         )
 
     def to_see(self) -> tuple[int, float]:
-        """The sums of products of P - 1 features and a constant have eigenvalues of N / P on average at most."""
+        """The number of parameters, and the noise of the last release.
+
+        The sums of products of P - 1 features and a constant have eigenvalues of N / P on average at most.
+        """
         return self.plan.num_features + 1, self.plan.stddevs[-1]
 
     def release(self) -> tuple[Any, Any]:
