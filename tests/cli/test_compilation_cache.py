@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from discreet._jax import reset_compilation_cache
 from discreet.cli import _run
 from discreet.cli._app import app
+from discreet.cli._methods import InSteps
 
 RUN = CliRunner()
 # A cell and its encoded values: in a file of the cache they would show as the bytes of a float32 or a float64.
@@ -68,14 +69,14 @@ def test_the_cache_serves_the_next_fit_and_holds_no_record(tmp_path, settings_of
     cells = np.resize(CELLS, (200, 2))
     pd.DataFrame({"x": cells[:, 0], "y": cells[:, 1]}).to_csv(table, index=False)
     seen = []
-    given = _run.run
+    given = InSteps.release
 
-    def spy(model, plan, records, **options):
-        seen.append(records)
-        return given(model, plan, records, **options)
+    def spy(method):
+        seen.append(method.records)
+        return given(method)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_run, "run", spy)
+        patch.setattr(InSteps, "release", spy)
         jax.clear_caches()
         outcome = fit(folder, table, tmp_path / "first")
     assert outcome.exit_code == 0, outcome.stderr

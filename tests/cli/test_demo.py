@@ -6,9 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 import discreet as dp
-from discreet.cli import _run
 from discreet.cli._app import app
 from discreet.cli._demo import BOUNDS, STEPS, TARGET, in_units, least_squares, load, may_overwrite, simulated
+from discreet.cli._methods import Moments
 from discreet.report import COEFFICIENTS, NOT_USABLE
 
 RUN = CliRunner()
@@ -39,7 +39,8 @@ def test_coefficients_are_shown_in_the_units_of_the_table() -> None:
 def no_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fit itself replaced: what stands around it is under test."""
 
-    def run(plan, records, **options):
+    def release(method):
+        plan = method.plan
         size = plan.num_features + 1
         statement = plan.state(reproducible=False).with_use(COEFFICIENTS, "the intervals include the noise")
         mean = np.arange(size) / 100
@@ -52,10 +53,9 @@ def no_fit(monkeypatch: pytest.MonkeyPatch) -> None:
             plan=plan,
             statement=statement,
         )
-        drawn = np.random.default_rng(0).normal(mean, 1e-3, (50, size))
-        return result, lambda number: {"intercept": drawn[:, 0], "weights": drawn[:, 1:]}
+        return result, dp.random.key(0)
 
-    monkeypatch.setattr(_run, "run_moments", run)
+    monkeypatch.setattr(Moments, "release", release)
 
 
 def test_demo_in_words(tmp_path: Path, no_fit) -> None:

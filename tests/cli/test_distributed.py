@@ -186,7 +186,7 @@ def test_a_signal_stops_all_after_the_same_step_and_writes_one_statement(folder,
     )
     outputs, errors, codes = ends(start(FIT.replace("--steps 12", "--steps 100000"), ("pass", pressed)))
     assert codes == [130, 130], errors
-    assert "Fitted linear" in outputs[0]
+    assert "steps of fitting linear" in outputs[0]
     assert "of 100,000 steps" in " ".join(errors[0].split())
     assert os.path.exists("discreet-fit/statement.json")
     assert not errors[1].strip()

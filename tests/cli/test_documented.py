@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 import discreet as dp
 from discreet import audit, planning
-from discreet.cli import _fit, _run
 from discreet.cli._app import app
+from discreet.cli._methods import InSteps, OfRecords
 from discreet.marginals import fit_twins
 from discreet.report import make_statement
 from discreet.tables import describe_features, encode, read_table, schema_from_toml
@@ -55,15 +55,17 @@ def printed_commands() -> list[str]:
 
 @pytest.mark.parametrize("command", [command for command in printed_commands() if " demo" not in command])
 def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(model, plan, records, **options):
-        if options["whole"] is not None:
-            return made_up_result(options["whole"], plan), lambda number: {}
+    def release(method):
+        plan = method.plan
+        if method.whole is not None:
+            return made_up_result(method.whole, plan), None
         statement = make_statement(plan, steps_completed=plan.num_steps, reproducible=False)
-        samples = {"weights": np.zeros((4, records.x.shape[1]))}
-        if options["own"] is None:
+        samples = {"weights": np.zeros((4, method.records.x.shape[1]))}
+        if method.own is None:
             samples["intercept"] = np.zeros(4)
         result = SimpleNamespace(statement=statement, plan=plan, losses=np.zeros(3), steps_completed=plan.num_steps)
-        return result, lambda number: samples
+        result.posterior = lambda key, number: samples
+        return result, None
 
     def audited(worst, **options):
         """The attack itself replaced, which takes ten seconds."""
@@ -78,9 +80,9 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setitem(fit_twins.__kwdefaults__, "num_steps", 3)
     monkeypatch.setattr(audit.WorstCase, "audit", audited)
-    monkeypatch.setattr(_run, "run", run)
+    monkeypatch.setattr(InSteps, "release", release)
     # The survey has two rows.
-    monkeypatch.setattr(_fit, "check_use", lambda *_, **__: None)
+    monkeypatch.setattr(OfRecords, "check_use", lambda _: None)
     monkeypatch.setattr(planning, "dry_run", dry_run)
     monkeypatch.chdir(tmp_path)
     Path("survey.csv").write_text(SURVEY)

@@ -9,9 +9,10 @@ from typer.testing import CliRunner
 
 import discreet as dp
 from discreet import moments, random
-from discreet.cli import _describe, _fit, _run
-from discreet.cli import _options as options
+from discreet.cli import _describe, _fit
 from discreet.cli._app import app
+from discreet.cli._methods import InSteps, Moments, OfRecords, fit_again
+from discreet.cli._options import MethodName, choose_model
 from discreet.cli._report import npz, summarise
 from discreet.clipping import AdaptiveClipping
 from discreet.inference._result import Share
@@ -48,9 +49,11 @@ def no_fit(monkeypatch: pytest.MonkeyPatch):
     """The fit itself replaced: what stands around it is under test. Returns the calls."""
     calls = []
 
-    def run(model, plan, records, **options):
-        calls.append((model, plan, records, options))
-        statement = make_statement(plan, steps_completed=plan.num_steps, reproducible=options["seed"] is not None)
+    def release(method):
+        plan = method.plan
+        records = method.records
+        calls.append((method.function, plan, records, method))
+        statement = make_statement(plan, steps_completed=plan.num_steps, reproducible=method.asked.seed is not None)
         samples = {"intercept": np.zeros(4), "weights": np.zeros((4, records.x.shape[1]))}
         result = SimpleNamespace(
             statement=statement,
@@ -59,9 +62,10 @@ def no_fit(monkeypatch: pytest.MonkeyPatch):
             losses=np.array([1.0, np.nan]),
             steps_completed=plan.num_steps,
         )
-        return result, lambda number: samples
+        result.posterior = lambda key, number: samples
+        return result, None
 
-    monkeypatch.setattr(_run, "run", run)
+    monkeypatch.setattr(InSteps, "release", release)
     return calls
 
 
@@ -112,12 +116,12 @@ def test_a_model_of_ones_own_without_target(survey) -> None:
 
 def test_defaults(survey, no_fit) -> None:
     assert RUN.invoke(app, arguments(survey)).exit_code == 0
-    ((_, plan, records, options),) = no_fit
+    ((_, plan, records, method),) = no_fit
     assert plan.num_steps == 1_000
     assert plan.rate == 1_000 / 3_000
     assert plan.target_delta == 1e-5
     assert plan.clipping_norm == AdaptiveClipping()
-    assert options["seed"] is None
+    assert method.asked.seed is None
     assert set(np.unique(records.y)) == {0, 1}
     assert json.loads((survey.parent / "out" / "summary.json").read_text())["losses"] == [1.0, None]
 
@@ -289,14 +293,18 @@ def test_rows_without_a_target_are_records_that_contribute_nothing(survey, no_fi
         assert "--by moments takes every row" in " ".join(wrong.stderr.split())
 
 
+def fitted(model: str, samples, rows) -> InSteps:
+    """A fit in steps with this result."""
+    asked = _fit.Asked(data=Path("survey.csv"), model=model)
+    schema = dp.tables.schema_from_bounds(BOUNDS)
+    return InSteps(asked, dp.inference.Processes(), choose_model(model), schema, None, samples=samples, rows=rows)
+
+
 @pytest.mark.parametrize("model", ["linear", "logistic"])
 def test_coefficients_of_a_fit_in_steps_stand_in_the_order_of_the_table(capsys, model) -> None:
     """The largest of them may be the noisiest."""
     rows = [(f"weights[{name}]", {"mean": mean}) for name, mean in (("age", 0.1), ("a", -0.2), ("b", 0.3), ("c", -2.4))]
-    fitted = _run.Fitted(
-        SimpleNamespace(), SimpleNamespace(), {"weights": np.zeros(1)}, rows, [], scales_target=model == "linear"
-    )
-    fitted._say_coefficients()
+    fitted(model, {"weights": np.zeros(1)}, rows).say_coefficients()
     lines = capsys.readouterr().out.splitlines()
     features = "features and target" if model == "linear" else "features"
     assert lines[0].startswith(f"First 3 of 4 coefficients ({features} scaled")
@@ -313,7 +321,7 @@ def test_bounds_without_a_person_are_answered_by_a_line(survey, no_fit) -> None:
     said = [" ".join(outcome.stderr.split()) for outcome in runs]
     assert [line in words for words in said] == [True, False, False]
     assert "discreet schema init" in said[0]
-    assert no_fit[-1][3]["person"] == "age"
+    assert no_fit[-1][3].schema.person == "age"
     assert no_fit[-1][2].num_records < 3_000
     schema = survey.with_suffix(".toml")
     schema.write_text('target = "smoker"\n')
@@ -327,7 +335,8 @@ def test_records_that_the_schema_drops_are_no_reason_for_a_warning() -> None:
     )
     statement = make_statement(plan, unit=Unit("id"), steps_completed=4, reproducible=False)
     result = SimpleNamespace(statement=statement, plan=plan, counted=Share(0.65, 0.02))
-    assert _run.left_out_words(result, ["vote"]).startswith(
+    method = SimpleNamespace(result=result, plan=plan, drops=("vote",))
+    assert OfRecords.left_out.fget(method).startswith(
         "Left out, as the schema asks: 35 % (± 4) of the 2,700 persons, for a missing cell in vote."
     )
 
@@ -350,10 +359,10 @@ def test_kept_counts_are_fitted_again_with_no_option_that_was_paid_for(tmp_path)
     paid = {x.name: not x.default if isinstance(x.default, bool) else "other" for x in dataclasses.fields(asked)[2:]}
     for name, value in ({"model": "logistic"} | {k: x for k, x in paid.items() if k not in free}).items():
         with pytest.raises(ValueError, match=r"were paid for|--distributed is for"):
-            _fit._fit_again(dataclasses.replace(asked, **{name: value}))
-    for changes in (free, {"by": options.Method.MARGINALS}):  # goes on to the counts, which are not there
+            fit_again(dataclasses.replace(asked, **{name: value}))
+    for changes in (free, {"by": MethodName.MARGINALS}):  # goes on to the counts, which are not there
         with pytest.raises(ValueError, match="No such file"):
-            _fit._fit_again(dataclasses.replace(asked, **changes))
+            fit_again(dataclasses.replace(asked, **changes))
 
 
 def test_any_latent_name_can_be_written(tmp_path) -> None:
@@ -430,12 +439,11 @@ def test_only_weights_are_called_coefficients(capsys) -> None:
     parts = {"mean": 1.0, "sd": 0.1, "low": 0.9, "high": 1.1}
     names = ("intercept", "concentration", "age", "concentration (column)")
     samples = dict.fromkeys(("intercept", "concentration", "weights"), np.zeros(1))
-    fitted = _run.Fitted(SimpleNamespace(), None, samples, [(name, parts) for name in names], [])
-    fitted._say_coefficients()
+    fitted("logistic", samples, [(name, parts) for name in names]).say_coefficients()
     assert [line.split(":")[0].strip() for line in capsys.readouterr().out.splitlines()[1:3]] == [names[2], names[3]]
     samples = dict.fromkeys(("intercept", "weights"), np.zeros(1))
     rows = [(f"{name}[{k}]", parts) for name in ("intercept", "age") for k in ("no", "yes")]
-    _run.Fitted(SimpleNamespace(), None, samples, rows, [])._say_coefficients()
+    fitted("logistic", samples, rows).say_coefficients()
     printed = capsys.readouterr().out
     assert "age[yes]" in printed
     assert "intercept" not in printed
@@ -566,6 +574,15 @@ def test_a_line_is_fitted_in_steps_where_asked(heights, no_fit) -> None:
     for changes in ({"steps": "10"}, {"by": "svi"}, {"checkpoint": str(heights.parent / "saved")}):
         assert RUN.invoke(app, line(heights, "--overwrite", **changes)).exit_code == 0
     assert [plan.num_steps for _, plan, _, _ in no_fit] == [10, 1_000, 1_000]
+
+
+def test_a_line_on_a_large_table_is_fitted_in_steps_by_default(heights, no_fit, monkeypatch) -> None:
+    monkeypatch.setattr(Moments, "most_cells", 7_999)  # 2,000 records of 4 features
+    assert RUN.invoke(app, line(heights)).exit_code == 0
+    assert [(plan.num_steps, records.num_records) for _, plan, records, _ in no_fit] == [(1_000, 2_000)]
+    monkeypatch.setattr(Moments, "most_cells", 8_000)
+    assert RUN.invoke(app, line(heights, "--overwrite")).exit_code == 0
+    assert len(no_fit) == 1
 
 
 @pytest.mark.parametrize("released", [False, True])

@@ -8,8 +8,9 @@ import typer
 from typer.testing import CliRunner
 
 import discreet.planning
-from discreet.cli import _fit, _plan, _run
+from discreet.cli import _plan
 from discreet.cli._app import app
+from discreet.cli._methods import InSteps
 from discreet.plan import PrivacyPlan
 from discreet.planning import DryRun, Row, Setting, TableScores
 from discreet.planning._dry_run import CurvePoint
@@ -200,14 +201,16 @@ def fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """`discreet fit --plan`, the fit itself replaced: a function from more options to the outcome and the plans."""
     plans = []
 
-    def run(model, plan, records, **options):
-        plans.append((plan, options["learning_rate"]))
+    def release(method):
+        plan = method.plan
+        plans.append((plan, method.learning_rate))
         statement = make_statement(plan, steps_completed=plan.num_steps, reproducible=False)
         result = type("Result", (), {"statement": statement, "plan": plan, "losses": np.zeros(3)})()
         result.steps_completed = plan.num_steps
-        return result, lambda number: {"weights": np.zeros((4, records.x.shape[1]))}
+        result.posterior = lambda key, number: {"weights": np.zeros((4, method.records.x.shape[1]))}
+        return result, None
 
-    monkeypatch.setattr(_run, "run", run)
+    monkeypatch.setattr(InSteps, "release", release)
     rows = "\n".join(f"{i % 100},{'yes' if i % 3 else 'no'}" for i in range(600))
     (tmp_path / "survey.csv").write_text(f"age,smoker\n{rows}\n")
     described = ("--target", "smoker", "--bounds", BOUNDS)
@@ -254,11 +257,11 @@ def no_fit(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
     """Fits end where they would begin. Returns the plans and models of whole tables."""
     begun = []
 
-    def fit_and_write(out, model, plan, records, **options):
-        begun.append((plan, options["whole"]))
+    def release(method):
+        begun.append((method.plan, method.whole))
         raise typer.Exit
 
-    monkeypatch.setattr(_fit, "fit_and_write", fit_and_write)
+    monkeypatch.setattr(InSteps, "release", release)
     return begun
 
 

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 import discreet as dp
-from discreet.cli import _run
 from discreet.cli._app import app
+from discreet.cli._methods import InSteps
 from discreet.cli._report import write_picture
 from discreet.inference import Trace
 from discreet.report import make_statement
@@ -47,7 +47,9 @@ def saved(page: Path) -> dict:
 def fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a regression whose fit was made up."""
 
-    def run(model, plan, records, **options):
+    def release(method):
+        plan = method.plan
+        records = method.records
         rng, steps = np.random.default_rng(0), plan.num_steps
         result = SimpleNamespace(
             statement=make_statement(plan, steps_completed=steps, reproducible=False),
@@ -57,9 +59,10 @@ def fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             trace=Trace(np.arange(steps), rng.normal(size=(steps, 2)).astype(np.float32)),
             steps_completed=steps,
         )
-        return result, lambda number: {"weights": rng.normal(size=(number, records.x.shape[1]))}
+        result.posterior = lambda key, number: {"weights": rng.normal(size=(number, records.x.shape[1]))}
+        return result, None
 
-    monkeypatch.setattr(_run, "run", run)
+    monkeypatch.setattr(InSteps, "release", release)
     (tmp_path / "survey.csv").write_text("age,smoker\n20,no\n60,yes\n")
     words = "--model logistic --target smoker --bounds age=17:90,smoker=no|yes --epsilon 1 --steps 60 --num-records 500 --yes"
     words += " --contact dpo@example.org"

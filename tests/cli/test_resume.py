@@ -20,8 +20,8 @@ from numpyro.infer.autoguide import AutoNormal
 from typer.testing import CliRunner
 
 import discreet as dp
-from discreet.cli import _run
 from discreet.cli._app import app
+from discreet.cli._methods import OfRecords
 from discreet.cli._terminal import settings
 from discreet.inference._loop import FILE, Checkpoint
 from discreet.storage import exclusive
@@ -153,7 +153,7 @@ def test_ctrl_c_then_resume(folder, monkeypatch, moment):
             patch.setattr(Checkpoint, "due", True)
             patch.setattr(Checkpoint, "keep", stop_steps)
         else:
-            patch.setattr(_run, "write_results", stop_results)
+            patch.setattr(OfRecords, "write_results", stop_results)
         stopped = run(steps, patch)
     assert stopped.exit_code == 130, stopped.output
     assert "Continue with: discreet resume saved" in said(stopped)
@@ -230,7 +230,7 @@ def test_another_fits_statement_is_not_replaced(folder, monkeypatch):
     (folder / "discreet-fit" / "statement.json").write_text("{}")
     assert run(FIT, monkeypatch).exit_code == 2
     with monkeypatch.context() as patch:
-        patch.setattr(_run, "write_results", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(OfRecords, "write_results", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         assert run(f"{FIT} --out other", patch).exit_code == 130
     (folder / "other" / "statement.json").write_text("{}")
     refused = run("resume saved", monkeypatch)

@@ -4,8 +4,8 @@ import tomllib
 import pytest
 from typer.testing import CliRunner
 
-from discreet.cli import _run
 from discreet.cli._app import app
+from discreet.cli._methods import InSteps
 from discreet.report import make_statement
 from discreet.tables import CsvFormat, schema_from_bounds, schema_from_toml
 
@@ -55,11 +55,11 @@ def test_bounds_from_the_data_are_marked_in_the_file_and_in_the_fit(survey, monk
 
     calls = []
 
-    def fit(model, plan, records, **options):
-        calls.append(records)
+    def release(method):
+        calls.append(method.records)
         raise ValueError("far enough")
 
-    monkeypatch.setattr(_run, "run", fit)
+    monkeypatch.setattr(InSteps, "release", release)
     words = [
         "fit",
         "--data",
@@ -106,7 +106,7 @@ def test_check_says_what_a_schema_describes(survey) -> None:
 
 
 def test_the_statement_of_a_fit_says_what_a_record_is(survey, monkeypatch: pytest.MonkeyPatch) -> None:
-    from discreet.cli._fit import complete_statement
+    from discreet.cli._statement import complete_statement
     from discreet.plan import PrivacyPlan
     from discreet.sampling import FullBatch
     from discreet.tables import Column, Kind, Schema
@@ -114,18 +114,14 @@ def test_the_statement_of_a_fit_says_what_a_record_is(survey, monkeypatch: pytes
     schema = Schema(columns=(Column(name="age", kind=Kind.REAL, bounds=(0, 120)),), person="id")
     plan = PrivacyPlan(sampling=FullBatch(), clipping_norm=1.0, noise_multiplier=4.0, num_steps=1, num_records=5)
     statement = make_statement(plan, steps_completed=1, reproducible=False)
-    notes = " ".join(complete_statement(statement, schema, "missing", counted=True, own=None).notes)
+    notes = " ".join(complete_statement(statement, schema, "missing").notes)
     assert "Each person is one record" in notes
     assert "were treated as missing" in notes
     clips = dataclasses.replace(schema.columns[0], out_of_bounds="clip")
-    stated = complete_statement(
-        statement, dataclasses.replace(schema, columns=(clips,)), "refuse", counted=True, own=None
-    )
+    stated = complete_statement(statement, dataclasses.replace(schema, columns=(clips,)), "refuse")
     assert "The schema has its own rules for cells that it does not allow in age (clip)." in stated.notes
     for each_row in (False, True):
-        stated = complete_statement(
-            statement, dataclasses.replace(schema, person=None, each_row=each_row), "missing", counted=True, own=None
-        )
+        stated = complete_statement(statement, dataclasses.replace(schema, person=None, each_row=each_row), "missing")
         assert ("No person has two rows in the table, as the schema says." in stated.public) == each_row
         assert any("does not say whether a person may have several rows" in x for x in stated.notes) != each_row
 

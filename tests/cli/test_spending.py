@@ -8,8 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 import discreet as dp
-from discreet.cli import _fit, _report, _run, _terminal
+from discreet.cli import _report, _run, _terminal
 from discreet.cli._app import app
+from discreet.cli._methods import InSteps
 from discreet.random import claim
 from discreet.report import make_statement
 
@@ -35,16 +36,25 @@ def stub(
 ) -> None:
     """Put this in the place of the fit: draws, steps done, and what goes wrong with the draws."""
 
-    def run(model, plan, records, **options):
-        def draw(number):
+    def release(method):
+        plan = method.plan
+
+        def draw(key, number):
             if error is not None:
                 raise error
             return samples or {"weights": np.zeros((4, 1))}
 
         statement = make_statement(plan, steps_completed=steps, reproducible=False)
-        return SimpleNamespace(statement=statement, plan=plan, losses=np.ones(3), steps_completed=steps), draw
+        given = {
+            "statement": statement,
+            "plan": plan,
+            "losses": np.ones(3),
+            "steps_completed": steps,
+            "posterior": draw,
+        }
+        return SimpleNamespace(**given), None
 
-    monkeypatch.setattr(_run, "run", run)
+    monkeypatch.setattr(InSteps, "release", release)
 
 
 def said(outcome) -> str:
@@ -150,6 +160,6 @@ def test_a_ledger_charges_a_fit_its_own_epsilon_by_default(command, tmp_path, mo
 
 def test_the_default_delta_of_counts_and_scores_follows_the_ledger(tmp_path) -> None:
     dp.Ledger.create(tmp_path / "book.ledger", dataset="t", epsilon=3.0, delta=3e-6)
-    assert _fit.suggest_delta(None, None) == 1e-6
-    assert _fit.suggest_delta(None, tmp_path / "book.ledger") == 3e-7
-    assert _fit.suggest_delta(10**9, tmp_path / "book.ledger") == 1e-10
+    assert _run.suggest_delta(None, None) == 1e-6
+    assert _run.suggest_delta(None, tmp_path / "book.ledger") == 3e-7
+    assert _run.suggest_delta(10**9, tmp_path / "book.ledger") == 1e-10

@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 
 import discreet as dp
 from discreet import random
-from discreet.cli import _report, _run
+from discreet.cli import _report
 from discreet.cli._app import app
+from discreet.cli._methods import TwinInSteps
 from discreet.cli._options import choose_model
 from discreet.inference import DPSVI, load_result
 from discreet.report import make_statement
@@ -301,17 +302,18 @@ def test_draws_without_the_guide_are_the_guides(fit: Path) -> None:
 def test_defaults_of_a_twin(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
-    def run(model, plan, records, **options):
-        calls.append((plan, records, options))
+    def release(method):
+        calls.append(method)
         raise ValueError("enough")
 
-    monkeypatch.setattr(_run, "run", run)
+    monkeypatch.setattr(TwinInSteps, "release", release)
     refused(RUN.invoke(app, fit_words(table, "--by", "svi")), "enough")
-    ((plan, records, options),) = calls
-    assert (plan.num_steps, plan.rate, options["learning_rate"]) == (300, 1.0, 0.05)
+    (method,) = calls
+    plan = method.plan
+    assert (plan.num_steps, plan.rate, method.learning_rate) == (300, 1.0, 0.05)
     assert plan.clipping_norm == dp.AdaptiveClipping()
-    assert options["whole"].components == 16
-    assert records.x.dtype == jnp.int32
+    assert method.whole.components == 16
+    assert method.records.x.dtype == jnp.int32
 
 
 def test_options_that_a_twin_has_not(table: Path) -> None:

@@ -13,8 +13,8 @@ import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
-from discreet.cli import _run
 from discreet.cli._app import app
+from discreet.cli._methods import InSteps
 from discreet.tables import _convert, _read, convert, open_records, schema_from_toml
 
 RUN = CliRunner()
@@ -56,10 +56,10 @@ def folder(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A table and its schema that go well together, and a fit that must not be reached."""
     monkeypatch.chdir(tmp_path)
 
-    def run(*args, **options):
+    def release(method):
         pytest.fail("the fit was reached")
 
-    monkeypatch.setattr(_run, "run", run)
+    monkeypatch.setattr(InSteps, "release", release)
     (tmp_path / "table.csv").write_text(HEADER + GOOD + SECRET)
     (tmp_path / "schema.toml").write_text(SCHEMA)
     return tmp_path
@@ -295,11 +295,11 @@ def test_converted_records_are_fitted_as_the_table_is(converted, monkeypatch: py
     """With the schema that the file knows, or with the same given; the statement says how odd cells were treated."""
     seen = []
 
-    def run(model, plan, records, **options):
-        seen.append(records)
+    def release(method):
+        seen.append(method.records)
         raise ValueError("far enough")
 
-    monkeypatch.setattr(_run, "run", run)
+    monkeypatch.setattr(InSteps, "release", release)
     outcome = RUN.invoke(app, f"{COMMANDS['convert']} --shards 4 --out shards --json".split())
     assert json.loads(outcome.stdout)["num_records"] == 31
     for words in ("--data records", "--data records --schema schema.toml", "--data shards"):

@@ -8,14 +8,17 @@ import typer
 import discreet as dp
 from discreet._validate import require
 from discreet.cli import _options as options
-from discreet.cli._fit import about_words, facts_about
+from discreet.cli._fit import Asked
+from discreet.cli._methods import InSteps, Moments
 from discreet.cli._options import LINEAR
-from discreet.cli._report import facts_in, write_picture
-from discreet.cli._run import fit_and_write, joined
+from discreet.cli._report import draw_picture, facts_in
+from discreet.cli._run import joined
+from discreet.cli._statement import about_words
 from discreet.cli._terminal import refusing, say, say_json, say_lines, say_text
 
 if TYPE_CHECKING:
     import numpy as np
+    from matplotlib.figure import Figure
 
 
 NUM_RECORDS = 20_000
@@ -58,59 +61,46 @@ def demo(
 
     `discreet demo --epsilon 0.5 --out somewhere`
     """
+    schema = dp.tables.schema_from_bounds(BOUNDS, target=TARGET)
+    about = about_words(LINEAR, schema, NAME, NUM_RECORDS)
+
+    def complete(statement: "dp.Statement") -> "dp.Statement":
+        stated = statement.with_about(about).with_public(BOUNDS_ARE_PUBLIC, dp.report.EACH_ROW_A_PERSON)
+        return stated.with_notes(TABLE_IS_SIMULATED)
+
     with joined(distributed, coordinator, num_processes, process_id) as members:
         with members.together():
             if members.first and not may_overwrite(out / "statement.json"):
                 raise ValueError(f"{out} contains the statement of a fit: choose another --out")
-            schema = dp.tables.schema_from_bounds(BOUNDS, target=TARGET)
             records = load(schema)
-            settings = dp.models.defaults_for(dp.models.linear_regression)
-            if distributed:
-                plan = options.plan_of(
-                    num_records=NUM_RECORDS,
-                    epsilon=epsilon,
-                    delta=DELTA,
-                    num_steps=settings.num_steps,
-                    clipping_norm=settings.clipping_norm,
-                    sampling=dp.PoissonSampling(rate=settings.rate_for(NUM_RECORDS)),
-                    relation=None,
-                )
-            else:
-                plan = dp.moments.MomentsPlan.calibrate(
-                    epsilon=epsilon, delta=DELTA, num_features=records.x.shape[1], num_records=NUM_RECORDS
-                )
-        about = about_words(LINEAR, schema, NAME, NUM_RECORDS)
-        fitted = fit_and_write(
-            out,
-            dp.models.linear_regression,
-            plan,
-            records,
-            complete=lambda statement: (
-                statement.with_about(about)
-                .with_public(BOUNDS_ARE_PUBLIC, dp.report.EACH_ROW_A_PERSON)
-                .with_notes(TABLE_IS_SIMULATED)
-            ),
-            learning_rate=settings.learning_rate,
-            seed=seed,
-            draws=1_000,
-            progress_bar=False,
-            processes=members,
-            about=facts_about(LINEAR, schema),
-        )
-    if not members.first:
-        fitted.leave()
-        return
-    statement, files = fitted.statement, list(fitted.files)
-    draws = in_units(schema, fitted.samples["weights"])
-    figures = figures_of(draws, in_units(schema, least_squares(records)), intervals=fitted.by_moments)
-    if fitted.by_moments:
-        files += _drawn(out, draws, statement)
-    if as_json:
-        content = {"coefficients": figures, "statement": statement.to_dict(), "files": [str(file) for file in files]}
-        say_json("demo", content)
-    else:
-        _say(figures, statement, files)
-    fitted.leave()
+            asked = Asked(
+                data=Path(NAME),
+                model=LINEAR,
+                epsilon=epsilon,
+                seed=seed,
+                out=out,
+                distributed=distributed,
+                as_json=True,  # no progress bar
+            )
+            kind = InSteps if distributed else Moments
+            method = kind(asked, members, options.choose_model(LINEAR), schema, None, records=records)
+            method.function = dp.models.linear_regression
+            method.plan = method.plan_for(NUM_RECORDS, DELTA)
+        with method.folder():
+            method.run()
+            method.write(complete)
+    if members.first:
+        draws = in_units(schema, method.samples["weights"])
+        figures = figures_of(draws, in_units(schema, least_squares(records)), intervals=method.intervals)
+        statement = method.statement
+        files = method.files
+        if method.intervals:
+            files += draw_picture(out / "fit.png", lambda: _plot(draws, statement))
+        if as_json:
+            say_json("demo", {"coefficients": figures, "statement": statement.to_dict(), "files": files})
+        else:
+            _say(figures, statement, files)
+    method.leave()
 
 
 def may_overwrite(path: Path) -> bool:
@@ -192,14 +182,10 @@ def figures_of(draws: "np.ndarray", exact: "np.ndarray", *, intervals: bool) -> 
     return figures
 
 
-def _drawn(out: Path, draws: "np.ndarray", statement: "dp.Statement") -> list[Path]:
-    """The picture of the coefficients, if matplotlib is installed."""
+def _plot(draws: "np.ndarray", statement: "dp.Statement") -> "Figure":
+    """Draw the coefficients."""
     names = [words for words, _ in STEPS.values()]
-    try:
-        figure = dp.plots.plot_posterior({"mmHg": draws}, feature_names=names, statement=statement)
-    except ImportError:
-        return []
-    return [write_picture(out / "fit.png", figure)]
+    return dp.plots.plot_posterior({"mmHg": draws}, feature_names=names, statement=statement)
 
 
 def _say(figures: dict[str, dict[str, float]], statement: "dp.Statement", files: list[Path]) -> None:

@@ -1,5 +1,6 @@
 """`discreet describe` and `discreet score`: a table to private figures, of itself, or of a fit on it."""
 
+import dataclasses
 import functools
 import json
 import math
@@ -11,22 +12,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import discreet as dp
-from discreet._validate import probability
+from discreet._validate import probability, require
 from discreet.cli import _options as options
-from discreet.cli._fit import (
+from discreet.cli._options import REGRESSIONS, TWIN, choose_model
+from discreet.cli._report import draw_picture, write_page
+from discreet.cli._run import (
+    PLAN_IS_SPENT,
+    RELEASED,
+    ROOM,
+    budget_line,
+    check_folder,
+    keep_compiled_programs,
+    row_order,
+    suggest_delta,
+    write_first,
+)
+from discreet.cli._statement import (
     DESCRIPTION,
     about_words,
-    check_folder,
-    check_whole,
     complete_statement,
-    suggest_delta,
-    warn_of_no_privacy,
-    warn_of_rows,
+    warn,
 )
-from discreet.cli._options import REGRESSIONS, TWIN, choose_model
-from discreet.cli._report import write_picture
-from discreet.cli._run import PLAN_IS_SPENT, budget_line, count_and_write, write_first
-from discreet.cli._tables import Table, how_converted
+from discreet.cli._tables import Table, check_whole, how_converted
 from discreet.cli._terminal import (
     folder_for_results,
     refusing,
@@ -35,8 +42,10 @@ from discreet.cli._terminal import (
     say_json,
     say_lines,
     say_text,
+    settings,
     spent,
     write_file,
+    write_json,
 )
 
 if TYPE_CHECKING:
@@ -90,8 +99,7 @@ def describe(
     made = how_converted(table, non_private_bounds=False, out_of_bounds=out_of_bounds)
     check_whole(table, made, out_of_bounds, "discreet describe")
     described = options.schema_of(table, choose_model(TWIN), None, bounds, schema, False, made, person)
-    warn_of_no_privacy(described, seed, ledger)
-    warn_of_rows(described, table, by_bounds=bounds is not None)
+    warn(described, seed, ledger, table, by_bounds=bounds is not None)
     plan = dp.marginals.description_plan(
         described,
         epsilon=epsilon,
@@ -104,31 +112,32 @@ def describe(
         say_error(
             f"Of each person one row is counted, chosen in secret; the schema's max_rows is {described.max_rows}."
         )
-    found: list[dp.marginals.Description] = []
-
-    def write(released: "dp.marginals.Marginals") -> list[Path]:
-        found.append(dp.marginals.Description.of(released, level=level))
-        files = [write_file(out / JSON, found[0].to_json()), write_file(out / TEXT, str(found[0]))]
-        try:
-            return [*files, write_picture(out / PICTURE, found[0].plot())]
-        except ImportError:  # no matplotlib
-            return files
-
-    complete = functools.partial(
-        complete_statement,
-        schema=plan.schema,
-        out_of_bounds=out_of_bounds,
-        counted=True,
-        own=None,
-        about=about_words(DESCRIPTION, plan.schema, table.name),
-    )
-    statement, files = count_and_write(
-        out, table, plan, complete=complete, then=write, ledger=ledger, out_of_bounds=out_of_bounds, seed=seed
-    )
+    require("jinja2", extra="cli", what="The statement page")
+    keep_compiled_programs(settings.compilation_cache)
+    book = None if ledger is None else dp.Ledger(ledger)
+    with folder_for_results(out, room=ROOM):
+        released = dp.marginals.private_marginals(
+            dp.random.key(seed),
+            table,
+            plan,
+            ledger=book,
+            out_of_bounds=out_of_bounds,
+            person_key=None if seed is None else row_order(seed),
+            non_private_seed=seed is not None,
+        )
+        spent(f"no statement was written, so {PLAN_IS_SPENT}", RELEASED)
+        about = about_words(DESCRIPTION, plan.schema, table.name)
+        statement = complete_statement(released.statement, plan.schema, out_of_bounds, about=about)
+        released = dataclasses.replace(released, statement=statement)
+        files = write_first(out, statement, None, RELEASED)
+        found = dp.marginals.Description.of(released, level=level)
+        files += [write_file(out / JSON, found.to_json()), write_file(out / TEXT, str(found))]
+        files += draw_picture(out / PICTURE, found.plot)
+        files.append(write_page(out, ledger=ledger).file)
     if as_json:
-        say_json("describe", {**found[0].to_dict(), "files": [str(file) for file in files]})
+        say_json("describe", {**found.to_dict(), "files": files})
         return
-    say_text(str(found[0]))
+    say_text(str(found))
     _say_spent(statement, ledger, files)
 
 
@@ -184,7 +193,7 @@ def score(
     probability("--level", level, hint="0.95 is a common choice.")
     model, text, draws = _fit_of(fitted)
     schema = dp.tables.schema_from_dict(tomllib.loads(text))
-    warn_of_no_privacy(schema, seed, ledger)
+    warn(schema, seed, ledger)
     target = schema.target_column
     assert target is not None
     how: dict[str, Any] = {"relation": options.relation_of(relation)}
@@ -223,19 +232,16 @@ def score(
             non_private_seed=seed is not None,
             **how,
         )
-        done = "The release was made"
-        spent(f"no statement was written, so {PLAN_IS_SPENT}", done)
-        statement = complete_statement(found.statement, schema, out_of_bounds, counted=True, own=None, drops=True)
+        spent(f"no statement was written, so {PLAN_IS_SPENT}", RELEASED)
+        statement = complete_statement(found.statement, schema, out_of_bounds, drops=True)
         statement = statement.with_about(f"Scores of the fit in “{fitted.name}” on the records of “{data.name}”.")
         content = {**found.to_dict(), "statement": statement.to_dict()}
         if not as_json:
             say_text(str(found))  # Before files are written, since it is paid for
-        files = write_first(out, statement, None, done)
-        files.append(
-            write_file(out / SCORES, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-        )
+        files = write_first(out, statement, None, RELEASED)
+        files.append(write_json(out / SCORES, content))
     if as_json:
-        say_json("score", {**content, "files": [str(file) for file in files]})
+        say_json("score", {**content, "files": files})
         return
     _say_spent(statement, ledger, files)
 

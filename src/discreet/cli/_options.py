@@ -275,7 +275,7 @@ Clip = Annotated[
 ]
 
 
-class Method(enum.StrEnum):
+class MethodName(enum.StrEnum):
     """The method of a fit."""
 
     MARGINALS = "marginals"
@@ -284,7 +284,7 @@ class Method(enum.StrEnum):
 
 
 By = Annotated[
-    Method | None,
+    MethodName | None,
     _method(
         "--by",
         metavar="<method>",

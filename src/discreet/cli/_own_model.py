@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import discreet as dp
 from discreet._validate import near
-from discreet.cli._terminal import say_error
+from discreet.cli._terminal import say, say_error, say_lines
 
 if TYPE_CHECKING:
     import numpy as np
@@ -164,6 +164,31 @@ class Prepared:
         """Names of the columns of x, then of y."""
         names = self.seen or tuple(name for name, _ in dp.tables.describe_features(self.schema, raw=self.raw))
         return names if self.schema.target is None else (*names, self.schema.target)
+
+    def say_features(self) -> None:
+        """Print what the model gets, before anything is spent: wrong columns fit as smoothly as right ones."""
+        target = self.schema.target_column
+        if self.preprocesses:
+            say(f"preprocess of {self.own.path} makes the columns of x. It gets one row at a time, with these columns:")
+        elif self.of_columns:
+            say("The model gets a dict named columns. Its arrays, by name:")
+        else:
+            say(f"The model gets x{'' if target is None else ' and y'}. The columns of x, by position:")
+        if self.schema.max_rows > 1:
+            say(
+                f"Arrays have an axis of {self.schema.max_rows} rows after that of persons; mask, the last argument, says which "
+                "exist."
+            )
+        named = self.of_columns or self.preprocesses
+        for place, (name, meaning) in enumerate(dp.tables.describe_features(self.schema, raw=self.raw)):
+            say_lines(f"  {repr(name) if named else place}: {'' if named else f'{name}, '}{meaning}")
+        if target is not None:
+            scaled = target.kind.has_bounds and target.kind != "count" and not self.raw
+            meaning = target.rule() + (", scaled to -1 to 1" if scaled else "")
+            say_lines(f"  {repr(target.name) if named else 'y'}: {target.name}, {meaning}")
+        if not self.raw:
+            say("With --raw: one column for each column of the schema, in its own unit, NaN where a cell is missing.")
+        say()
 
     def explain(self, error: Exception) -> Exception:
         """An error of the program itself with its place, ours as they are. Programs see shapes, so no message quotes a cell."""

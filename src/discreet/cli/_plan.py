@@ -12,11 +12,20 @@ import typer
 
 import discreet as dp
 from discreet.cli import _options as options
-from discreet.cli import _terminal as terminal
 from discreet.cli._options import LINEAR, MULTINOMIAL, TWIN, choose_model
 from discreet.cli._report import write_picture
 from discreet.cli._run import keep_compiled_programs
-from discreet.cli._terminal import refusing
+from discreet.cli._terminal import (
+    check_file,
+    refusing,
+    say,
+    say_error,
+    say_files,
+    say_json,
+    say_lines,
+    settings,
+    write_file,
+)
 
 HEAD = "# Proposed by `discreet plan` after a dry run on invented tables. No data were read. Use it with discreet fit --plan."
 
@@ -99,13 +108,13 @@ def with_plan(path: Path, model: str, given: Mapping[str, Any], *, drawn_otherwi
     planned = read_plan(path)
     values = dict(planned.values)
     if planned.model is not None and planned.model != model:
-        terminal.say_error(f"{path} was made for the model {planned.model}, not {model}: its predictions do not apply.")
+        say_error(f"{path} was made for the model {planned.model}, not {model}: its predictions do not apply.")
         values.pop("components", None)
     taken = {name: value for name, value in given.items() if value is not None}
     if drawn_otherwise:
         taken["rate"] = given["rate"]
     if replaced := sorted(name for name in taken if _differs(taken[name], values.get(name))):
-        terminal.say_error(
+        say_error(
             f"Of {path}, {', '.join(replaced)} {'is' if len(replaced) == 1 else 'are'} overridden by options: its "
             "predictions were made without them."
         )
@@ -125,7 +134,7 @@ def _differs(given: object, planned: object) -> bool:
 def say_other_size(path: Path, planned: PlanFile, num_records: int) -> None:
     """Say so if the table is of another size than was rehearsed."""
     if planned.num_records is not None and not 0.8 <= num_records / planned.num_records <= 1.25:
-        terminal.say_error(
+        say_error(
             f"{path} was made for {planned.num_records:,} records, and there are {num_records:,}: the noise is "
             "calibrated again, but another plan may be better."
         )
@@ -176,8 +185,8 @@ def plan(
     noise leaves is printed; with any of them its fit in steps is rehearsed.
     """
     picture = plot if plot is not None else out.with_suffix(".png") if out is not None else None
-    terminal.check_file(out, overwrite=overwrite)
-    terminal.check_file(picture, "--plot", overwrite=overwrite)
+    check_file(out, overwrite=overwrite)
+    check_file(picture, "--plot", overwrite=overwrite)
     lists = {
         "steps": _numbers("--steps", steps, int),
         "rates": _numbers("--rates", rates),
@@ -194,14 +203,14 @@ def plan(
             )
         line = dp.planning.dry_run_of_line(about, num_records=num_records, epsilon=epsilon, delta=delta, seed=seed)
         if as_json:
-            terminal.say_json("plan", line.to_dict())
+            say_json("plan", line.to_dict())
         else:
-            terminal.say_lines(str(line))
+            say_lines(str(line))
         return
     grid = dataclasses.replace(
         dp.planning.default_grid(function), **{name: x for name, x in lists.items() if x is not None}
     )
-    keep_compiled_programs(terminal.settings.compilation_cache)
+    keep_compiled_programs(settings.compilation_cache)
     rehearsal = dp.planning.dry_run(
         function,
         about,
@@ -219,14 +228,14 @@ def plan(
         # The schema is named as seen from the plan's folder: both may then be moved together.
         seen = None if schema is None else Path(os.path.relpath(schema, out.parent)).as_posix()
         text = plan_text(rehearsal, model, components=count, target=target, bounds=bounds, schema=seen)
-        files = [terminal.write_file(out, text)]
+        files = [write_file(out, text)]
     files += [] if picture is None else _draw(rehearsal, picture, asked=plot is not None)
     if as_json:
-        terminal.say_json("plan", {**rehearsal.to_dict(), "files": [str(file) for file in files]})
+        say_json("plan", {**rehearsal.to_dict(), "files": files})
     else:
         _say(rehearsal, files)
     if not rehearsal.complete:
-        terminal.say_error("Stopped by Ctrl-C: this is the best setting so far. Nothing was spent.")
+        say_error("Stopped by Ctrl-C: this is the best setting so far. Nothing was spent.")
         raise typer.Exit(130)
 
 
@@ -272,7 +281,7 @@ def _draw(rehearsal: "dp.planning.DryRun", file: Path, *, asked: bool) -> list[P
         figure = dp.plots.new_figure(6, 4)
     except ImportError:
         if asked:
-            terminal.say_error("No picture was drawn: it needs matplotlib (pip install 'discreet[plot]').")
+            say_error("No picture was drawn: it needs matplotlib (pip install 'discreet[plot]').")
         return []
     if not rehearsal.curve:
         return []
@@ -300,9 +309,9 @@ def _say(rehearsal: "dp.planning.DryRun", files: list[Path]) -> None:
         table.add_row(*cells, *(f"{x:.3f}" for x in means), f"{row.lost:.3g}")
     Console().print(table)
     if len(rehearsal.rows) > SHOWN:
-        terminal.say(f"and {len(rehearsal.rows) - SHOWN} more; --json has all.")
-    terminal.say()
-    terminal.say_lines(str(rehearsal))
+        say(f"and {len(rehearsal.rows) - SHOWN} more; --json has all.")
+    say()
+    say_lines(str(rehearsal))
     if files:
-        terminal.say()
-        terminal.say_files(files)
+        say()
+        say_files(files)

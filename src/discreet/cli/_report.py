@@ -8,16 +8,15 @@ import json
 import math
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 import discreet as dp
-from discreet._validate import finite_or_none
 from discreet.cli import _options as options
-from discreet.cli._terminal import refusing, say, say_error, say_files, say_json, say_text, write_file
+from discreet.cli._terminal import refusing, say, say_error, say_json, write_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,43 +48,6 @@ def write_statement(out: Path, statement: "dp.Statement") -> list[Path]:
         # Beside the new statement they would pass for what it covers, if the rest cannot be written.
         (out / name).unlink(missing_ok=True)
     return [write_file(out / FILES[0], statement.to_json()), write_file(out / FILES[1], str(statement))]
-
-
-def write_results(
-    out: Path,
-    result: "dp.DPSVIResult | dp.moments.MomentsResult",
-    samples: Mapping[str, np.ndarray],
-    records: "dp.tables.Records",
-    rows: list[tuple[str, dict[str, float]]],
-    *,
-    statement: "dp.Statement",
-    note: str,
-    about: Mapping[str, str] | None = None,
-) -> list[Path]:
-    """Write what a fit released into a folder, beside its statement; returns the files."""
-    if isinstance(result, dp.moments.MomentsResult):
-        losses, pairs = [], [(point.epsilon, point.delta) for point in statement.figures.profile]
-    else:
-        losses, pairs = list(result.losses), dp.page.profile_pairs(result.plan, statement)
-    summary = {
-        "note": note,
-        # The model and the schema, for `discreet score`; the unit of the coefficients.
-        **(about or {}),
-        "feature_names": list(records.feature_names),
-        "target_centre": records.target_centre,
-        "target_scale": records.target_scale,
-        "posterior": finite_or_none(dict(rows)),
-        "estimate": result.estimate.tolist() if isinstance(result, dp.moments.MomentsResult) else None,
-        "losses": finite_or_none(losses),
-        # For the page: the course of the fit, and the decisive points of the plan's profile, (ε, δ) that hold for the statement.
-        "course": dp.page.course_of(result, records.feature_names),
-        "profile": pairs,
-        "statement_sha256": hashlib.sha256(statement.to_json().encode("utf-8")).hexdigest(),
-    }
-    return [
-        write_file(out / "posterior.npz", npz(samples)),
-        write_file(out / "summary.json", json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False) + "\n"),
-    ]
 
 
 def npz(arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -166,22 +128,12 @@ NO_INTERVAL = "sigma"
 """Models whose intervals need normal residuals of constant spread; they held in 0 of 30 fits of Abalone's shell weight."""
 
 
-def print_statement(statement: "dp.Statement", files: list[Path]) -> None:
-    """The statement as it is in its file, then the files."""
-    say_text(str(statement))
-    say_files(files)
-
-
-def plot(out: Path, result: "dp.DPSVIResult") -> list[Path]:
-    """The trade-off curve and the private losses as a PNG, if matplotlib is installed; else nothing."""
+def draw_picture(file: Path, draw: Callable[[], "Figure"]) -> list[Path]:
+    """Write a picture, if matplotlib is installed; the file, or none."""
     try:
-        figure = dp.plots.new_figure(9, 4)
+        return [write_picture(file, draw())]
     except ImportError:
         return []
-    left, right = figure.subplots(1, 2)
-    dp.plots.draw_trade_off(left, result.plan.profile())
-    dp.plots.draw_losses(right, result.losses)
-    return [write_picture(out / "fit.png", figure)]
 
 
 def write_picture(file: Path, figure: "Figure") -> Path:
@@ -250,7 +202,7 @@ def report(
     if as_json:
         facts = statement.to_dict()
         kept = {name: facts[name] for name in ("is_private", "epsilon", "delta")}
-        say_json("report", {**kept, "shows": list(written.parts), "files": [str(written.file)]})
+        say_json("report", {**kept, "shows": written.parts, "files": [written.file]})
         return
     if not statement.is_private:
         say_error("NOT PRIVATE: no ε holds for this fit, as its statement and the page say.")
@@ -363,9 +315,14 @@ def _of_twins(fitted: Path, content: Any) -> dict[str, Any]:
         raise ValueError(
             f"{fitted / 'twin.result'} is not of the statement beside it: put back the files that one fit wrote"
         )
-    if isinstance(result, dp.marginals.MarginalsResult):
-        return {"pairs": [(point.epsilon, point.delta) for point in result.statement.figures.profile]}
-    return {"course": dp.page.course_of(result), "pairs": dp.page.profile_pairs(result.plan, result.statement)}
+    return {"course": dp.page.course_of(result), "pairs": profile_of(getattr(result, "plan", None), result.statement)}
+
+
+def profile_of(plan: Any, statement: "dp.Statement") -> list[tuple[float, float]]:
+    """Pairs (ε, δ) that hold for the statement: the decisive ones of the plan's profile, if it has one."""
+    if hasattr(plan, "profile"):
+        return dp.page.profile_pairs(plan, statement)
+    return [(point.epsilon, point.delta) for point in statement.figures.profile]
 
 
 def _marginals(folder: Path, content: Any) -> "dp.page.Marginals":

@@ -13,13 +13,27 @@ import typer
 
 import discreet as dp
 from discreet.cli import _options as options
-from discreet.cli import _terminal as terminal
 from discreet.cli._own_model import FILE as OWN
 from discreet.cli._own_model import read_own_fit
-from discreet.cli._terminal import refusing
+from discreet.cli._terminal import (
+    PICTURES,
+    Commands,
+    check_file,
+    folder_for_results,
+    refusing,
+    say,
+    say_error,
+    say_files,
+    say_json,
+    say_lines,
+    say_text,
+    with_options_of,
+    write_file,
+    write_json,
+)
 
 schema = typer.Typer(
-    cls=terminal.Commands, no_args_is_help=True, help="Describe a table: what is publicly known about its columns."
+    cls=Commands, no_args_is_help=True, help="Describe a table: what is publicly known about its columns."
 )
 
 Table = Annotated[Path, typer.Argument(metavar="TABLE", help="The table, a file with column names.")]
@@ -54,42 +68,42 @@ def init(
     Reads no cell: the template is the same for every table with this header. From the header come also the encoding and what
     stands between cells; from the types of a Parquet or Arrow file the kinds of columns.
     """
-    terminal.check_file(out, overwrite=overwrite, makes_folder=True)
+    check_file(out, overwrite=overwrite, makes_folder=True)
     csv = dp.tables.sniff_csv(table)
     each_row = person == dp.tables.EACH_ROW
     whose = None if each_row else person
+    inferred: tuple[str, ...] = ()
     if bounds is not None:
         if non_private_from_data:
             raise ValueError("--bounds and --non-private-from-data: give only one")
         described = dp.tables.schema_from_bounds(bounds, target=target)
         described = dataclasses.replace(described, person=whose, each_row=each_row, csv=csv)
         names = [column.name for column in described.columns]
-        terminal.write_file(out, dp.tables.schema_to_toml(described))
-        if as_json:
-            terminal.say_json("schema init", {"columns": names, "inferred": [], "files": [str(out)]})
-        else:
-            terminal.say(f"Wrote {out} with these bounds and categories. Give it to --schema in the place of --bounds.")
-        return
-    if not non_private_from_data:
+        content = dp.tables.schema_to_toml(described)
+        done = f"Wrote {out} with these bounds and categories. Give it to --schema in the place of --bounds."
+    elif non_private_from_data:
+        names = [name for name in dp.tables.column_names(table, csv) if name and name != person]
+        described = dp.tables.infer_columns_non_private(table, None, target=target, columns=names)
+        described = dataclasses.replace(described, person=whose, each_row=each_row)
+        inferred = described.inferred
+        content = f"{NON_PRIVATE_HEAD}\n{dp.tables.schema_to_toml(described)}"
+        done = ""
+    else:
         names = [name for name in dp.tables.column_names(table, csv) if name]
-        known = {"target": target, "person": person, "kinds": dp.tables.column_kinds(table)}
-        terminal.write_file(out, dp.tables.schema_template(names, csv=csv, **known))
-        if as_json:
-            terminal.say_json("schema init", {"columns": names, "inferred": [], "files": [str(out)]})
-        else:
-            terminal.say(f"Wrote {out} with the column names. Fill in what is publicly known about each column.")
-        return
-    names = [name for name in dp.tables.column_names(table, csv) if name and name != person]
-    described = dp.tables.infer_columns_non_private(table, None, target=target, columns=names)
-    described = dataclasses.replace(described, person=whose, each_row=each_row)
-    terminal.write_file(out, f"{NON_PRIVATE_HEAD}\n{dp.tables.schema_to_toml(described)}")
+        kinds = dp.tables.column_kinds(table)
+        content = dp.tables.schema_template(names, csv=csv, target=target, person=person, kinds=kinds)
+        done = f"Wrote {out} with the column names. Fill in what is publicly known about each column."
+    write_file(out, content)
     if as_json:
-        terminal.say_json("schema init", {"columns": names, "inferred": list(described.inferred), "files": [str(out)]})
-    terminal.say_error(
-        f"NOT PRIVATE: all bounds and categories in {out} are cells of the table: the smallest and the largest "
-        "value of a column belong to individual people, and so may a category. No ε holds for a fit that uses them, and its "
-        "statement says so, as long as the file lists their columns as taken from the data."
-    )
+        say_json("schema init", {"columns": names, "inferred": inferred, "files": [out]})
+    elif done:
+        say(done)
+    if non_private_from_data:
+        say_error(
+            f"NOT PRIVATE: all bounds and categories in {out} are cells of the table: the smallest and the largest "
+            "value of a column belong to individual people, and so may a category. No ε holds for a fit that uses them, and its "
+            "statement says so, as long as the file lists their columns as taken from the data."
+        )
 
 
 NON_PRIVATE_HEAD = """\
@@ -130,14 +144,15 @@ def check(
             "target": described.target,
             "person": described.person,
             "max_rows": described.max_rows,
+            "described": dict(zip(columns, described.describe(), strict=True)),
+            "inferred": described.inferred,
         }
-        said = dict(zip(columns, described.describe(), strict=True))
-        terminal.say_json("schema check", {**facts, "described": said, "inferred": list(described.inferred)})
+        say_json("schema check", facts)
     else:
-        terminal.say_lines("\n".join(described.describe()))
-        terminal.say(f"Privacy unit: {unit_of(described)}.")
+        say_lines("\n".join(described.describe()))
+        say(f"Privacy unit: {unit_of(described)}.")
         if described.person is None and not described.each_row:
-            terminal.say(NOBODY_SAID)
+            say(NOBODY_SAID)
     _say_inferred(described)
 
 
@@ -152,15 +167,15 @@ def json_schema(as_json: options.AsJson = False) -> None:
     """
     text = Path(dp.tables.__file__).with_name("schema.json").read_text(encoding="utf-8")
     if as_json:
-        terminal.say_json("schema json", {"json_schema": json.loads(text)})
+        say_json("schema json", {"json_schema": json.loads(text)})
     else:
-        terminal.say_text(text.rstrip())
+        say_text(text.rstrip())
 
 
 def _say_inferred(schema: "dp.tables.Schema") -> None:
     if schema.inferred:
         names = ", ".join(schema.inferred)
-        terminal.say_error(f"NOT PRIVATE: {names} were taken from the data. No ε holds for a fit that uses them.")
+        say_error(f"NOT PRIVATE: {names} were taken from the data. No ε holds for a fit that uses them.")
 
 
 def unit_of(schema: "dp.tables.Schema") -> str:
@@ -202,10 +217,10 @@ def convert(
         table, described, out, out_of_bounds=out_of_bounds, shards=shards, progress_bar=not as_json
     )
     if as_json:
-        facts = {"num_records": records.num_records, "feature_names": list(records.feature_names), "files": [str(out)]}
-        terminal.say_json("convert", {**facts, "inferred": list(described.inferred)})
+        facts = {"num_records": records.num_records, "feature_names": records.feature_names, "files": [out]}
+        say_json("convert", {**facts, "inferred": described.inferred})
     else:
-        terminal.say(
+        say(
             f"Wrote {records.num_records:,} records with {len(records.feature_names)} features to {out}. It is as "
             "sensitive as the table: delete it when you no longer need it."
         )
@@ -226,6 +241,21 @@ def how_converted(data: Path, *, non_private_bounds: bool, out_of_bounds: str) -
             f"{data} was converted with --out-of-bounds {made.out_of_bounds}: omit the option, or convert the table again"
         )
     return made
+
+
+def check_whole(
+    data: Path, made: "dp.tables.Conversion | None", out_of_bounds: str, what: str = "--model twin"
+) -> None:
+    """Refuse what cannot be read as a whole table."""
+    if made is not None:
+        raise ValueError(
+            f"{data} is a converted table, for models that predict a column: {what} needs the table itself"
+        )
+    if out_of_bounds == "missing":
+        raise ValueError(
+            f"--out-of-bounds missing does not work with {what}: choose refuse or clip, list the texts "
+            'that stand for a missing cell as missing_values in the schema, or write out_of_bounds = "missing" for a column in it'
+        )
 
 
 FORMAT = "discreet synthetic twins, version 1"
@@ -296,7 +326,7 @@ class Asked:
 
 
 @refusing
-@terminal.with_options_of(Asked)
+@with_options_of(Asked)
 def synth(asked: Asked) -> None:
     """Draw synthetic twins of a table that was fitted.
 
@@ -323,17 +353,17 @@ def synth(asked: Asked) -> None:
         )
     statement = fit.statement
     if not statement.is_private:
-        terminal.say_error("NOT PRIVATE: the fit is not private, as its statement says, so the twins are not either.")
+        say_error("NOT PRIVATE: the fit is not private, as its statement says, so the twins are not either.")
     about, files = _draw(asked, fit, own)
     if asked.as_json:
-        terminal.say_json("synth", {**about, "files": [str(file) for file in files]})
+        say_json("synth", {**about, "files": files})
         return
     price = f"ε = {dp.accounting.upper(statement.epsilon)} at δ = {statement.delta:g}"
     number = f"{asked.twins} twin{'s' if asked.twins > 1 else ''}"
-    terminal.say(
+    say(
         f"Wrote {number} ({_size_of(about)}, {len(about['columns'])} columns). No extra privacy cost beyond the fit's {price}."
     )
-    terminal.say_files(files)
+    say_files(files)
 
 
 def _draw(asked: Asked, fit: Any, own: bool) -> tuple[dict[str, Any], list[Path]]:
@@ -349,7 +379,7 @@ def _draw(asked: Asked, fit: Any, own: bool) -> tuple[dict[str, Any], list[Path]
     how = COMBINE if asked.rows_per_draw is None else DO_NOT_COMBINE
     how = dp.marginals.NO_SPREAD if fit.num_draws == 1 and not own else how
     how = " ".join(filter(None, [how, getattr(fit, "not_counted", "")]))
-    with terminal.folder_for_results(out):
+    with folder_for_results(out):
         # Earlier twins go before the new ones come: there may be more of them, or of another format.
         for path in [out / ABOUT, out / TEXT, out / SCHEMA, *_twins_in(out)]:
             path.unlink(missing_ok=True)
@@ -380,11 +410,10 @@ def _draw(asked: Asked, fit: Any, own: bool) -> tuple[dict[str, Any], list[Path]
             "how_to_combine": how,
             "statement": statement.to_dict(),
         }
-        files.append(terminal.write_file(out / SCHEMA, dp.tables.schema_to_toml(schema)))
-        files.append(terminal.write_file(out / TEXT, text_about(about, statement)))
+        files.append(write_file(out / SCHEMA, dp.tables.schema_to_toml(schema)))
+        files.append(write_file(out / TEXT, text_about(about, statement)))
         # Last: where it is, the twins are whole.
-        text = json.dumps(about, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        files.append(terminal.write_file(out / ABOUT, text))
+        files.append(write_json(out / ABOUT, about))
     return about, files
 
 
@@ -465,8 +494,8 @@ def utility(
     Trains a standard model of the target on each twin and tests it on the real rows, compares the marginals of columns and pairs
     and the association of columns, and trains a classifier to distinguish twins from real rows. No ε covers the figures.
     """
-    terminal.check_file(plot, "--plot", terminal.PICTURES)
-    terminal.check_file(html, "--html", (".html", ".htm"))
+    check_file(plot, "--plot", PICTURES)
+    check_file(html, "--html", (".html", ".htm"))
     described = dp.tables.schema_from_toml(schema, target=target)
     report = dp.synthetic.utility_report(
         twins, evaluation_non_private, described, training_table=training_non_private, non_private=True
@@ -474,12 +503,12 @@ def utility(
     if plot is not None:
         report.plot(plot)
     if html is not None:
-        terminal.write_file(html, dp.page.utility_page(report))
-    terminal.say_error(
+        write_file(html, dp.page.utility_page(report))
+    say_error(
         f"NOT PRIVATE: the report contains exact figures of the rows in {evaluation_non_private}. Unless they are "
         "public, show it only to people who may see them."
     )
     if as_json:
-        terminal.say_json("utility", report.to_dict())
+        say_json("utility", report.to_dict())
     else:
-        terminal.say_text(str(report).rstrip("\n"))
+        say_text(str(report).rstrip("\n"))

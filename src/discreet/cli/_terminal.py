@@ -274,10 +274,10 @@ def say_text(text: str) -> None:
 def say_json(what: str, facts: Mapping[str, Any]) -> None:
     """One JSON document on standard output, in ASCII, so that it is the same whatever the terminal can show.
 
-    A `format` among the facts takes the place of the command's.
+    A `format` among the facts takes the place of the command's. Paths are written as text.
     """
     content = {"format": f"discreet {what}, version 1", **facts}
-    typer.echo(json.dumps(content, indent=2, allow_nan=False), file=settings.document)
+    typer.echo(json.dumps(content, indent=2, allow_nan=False, default=os.fspath), file=settings.document)
 
 
 def say_lines(text: str, **style: Any) -> None:
@@ -301,9 +301,12 @@ def say_files(files: Iterable[Path]) -> None:
 
 def write_file(path: Path, content: bytes | str) -> Path:
     """Write a whole file or nothing."""
-    # Loads NumPy, which shell completion does not wait for.
-
     return dp.storage.write_file(path, content)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> Path:
+    """Write facts to a file."""
+    return write_file(path, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 PICTURES = (".png", ".pdf", ".svg")

@@ -61,7 +61,7 @@ def verify(
             say_error(f"Page: {_write_page(html, error.__cause__)}")
         raise
     if as_json:
-        files = [] if html is None else [str(_write_page(html, found))]
+        files = [] if html is None else [_write_page(html, found)]
         facts = _leak_facts(found) if isinstance(found, dp.PrivacyError) else _proof_facts(found, delta)
         say_json("verify", {**facts, "files": files})
     else:
