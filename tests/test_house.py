@@ -156,6 +156,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": {
         "tables",
         "moments",
+        "newton",
         "random",
         "accounting",
         "sampling",

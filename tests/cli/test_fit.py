@@ -313,10 +313,12 @@ def test_coefficients_of_a_fit_in_steps_stand_in_the_order_of_the_table(capsys, 
 
 def test_bounds_without_a_person_are_answered_by_a_line(survey, no_fit) -> None:
     line = "Each row is protected, not a person with several rows. Add --person COLUMN"
-    runs = [RUN.invoke(app, arguments(survey, "--yes"))]
+    runs = [RUN.invoke(app, arguments(survey, "--yes", "--by=svi"))]
     for person in ("each row", "age"):
         bounds = BOUNDS if person == "each row" else "region=north|south|east,smoker=no|yes"
-        runs.append(RUN.invoke(app, arguments(survey, "--yes", "--overwrite", bounds=bounds, person=person)))
+        runs.append(
+            RUN.invoke(app, arguments(survey, "--yes", "--by=svi", "--overwrite", bounds=bounds, person=person))
+        )
     assert [outcome.exit_code for outcome in runs] == [0, 0, 0]
     said = [" ".join(outcome.stderr.split()) for outcome in runs]
     assert [line in words for words in said] == [True, False, False]
@@ -384,7 +386,7 @@ def test_a_column_with_a_bracket_in_its_name_is_not_called_public(survey, no_fit
 
 
 def test_a_fit_in_steps_has_no_intervals(survey, no_fit) -> None:
-    outcome = RUN.invoke(app, arguments(survey))
+    outcome = RUN.invoke(app, arguments(survey, "--by=svi"))
     assert "by their bounds), no intervals:" in " ".join(outcome.stdout.split())
     summary = json.loads((survey.parent / "out" / "summary.json").read_text())
     assert "a fit in steps does not measure how far its noise moved" in summary["note"]

@@ -71,6 +71,8 @@ def test_bounds_from_the_data_are_marked_in_the_file_and_in_the_fit(survey, monk
         "--epsilon",
         "1",
         "--yes",
+        "--by",
+        "svi",
         "--seed",
         "1",
     ]

@@ -28,7 +28,19 @@ def command(tmp_path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         "out": tmp_path / "out" / "deep",
     }
     given = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    return ["fit", *given, "--bounds", "age=0:100,smoker=no|yes", "--epsilon", "1", "--delta", "1e-5", "--yes"]
+    return [
+        "fit",
+        *given,
+        "--bounds",
+        "age=0:100,smoker=no|yes",
+        "--epsilon",
+        "1",
+        "--delta",
+        "1e-5",
+        "--by",
+        "svi",
+        "--yes",
+    ]
 
 
 def stub(

@@ -195,7 +195,7 @@ def test_schemas(folder, name: str) -> None:
         ("fit --target region", "needs a binary target, but 'region' is described as categorical"),
         ("fit --target height", "the target 'height' is not described"),
         ("fit --bounds age=0:1", "give only one"),
-        ("fit --out table.csv", "cannot be written to"),
+        ("fit --by svi --out table.csv", "cannot be written to"),
         ("fit --out-of-bounds skip", "'skip' is not one of 'refuse', 'clip', 'missing'"),
         ("convert --out table.csv/records", "cannot be written (Not a directory)"),
         ("convert --out nowhere/records", "cannot be written (No such file or directory)"),
@@ -303,7 +303,7 @@ def test_converted_records_are_fitted_as_the_table_is(converted, monkeypatch: py
     outcome = RUN.invoke(app, f"{COMMANDS['convert']} --shards 4 --out shards --json".split())
     assert json.loads(outcome.stdout)["num_records"] == 31
     for words in ("--data records", "--data records --schema schema.toml", "--data shards"):
-        outcome = RUN.invoke(app, f"fit {words} --model logistic --epsilon 1".split())
+        outcome = RUN.invoke(app, f"fit {words} --model logistic --by svi --epsilon 1".split())
         assert "far enough" in outcome.stderr
     wanted = open_records(converted / "records")
     for records in seen[:2]:

@@ -31,7 +31,7 @@ import typer
 import discreet as dp
 from discreet._validate import RefusedError, finite_or_none, require
 from discreet.cli import _options as options
-from discreet.cli._options import LINEAR, MULTINOMIAL, TWIN, MethodName, choose_model
+from discreet.cli._options import FAMILIES, LINEAR, MULTINOMIAL, TWIN, MethodName, choose_model
 from discreet.cli._own_model import FILE as MODEL_FILE
 from discreet.cli._plan import say_other_size
 from discreet.cli._report import (
@@ -749,50 +749,83 @@ class TwinInSteps(InSteps):
         return synth_words(self.asked.out)
 
 
-class Moments(OfRecords):
-    """A fit of a line to noisy sums of products, in one pass."""
+class InSums(OfRecords):
+    """A regression fitted to a few noisy sums over all records, whose intervals include all noise."""
 
-    by = MethodName.MOMENTS
-    models = (LINEAR,)
     intervals = True
     spread = "The draws in posterior.npz include the noise of the private fit."
     hidden = "The sums of {whose} can show {signal} for each of them, and the noise on each sum is {noise:.2g}."
     hints = (
-        " To predict, use the estimates in summary.json, which are drawn to 0 where the noise hides a coefficient. Features and "
-        "target are scaled to [-1, 1] by their bounds. sigma has no interval: one would hold only for normal residuals with the "
-        "same spread everywhere. Where they have long tails, sigma is smaller than their standard deviation."
+        " To predict, use the estimates in summary.json, which are drawn to 0 where the noise hides a coefficient. Features are "
+        "scaled to [-1, 1] by their bounds."
     )
     most_cells = 2**26  # It needs three copies of the table in 64 bits
     instead = InSteps
+    waiting = "Measuring noisy sums. It takes some seconds."
+    purpose: ClassVar[Any]
 
     @classmethod
     def check(cls, asked: "Asked") -> None:
         if asked.by == cls.by and asked.distributed:
-            raise RefusedError("--distributed is for fits in steps, and noisy moments take none: add --by svi")
+            raise RefusedError(f"--distributed is for fits in steps, and --by {cls.by} takes none: add --by svi")
 
     @classmethod
     def suits(cls, asked: "Asked", schema: "dp.tables.Schema") -> bool:
         usual = not asked.distributed and schema.max_rows == 1 and not schema.drops
         return cls.takes(asked) and (asked.by == cls.by or usual)
 
-    def plan_for(self, num_records: int, delta: float) -> "dp.moments.MomentsPlan":
-        asked = self.asked
+    def plan_for(self, num_records: int, delta: float) -> Any:
         schema = self.schema
         if schema.max_rows > 1:
             raise ValueError(
-                f"--by moments takes one row a person, and the schema's max_rows is {schema.max_rows}: write "
+                f"--by {self.by} takes one row a person, and the schema's max_rows is {schema.max_rows}: write "
                 "max_rows = 1 in the schema, by which one row of each person is used, or fit in steps by --by svi"
             )
         if schema.drops:
-            raise ValueError('--by moments takes every row, and the schema drops some (missing = "drop"): --by svi')
-        assert asked.epsilon is not None
-        return dp.moments.MomentsPlan.calibrate(
-            epsilon=asked.epsilon,
+            raise ValueError(f'--by {self.by} takes every row, and the schema drops some (missing = "drop"): --by svi')
+        return self.calibrate(
+            epsilon=self.asked.epsilon,
             delta=delta,
             num_features=len(self.records.feature_names),
             num_records=num_records,
-            relation=options.relation_of(asked.relation),
+            relation=options.relation_of(self.asked.relation),
         )
+
+    @abstractmethod
+    def calibrate(self, **terms: Any) -> Any:
+        """Calibrate the plan to these terms."""
+
+    @abstractmethod
+    def fit(self, key: "PRNGKeyArray", **how: Any) -> Any:
+        """Fit the records."""
+
+    def release(self) -> tuple[Any, Any]:
+        import jax
+
+        asked = self.asked
+        keep_compiled_programs(settings.compilation_cache)
+        fit_key, draw_key = jax.random.split(dp.random.key(asked.seed))
+        if asked.progress_bar:
+            say_error(self.waiting)
+        with self._spending(dp.random.subkey(fit_key, dp.random.Purpose[self.purpose])):
+            result = self.fit(fit_key, person=self.schema.person, ledger=self.book())
+        return result, draw_key
+
+
+class Moments(InSums):
+    """A fit of a line to noisy sums of products, in one pass."""
+
+    by = MethodName.MOMENTS
+    models = (LINEAR,)
+    purpose = "MOMENTS"
+    hints = (
+        " To predict, use the estimates in summary.json, which are drawn to 0 where the noise hides a coefficient. Features and "
+        "target are scaled to [-1, 1] by their bounds. sigma has no interval: one would hold only for normal residuals with the "
+        "same spread everywhere. Where they have long tails, sigma is smaller than their standard deviation."
+    )
+
+    def calibrate(self, **terms: Any) -> "dp.moments.MomentsPlan":
+        return dp.moments.MomentsPlan.calibrate(**terms)
 
     def describe_plan(self, noun: str) -> tuple[dict[str, float], str]:
         stddevs = self.plan.stddevs
@@ -809,20 +842,40 @@ class Moments(OfRecords):
         """
         return self.plan.num_features + 1, self.plan.stddevs[-1]
 
-    def release(self) -> tuple[Any, Any]:
-        import jax
+    def fit(self, key: "PRNGKeyArray", **how: Any) -> "dp.moments.MomentsResult":
+        return dp.moments.fit_moments(key, self.records.x, self.records.y, self.plan, **how)
 
-        asked = self.asked
-        records = self.records
-        keep_compiled_programs(settings.compilation_cache)
-        fit_key, draw_key = jax.random.split(dp.random.key(asked.seed))
-        if asked.progress_bar:
-            say_error("Measuring noisy sums. It takes some seconds.")
-        with self._spending(dp.random.subkey(fit_key, dp.random.Purpose.MOMENTS)):
-            result = dp.moments.fit_moments(
-                fit_key, records.x, records.y, self.plan, person=self.schema.person, ledger=self.book()
-            )
-        return result, draw_key
+
+class Newton(InSums):
+    """A fit of a regression to a few noisy gradients, by `newton.fit_newton`."""
+
+    by = MethodName.NEWTON
+    models = (*FAMILIES,)
+    purpose = "NEWTON"
+
+    def calibrate(self, **terms: Any) -> "dp.newton.NewtonPlan":
+        return dp.newton.NewtonPlan.calibrate(family=FAMILIES[str(self.asked.model)], **terms)
+
+    def describe_plan(self, noun: str) -> tuple[dict[str, float], str]:
+        releases = sum(count for *_, count in self.plan.releases)
+        return (
+            {},
+            f"{releases} noisy sums, {dp.newton.NUM_GRADIENTS} of them gradients, to which a {noun} adds at most 1",
+        )
+
+    def to_see(self) -> tuple[int, float]:
+        """The number of parameters, and four times the noise of all gradients together.
+
+        A curvature is 1/4 at most, so N records show N / 4P of each of P coordinates.
+        """
+        return self.plan.num_features + 1, 4 * self.plan.noise(self.plan.gradient_share)
+
+    def fit(self, key: "PRNGKeyArray", **how: Any) -> "dp.newton.NewtonResult":
+        levels = dp.tables.are_levels(self.schema)
+        shown = self.asked.progress_bar
+        return dp.newton.fit_newton(
+            key, self.records.x, self.records.y, self.plan, levels=levels, progress_bar=shown, **how
+        )
 
 
 class Counts(Method):
@@ -924,7 +977,7 @@ class Counts(Method):
         say_twin(self.asked, "Fitted a twin to noisy counts", self.statement, self.files, budget)
 
 
-METHODS = (Moments, Counts, TwinInSteps, InSteps)
+METHODS = (Moments, Newton, Counts, TwinInSteps, InSteps)
 
 
 def kept_secret(path: Path) -> bytes:

@@ -12,7 +12,7 @@ import typer
 
 import discreet as dp
 from discreet.cli import _options as options
-from discreet.cli._options import LINEAR, MULTINOMIAL, TWIN, choose_model
+from discreet.cli._options import FAMILIES, LINEAR, MULTINOMIAL, TWIN, choose_model
 from discreet.cli._report import write_picture
 from discreet.cli._run import keep_compiled_programs
 from discreet.cli._terminal import (
@@ -234,6 +234,10 @@ def plan(
         say_json("plan", {**rehearsal.to_dict(), "files": files})
     else:
         _say(rehearsal, files)
+        if model in FAMILIES:
+            say_lines(
+                f"Without --plan, discreet fit --model {model} needs no settings: it fits by private Newton, with intervals."
+            )
     if not rehearsal.complete:
         say_error("Stopped by Ctrl-C: this is the best setting so far. Nothing was spent.")
         raise typer.Exit(130)

@@ -489,10 +489,10 @@ def _use(said: Diagnosis, unseen: int) -> tuple[str, str]:
             "rest, and intervals rest on the prior. A larger epsilon, more records or fewer columns help"
         )
     if unseen:
-        few = f"the noise hides how far {counted(unseen, 'feature')} vary within their bounds"
+        hidden = f"the noise hides the spread of {counted(unseen, 'feature')} within the bounds"
         return (
             PREDICTION,
-            f"{few}, so some intervals may be too narrow. Narrower bounds, as known without the data, help",
+            f"{hidden}, so some intervals may be too narrow. Narrower bounds, as known without the data, help",
         )
     if not said.converged:
         return (

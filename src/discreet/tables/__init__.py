@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from discreet.tables._convert import convert as convert
     from discreet.tables._convert import open_records as open_records
     from discreet.tables._encode import Records as Records
+    from discreet.tables._encode import are_levels as are_levels
     from discreet.tables._encode import as_table as as_table
     from discreet.tables._encode import cells_of as cells_of
     from discreet.tables._encode import decode as decode
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 # What reads or makes pyarrow tables, by file.
 _READERS = {
     "_convert": ("Conversion", "ShardedArray", "conversion_of", "convert", "open_records"),
-    "_encode": ("Records", "as_table", "cells_of", "decode", "describe_features", "encode", "typed"),
+    "_encode": ("Records", "are_levels", "as_table", "cells_of", "decode", "describe_features", "encode", "typed"),
     "_read": (
         "column_kinds",
         "column_names",

@@ -359,6 +359,17 @@ def feature_names(column: Column) -> list[str]:
     return [*names, f"{column.name} is missing"] if column.missing is Missing.INDICATOR else names
 
 
+def are_levels(schema: Schema) -> npt.NDArray[np.bool_]:
+    """Tell which columns of x are 0/1 levels, in order, as `encode` makes them.
+
+    >>> from discreet.tables import schema_from_bounds
+    >>> are_levels(schema_from_bounds("age=20:60,smoker=no|yes")).tolist()
+    [False, True]
+    """
+    pairs = [(column, name) for column in schema.features for name in feature_names(column)]
+    return np.array([not column.kind.has_bounds or name != column.name for column, name in pairs], bool)
+
+
 def describe_features(schema: Schema, *, raw: bool = False) -> tuple[tuple[str, str], ...]:
     """Name and meaning of each column of x, in order, as `encode` makes it.
 

@@ -1,0 +1,97 @@
+"""`discreet fit` of a logistic or a count regression: by private Newton, with intervals, without settings."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from discreet.cli._app import app
+
+RUN = CliRunner()
+SCHEMA = """\
+target = "{target}"
+person = "{person}"
+[columns.age]
+kind = "real"
+bounds = [17, 90]
+[columns.smoker]
+kind = "binary"
+categories = ["no", "yes"]
+[columns.visits]
+kind = "count"
+bounds = [0, 10]
+"""
+
+
+@pytest.fixture
+def survey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """4,000 people: the odds of smoking fall with age, visits rise with it."""
+    rng = np.random.default_rng(0)
+    age = rng.uniform(17, 90, 4_000)
+    smoker = rng.random(4_000) < 1 / (1 + np.exp((age - 45) / 20))
+    visits = np.minimum(rng.poisson(np.exp((age - 50) / 40)), 10)
+    rows = [f"{a:.1f},{'yes' if s else 'no'},{v}" for a, s, v in zip(age, smoker, visits, strict=True)]
+    (tmp_path / "survey.csv").write_text("age,smoker,visits\n" + "\n".join(rows) + "\n")
+    for target in ("smoker", "visits"):
+        (tmp_path / f"{target}.toml").write_text(SCHEMA.format(target=target, person="each row"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def fit(words: str, *, code: int = 0) -> Any:
+    outcome = RUN.invoke(app, f"fit {words}".split())
+    assert outcome.exit_code == code, outcome.output
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("model", "target", "slope"), [("logistic", "smoker", -73 / 40), ("poisson", "visits", 73 / 80)]
+)
+def test_a_fit_has_intervals_and_is_scored(survey: Path, model: str, target: str, slope: float) -> None:
+    words = f"--data survey.csv --schema {target}.toml --model {model} --epsilon 2 --out out"
+    outcome = fit(words)
+    said = " ".join(outcome.stdout.split())
+    assert "Use: For" in said
+    assert re.search(r"age: -?[\d.]+ \(-?[\d.]+ to -?[\d.]+\)", said)
+    statement = json.loads((survey / "out" / "statement.json").read_text())
+    assert statement["method"] == "private Newton"
+    assert statement["is_private"] is True
+    row = json.loads((survey / "out" / "summary.json").read_text())["posterior"]["age"]
+    # Within four standard deviations, which are a small part of the prior's.
+    assert abs(row["mean"] - slope) < 4 * row["sd"]
+    assert row["sd"] < 0.3
+    assert "private Newton" in (survey / "out" / "report.html").read_text(encoding="utf-8")
+    if model == "logistic":
+        scored = "score out --data survey.csv --epsilon 1 --delta 1e-6 --out scored --json"
+        found = RUN.invoke(app, scored.split())
+        assert found.exit_code == 0, found.output
+        assert json.loads(found.stdout)["accuracy"]["value"] > 0.6
+
+
+def test_converted_records_are_fitted(survey: Path) -> None:
+    assert RUN.invoke(app, ["convert", "survey.csv", "--schema", "smoker.toml", "--out", "records"]).exit_code == 0
+    fit("--data records --model logistic --epsilon 2 --out out")
+    assert json.loads((survey / "out" / "statement.json").read_text())["method"] == "private Newton"
+
+
+def test_a_dry_run_says_what_is_measured(survey: Path) -> None:
+    outcome = fit("--data survey.csv --schema smoker.toml --model logistic --epsilon 1 --dry-run")
+    assert "19 noisy sums, 15 of them gradients, to which a record adds at most 1" in " ".join(outcome.stdout.split())
+
+
+def test_what_it_cannot_fit_is_refused_before_anything_is_spent(survey: Path) -> None:
+    ledger = "open book.ledger --dataset survey --epsilon 3 --delta 1e-5"
+    assert RUN.invoke(app, ["ledger", *ledger.split()]).exit_code == 0
+    few = fit(
+        "--data survey.csv --schema smoker.toml --model logistic --epsilon 0.01 --ledger book.ledger", code=2
+    ).stderr
+    assert "Likely not usable: the model has 3 parameters" in " ".join(few.split())
+    text = (survey / "smoker.toml").read_text().replace("bounds = [17", 'missing = "drop"\nbounds = [17')
+    (survey / "drops.toml").write_text(text)
+    drops = fit("--data survey.csv --schema drops.toml --model logistic --by newton --epsilon 1", code=2).stderr
+    assert "--by newton takes every row" in " ".join(drops.split())
+    assert len((survey / "book.ledger").read_text().splitlines()) == 1
