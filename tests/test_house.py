@@ -67,6 +67,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "moments": {
         "act",
+        "inference_data",
         "released",
         "gradients",
         "random",

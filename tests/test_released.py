@@ -12,7 +12,7 @@ import pytest
 import discreet as dp
 from discreet.released import Released
 
-from .test_act import METHODS, Method, selected
+from .test_act import METHODS, Method, X, by_moments, by_newton, model, plan, selected
 
 WITHOUT_A_FILE = (selected,)  # its result may be anything
 
@@ -73,3 +73,21 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
         path = write_archive(tmp_path / "a", "private standardisation", 1, fields, ())
         with pytest.raises(ValueError, match="does not hold what a private standardisation holds"):
             dp.standardise.Scaling.load(path)
+
+
+@pytest.mark.parametrize("method", [by_moments, by_newton])
+@pytest.mark.filterwarnings("ignore::discreet.inference.UseWarning")
+def test_draws_go_to_arviz_with_the_statement(method: Method) -> None:
+    pytest.importorskip("arviz")
+    result = method(dp.random.key(), None)
+    data = result.to_arviz(dp.random.key(1), 50)
+    assert data["posterior"]["weights"].size == 50
+    assert json.loads(data.attrs["statement"]) == result.statement.to_dict()
+
+
+def test_a_chain_goes_on_from_its_checkpoint_and_names_persons(tmp_path: Path) -> None:
+    chain = dp.DPSGLD(model, plan=plan(), step_size=(1e-4, 10.0, 0.55))
+    key = dp.random.key()
+    one, again = (chain.run(key, X, checkpoint=tmp_path, person="id", progress_bar=False) for _ in range(2))
+    assert same(one.draws, again.draws)
+    assert str(one.statement.unit) == "one person (all rows with the same 'id', of which one is used)"

@@ -508,6 +508,12 @@ class MomentsResult(Released, what="linear regression from noisy moments", parts
             "sigma": np.interp(uniform, np.append(0, np.cumsum(chances)), ends),
         }
 
+    def to_arviz(self, key: PRNGKeyArray, num_samples: int, **names: Any) -> Any:
+        """Draws of `posterior` for ArviZ, with the statement in their attributes; as `discreet.inference_data.to_arviz`."""
+        from discreet.inference_data import to_arviz
+
+        return to_arviz(self.posterior(key, num_samples), statement=self.statement, **names)
+
 
 def fit_moments(
     rng_key: PRNGKeyArray,

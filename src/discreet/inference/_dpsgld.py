@@ -10,6 +10,7 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -186,6 +187,9 @@ class DPSGLD:
         delta: float | None = None,
         require_proof: bool = True,
         ledger: Ledger | None = None,
+        checkpoint: Path | str | None = None,
+        person: str | None = None,
+        max_rows: int = 1,
         mesh: Mesh | None = None,
         **kwargs: Any,
     ) -> DPSGLDResult:
@@ -200,7 +204,10 @@ class DPSGLD:
             delta: Delta of the statement; None: the plan's, or a cautious choice.
             require_proof: Refuse to run without a proof that the plan covers.
             ledger: The table's budget, debited just before the first release.
-            mesh: As in `DPSVI.run`.
+            checkpoint: As in `DPSVI.run`, as are the next three.
+            person: As above.
+            max_rows: As above.
+            mesh: As above.
             kwargs: Likewise.
 
         Returns:
@@ -212,6 +219,7 @@ class DPSGLD:
             TypeError, ValueError: Wrong input, before any budget is spent.
         """
         options: Any = {"delta": delta, "require_proof": require_proof, "ledger": ledger, "mesh": mesh}
+        options |= {"checkpoint": checkpoint, "person": person, "max_rows": max_rows}
         outcome = self._dpsvi.run(rng_key, *args, progress_bar=progress_bar, **options, **kwargs)
         tail = self._tail(outcome)
         draws, fine = self._constrained(outcome.trace.iterates)
