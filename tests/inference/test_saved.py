@@ -16,7 +16,7 @@ import discreet as dp
 from discreet.inference import Trace, _result
 from discreet.models import defaults_for, logistic_regression
 from discreet.report import make_statement
-from discreet.storage import write_archive
+from discreet.storage import read_archive, write_archive
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -189,10 +189,10 @@ def test_the_same_key_gives_the_same_draws(result, path):
 
 
 def test_the_file_holds_what_the_result_shows_and_the_shapes_of_records(result, path):
-    saved = _result.read_archive(path, _result.WHAT, _result.VERSION, _result.kinds())
-    fields = {field.name.lstrip("_") for field in dataclasses.fields(result)}
-    assert set(saved) == fields - {"objective"}
-    assert saved["form"] == _result.Form(
+    saved = read_archive(path, dp.DPSVIResult.what, 1, dp.DPSVIResult._kinds())
+    fields = {field.name for field in dataclasses.fields(result)}
+    assert set(saved) == fields - {"_objective"}
+    assert saved["_form"] == _result.Form(
         (({"x": _result.ArrayForm((2,), "float32")}, _result.ArrayForm((), "float32")), {}), ("w", "sigma"), False
     )
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import discreet as dp
 from discreet import mechanisms
 from discreet.accounting import BoundedRangeDpEvent, profile
+from discreet.act import Act
 from discreet.audit import Verdict
 from discreet.audit._audits import verdict_of
 from discreet.cli._app import app
@@ -102,7 +103,7 @@ def test_the_dependent_pair_is_chosen_and_counted_and_none_is_twice(tmp_path) ->
         # False alarm below 1e-4: a mean square of that many normals.
         assert abs(np.mean(noise**2) - 1) < 5.5 * math.sqrt(2 / noise.size)
     assert len(ledger.debits) == 1
-    assert "pairs of columns more were chosen" in " ".join(str(found.statement).split())
+    assert "pairs of columns more, each chosen by the exponential mechanism" in " ".join(str(found.statement).split())
     assert "5 releases were made" in " ".join(str(found.statement).split())
     # What was counted before the first choice, after it and after the second; each can be kept and fitted.
     assert [len(part.plan.tables) for part in kept] == [5, 6, 7]
@@ -313,6 +314,10 @@ def test_an_audit_of_the_whole_loop_finds_what_is_wrong_with_it(fault, monkeypat
             less = release_file.dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier / 50)
             wrong = lambda own, *rest: (choosing(own, *rest)[0], choosing(less, *rest)[1])  # noqa: E731
             planted.setattr(MarginalsPlan, "choosing", wrong)
+            # Before it runs, the sum of the proofs is more than the plan.
+            with pytest.raises(dp.PrivacyError, match="does more than was declared"):
+                audited(plan, 1, planted)
+            planted.setattr(Act, "prove", lambda *_, **__: None)
         elif fault == "choices are paid for once":
             plan, runs = loop_plan(1.5), 800
         else:

@@ -15,7 +15,9 @@ import discreet as dp
 from discreet.cli._app import app
 from discreet.cli._report import FILES
 from discreet.marginals import (
+    Marginals,
     MarginalsPlan,
+    MarginalsResult,
     counts_suffice,
     fit_twins,
     private_marginals,
