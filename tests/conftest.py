@@ -162,3 +162,15 @@ def table():
         pytest.skip(f"{name} is not in {folders[0]}: set DISCREET_DATA to a folder that holds it")
 
     return find
+
+
+@pytest.fixture(autouse=True, scope="module")
+def room_for_programs() -> Iterator[None]:
+    """Let go of compiled programs before their memory maps reach Linux's limit of 65,530, at which the compiler crashes."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and len(maps.read_bytes().splitlines()) > 40_000:
+        import jax
+
+        jax.clear_caches()
+        gc.collect()

@@ -88,7 +88,58 @@ def test_intervals_hold_the_truth_and_are_not_idle(family: str, features: int, r
         before.append(spread / np.sqrt(1 - found.learned))
         assert (found.learned > -1e-9).all()
     assert 0.87 <= np.mean(held) <= 0.995, np.mean(held)
-    assert np.mean(width) < 0.6 * np.mean(before)
+    assert np.mean(width) < 0.7 * np.mean(before)
+
+
+@pytest.mark.parametrize(
+    ("family", "truth", "records", "epsilon"),
+    [
+        ("binary", (1.5, 3.0, -2.25, 1.5), 5_000, 1.0),
+        ("binary", (2.0, 4.0, -3.0, 2.0), 3_000, 3.0),
+        ("counts", (0.5, 2.0, -1.5, 1.0), 20_000, 1.0),
+        ("binary", (-4.5, 1.0, -0.5, 0.5), 20_000, 1.0),
+    ],
+)
+def test_intervals_hold_strong_effects_and_rare_targets(
+    family: str, truth: tuple[float, ...], records: int, epsilon: float
+) -> None:
+    """Gradients on the way see another curvature than at the end: taken for one, they left 0.57, 0.19, 0.69 and 0.61."""
+    held = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        x = rng.uniform(-1, 1, (records, 3))
+        predictor = truth[0] + x @ np.array(truth[1:])
+        y = rng.random(records) < 1 / (1 + np.exp(-predictor)) if family == "binary" else rng.poisson(np.exp(predictor))
+        found = fit_newton(dp.random.key(seed), x, y.astype(float), plan_for(family, x, epsilon))
+        held.append(np.abs(found.mean - truth) < Z90 * np.sqrt(np.diag(found.covariance)))
+    assert np.mean(held) >= 0.83, np.mean(held)
+
+
+def test_nothing_to_find_is_a_finding() -> None:
+    """A precise zero was called not usable, for noise that there was none of."""
+    rng = np.random.default_rng(0)
+    x, y = rng.uniform(-1, 1, (20_000, 5)), rng.integers(0, 2, 20_000)
+    found = fit_newton(dp.random.key(0), x, y, plan_for("binary", x, 5.0))
+    assert found.statement.use != NOT_USABLE
+    assert (found.learned > 0.9).all()
+
+
+def test_counts_of_fewer_records_than_the_plan_says() -> None:
+    held = []
+    for seed in range(8):
+        x, y, truth = simulated("counts", 3, 4_000, seed)
+        found = fit_newton(dp.random.key(seed), x, y, plan_for("counts", x, 1.0, num_records=8_000))
+        held.append(np.abs(found.mean - truth) < Z90 * np.sqrt(np.diag(found.covariance)))
+    assert np.mean(held) >= 0.83, np.mean(held)
+
+
+@pytest.mark.parametrize("levels", [[0, 2, 1], [True, False], np.ones((3, 1), bool)])
+def test_wrong_levels_are_refused_before_anything_is_spent(levels: Any, tmp_path: Any) -> None:
+    ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="a", epsilon=2.0, delta=1e-5)
+    x, y, _ = simulated("binary", 3, 50, 0)
+    with pytest.raises(ValueError, match="levels must be 3 Booleans"):
+        fit_newton(dp.random.key(), x, y, plan_for("binary", x, 1.0), ledger=ledger, levels=levels)
+    assert not ledger.debits
 
 
 def test_real_counts_vary_more_than_poissons_and_intervals_hold() -> None:
@@ -117,7 +168,7 @@ def test_what_it_says_about_its_use() -> None:
     assert _fit._use(_fit.Diagnosis(*USES[0]), 2)[0] == PREDICTION
 
 
-USES = [(0.9, 1, 0.1, 0), (0.9, 5, 0.1, 0), (0.9, 1, 2.0, 0), (0.3, 1, 0.1, 0)]
+USES = [(0.9, 1, 0.1, 0), (0.9, 5, 0.1, 0), (0.9, 1, 2.0, 0), (0.3, 2, 0.1, 0)]
 
 
 def odd_tables() -> dict[str, tuple[np.ndarray, np.ndarray]]:

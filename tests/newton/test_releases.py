@@ -87,6 +87,17 @@ def test_a_row_is_the_same_in_every_place_and_beside_any_others(name: str, featu
     assert (np.concatenate(found) == found[0][0]).all()
 
 
+@pytest.mark.parametrize("grid", [_releases._GRID_OF_PRODUCTS, _releases._GRID_OF_SUMS])
+@pytest.mark.parametrize("name", ["squares", "residual of counts"])
+def test_rows_at_the_bound_are_on_the_grid(name: str, grid: float) -> None:
+    """Clipping rescaled them by a factor of 32 bits: sums were not exact where a row was as long as it may be."""
+    rng = np.random.default_rng(0)
+    x, y = rng.uniform(-1, 1, (500, 3)), np.full(500, 1e4)
+    x[::2] = 0
+    rows = rows_of(name, x, y, public_of(rng, 3), grid) * grid
+    np.testing.assert_array_equal(rows, np.round(rows))
+
+
 @pytest.mark.parametrize("kind", ["products", "total"])
 def test_sums_are_exact(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In any order, and one record more moves them by what it adds, at the end of a turn and at the beginning of the next."""
@@ -137,7 +148,8 @@ def test_the_releases_are_together_one_with_all_of_the_budget(family: str) -> No
 
 
 @pytest.mark.parametrize(
-    "change", [{"family": "linear"}, {"num_features": 0}, {"num_records": 0}, {"epsilon": 0.0}, {"delta": 1.0}]
+    "change",
+    [{"family": "linear"}, {"delta": 2.0}, {"num_features": 0}, {"num_records": 0}, {"epsilon": 0.0}, {"delta": 1.0}],
 )
 def test_wrong_plans_are_refused(change: dict[str, Any]) -> None:
     given = {"epsilon": 1.0, "delta": 1e-6, "family": "binary", "num_features": 3, "num_records": 1000}

@@ -172,10 +172,15 @@ class Evidence(NamedTuple):
 
 
 def evidence(
-    gradients: Gradients, curvature: Matrix, sampling: Matrix, around: Vector, extra: Callable[[float], float]
+    gradients: Gradients,
+    curvature: Matrix,
+    sampling: Matrix,
+    around: Vector,
+    extra: Callable[[float], float],
+    trust: float = TRUST,
 ) -> Evidence:
     """What gradients tell of theta, near a point; `extra` is told how far the point is from the mean of theirs, squared."""
-    weights = gradients.weights(curvature, around, TRUST)
+    weights = gradients.weights(curvature, around, trust)
     noise = 1 / weights.sum()
     middle = noise * (weights @ gradients.points)
     seen = curvature @ middle + noise * (weights @ gradients.values)
@@ -197,6 +202,7 @@ def settle(
     rounds: int,
     extra: Callable[[float, float], float] = lambda distance, spread: 0.0,
     spread: float = 0.0,
+    trust: float = TRUST,
 ) -> tuple[Vector, Matrix, Evidence]:
     """The fixed point of theta and the evidence near it: mean and covariance of theta, and the evidence.
 
@@ -211,10 +217,11 @@ def settle(
         extra: Variance beside that of the releases, from the squared distance of theta from the mean of the gradients' points,
             and from the trace of its covariance.
         spread: That trace, to begin with.
+        trust: How much less a gradient counts that was released far away.
     """
     around = start
     for _ in range(rounds):
-        found = evidence(gradients, curvature, sampling, around, functools.partial(_swapped, extra, spread))
+        found = evidence(gradients, curvature, sampling, around, functools.partial(_swapped, extra, spread), trust)
         mean, covariance = prior.mixture(found.likelihood, num_scales)
         spread = float(np.trace(covariance))
         moved = np.abs(mean - around).max()

@@ -42,8 +42,10 @@ class Counts:
         dispersion: k of a negative binomial, whose variance is m + m^2 / k.
     """
 
-    def __init__(self, histogram: Float[np.ndarray, " bin"], sigma: float, num_records: int) -> None:
-        self._histogram, self._sigma, self._num_records = histogram, sigma, num_records
+    def __init__(self, histogram: Float[np.ndarray, " bin"], sigma: float) -> None:
+        # The plan's number of records may be far from theirs.
+        seen_records = float(np.clip(histogram.sum(), 1.0, None))
+        self._histogram, self._sigma, self._num_records = histogram, sigma, seen_records
         seen = histogram > _STANDS_OUT * sigma
         last = int(np.max(np.flatnonzero(seen), initial=1))
         tail = np.where(np.arange(NUM_BINS) <= last, np.maximum(histogram, 0.0), 0.0)

@@ -62,8 +62,10 @@ AT = tuple(int(share * NUM_GRADIENTS) for share in (0.2, 0.7))
 LARGEST_STEP = 2.0  # standard deviations of the predictor
 FARTHEST_WEIGHT = 3.0  # k: a row so many times as long as a typical one has half the weight
 _STANDS_OUT = 3.0  # standard deviations
-KEPT, NOISY = 0.65, 3.0
-"""A usable fit keeps that share of the gain; one for its coefficients has at most so much more noise than sampling."""
+WARY = 3.5  # of gradients far away, for intervals
+KEPT, HIDING, NOISY = 0.65, 0.8, 3.0
+"""A usable fit keeps that share of the gain, unless there is less noise than sampling: then there is little to gain. One for its
+coefficients has at most so much more noise than sampling."""
 _PRIOR = {"binary": (2.5, 5.0), "counts": (1.0, 3.0)}
 """Standard deviations of a weight, for a column of standard deviation 1, and of the intercept at the features' mean."""
 
@@ -228,7 +230,7 @@ def fit_newton(
     """
     one_process("fit_newton", [x, y])
     key = random.check_key(rng_key)
-    features, target = _checked(x, y, plan)
+    features, target = _checked(x, y, levels, plan)
     act = Act.on(plan, key, random.Purpose.NEWTON, ledger=ledger, unit=Unit(person))
     with jax.enable_x64(True):
         records = _Records(features, target, plan, act)
@@ -246,8 +248,10 @@ def _words(key: PRNGKeyArray) -> np.ndarray:
     return np.asarray(jax.random.bits(random.subkey(key, random.Purpose.POSTERIOR), (4,), np.uint32))
 
 
-def _checked(x: Any, y: Any, plan: NewtonPlan) -> tuple[np.ndarray, np.ndarray]:
+def _checked(x: Any, y: Any, levels: Any, plan: NewtonPlan) -> tuple[np.ndarray, np.ndarray]:
     features, target = np.asarray(x), np.asarray(y, np.float64)
+    if levels is not None and (np.shape(levels) != (plan.num_features,) or np.asarray(levels).dtype != bool):
+        raise ValueError(f"levels must be {plan.num_features} Booleans, one for each feature; or None.")
     if features.ndim != 2 or features.dtype.kind not in "iufb" or features.shape[1] != plan.num_features:
         raise ValueError(
             f"x has the shape {features.shape} and dtype {features.dtype}: pass numbers, (record, {plan.num_features}), as in "
@@ -314,7 +318,7 @@ class _Newton:
         hidden = np.clip(sigma * len(moments) / plan.num_records, 0.003, 1)
         left = 1 - np.square(centre[1:]) / squares
         spread = np.sqrt(np.clip(squares * np.clip(left, hidden, 1), 1e-4, 1))
-        self.unseen = left <= hidden
+        self.unseen = left <= _STANDS_OUT * hidden
         levels = self.levels
         if levels is None:
             # A column of 0 and 1 has the same mean and mean square. One that may be such keeps the narrow prior.
@@ -336,7 +340,7 @@ class _Newton:
         if plan.family == COUNTS:
             sigma = plan.noise(HISTOGRAM)
             bins = self.records("histogram", "", sigma, Public(np.eye(size), np.zeros(size)))
-            self.counts = counts = Counts(bins, sigma, plan.num_records)
+            self.counts = counts = Counts(bins, sigma)
             self.first_mean = counts.mean
             self.cut = counts.reach(np.sqrt(size / plan.gradient_share) * plan.noise_multiplier)
             variance = counts.mean * (1 + counts.mean / counts.dispersion)
@@ -397,8 +401,10 @@ class _Newton:
         return Gradients(np.array(self.points), np.array(self.values), self.sigma)
 
     def improved(self) -> Matrix:
-        """The curvature with what the gradients say about it."""
-        return secant(self.curvature, self.gradients, self.most)
+        """The curvature with what the gradients since it was measured say about it: earlier ones saw another one."""
+        since = max((at for at in AT if at < len(self.points)), default=0)
+        later = Gradients(np.array(self.points[since:]), np.array(self.values[since:]), self.sigma)
+        return secant(self.curvature, later, self.most)
 
     def _measure(self, which: int) -> None:
         """The curvature at the present point; of counts the spread of the gradients, too, at the last one."""
@@ -407,9 +413,8 @@ class _Newton:
         if self.counts is not None:
             spread = self._spread_of_predictor()
             most = self.first_mean * np.exp(2 * spread)
-            if which == 0:
-                self.counts.fit(spread)
-                self.shift = self.counts.shift(self.cut)
+            self.counts.fit(spread)
+            self.shift = self.counts.shift(self.cut)
         noise = plan.noise(CURVATURES[which])
         unit = most * self.reach**2 / 4 / self.weight
         raw = unit * self.records("products", f"curvature of {plan.family}", noise, self._public(most))
@@ -464,7 +469,9 @@ class _Newton:
         fit = functools.partial(settle, gradients, curvature, self.sampling, self.prior, rounds=20)
         likely, _, found = fit(self.last, num_scales=4, extra=extra, spread=float(np.trace(self.spread)))
         draws = self.prior.draws(found.likelihood, rng)
-        mean, covariance, _ = fit(likely, num_scales=1, extra=lambda distance, spread: found.extra)
+        # Intervals rest on the curvature as measured: gradients on the way saw a larger one, which would make them too narrow.
+        stated = functools.partial(settle, gradients, self.curvature, self.sampling, self.prior, rounds=20, trust=WARY)
+        mean, covariance, _ = stated(likely, num_scales=1, extra=lambda distance, spread: found.extra)
         said = diagnose(gradients, curvature, self.sampling, found.noise + found.extra, draws, self.back[:, 0])
         covariance = self.to @ covariance @ self.to.T
         before = np.diag(self.to @ np.linalg.inv(self.prior.matrix(1.0)) @ self.to.T)
@@ -483,7 +490,7 @@ class _Newton:
 
 def _use(said: Diagnosis, unseen: int) -> tuple[str, str]:
     """The verdict on the use of the result, and the reason, from the releases."""
-    if said.kept < KEPT:
+    if said.kept < KEPT and said.ratio > HIDING:
         return NOT_USABLE, (
             f"it keeps about {100 * max(said.kept, 0):.0f} % of what the model can say about these records: the noise hides the "
             "rest, and intervals rest on the prior. A larger epsilon, more records or fewer columns help"

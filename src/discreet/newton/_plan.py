@@ -7,7 +7,7 @@ from typing import Self
 
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 
-from discreet._validate import choice, integer, positive
+from discreet._validate import choice, integer, positive, probability
 from discreet.accounting import Relation, calibrate_noise_multiplier, profile, suggest
 from discreet.mechanisms import GAUSSIAN
 from discreet.newton._releases import MOST_RECORDS
@@ -48,6 +48,7 @@ class NewtonPlan:
         choice("family", self.family, (BINARY, COUNTS))
         integer("num_features", self.num_features)
         integer("num_records", self.num_records, most=MOST_RECORDS)
+        probability("delta", self.delta, hint="It should be well below one over the number of records.")
         positive("noise_multiplier", self.noise_multiplier, hint="NewtonPlan.calibrate(epsilon=...) finds it.")
 
     @classmethod

@@ -39,6 +39,7 @@ TURN = 512
 MOST_RECORDS = 2**26
 _GRID_OF_PRODUCTS = 2.0**13  # sums of products of 2^26 rows are exact in 64 bits
 _GRID_OF_SUMS = 2.0**24  # and so are sums of 2^26 rows
+_CLIPPED_FROM = 2.0**-19  # more than `clip_records` keeps below its bound: it leaves rows of this length as they are
 _FARTHEST = 20.0  # of a predictor; beyond it nothing changes
 
 
@@ -137,7 +138,7 @@ def _rows(row: Row, x: Array, y: Array, mask: Array, public: Public, grid: float
     """Finite rows of norm at most 1 on the grid: rounding leaves them below 1, and clipping leaves them on it."""
     ones = jnp.concatenate([jnp.ones((len(x), 1)), x.astype(jnp.float64)], axis=1)
     found = row(ones, y.astype(jnp.float64), public)
-    room = 1 - math.sqrt(found.shape[1]) / grid
+    room = 1 - math.sqrt(found.shape[1]) / grid - _CLIPPED_FROM
     return clip_records(jnp.round(found * room * grid) / grid, 1.0) * mask[:, None]
 
 
