@@ -50,7 +50,7 @@ def pages(folder: Path) -> dict[str, str]:
     ledger = dp.Ledger.create(folder / "messy.ledger", dataset="messy 2026", epsilon=3.0, delta=1e-4, unit="one person")
     ledger.debit(PLAN, delta=1e-5, method="OnePosteriorSample", unit="one person")
     receipt = ledger.debit(PLAN, delta=1e-5, method="DPSVI", unit="one person with up to 5 rows")
-    statement = dataclasses.replace(statement_of(unit=Unit("patient", 5)), receipt=receipt)
+    statement = dataclasses.replace(statement_of(unit=dp.report.Unit("patient", 5)), receipt=receipt)
     rng = np.random.default_rng(0)
     names = ["age", "income", "education=degree", "smoker=yes", "systolic is missing"]
     draws = {"intercept": rng.normal(1, 0.2, 400), "weights": rng.normal([1.2, -0.4, 0.7, 0.1, -1], 0.3, (400, 5))}
