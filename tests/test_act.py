@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -142,7 +143,8 @@ def test_of_two_threads_with_one_key_one_is_debited_and_released(
 def test_programs_that_are_more_than_the_plan_are_refused() -> None:
     key = dp.random.key()
     act = Act(SCORE, key, SCORE.state(reproducible=False))
-    program = SCORE.certificate(key)
+    with jax.enable_x64(True):
+        program = SCORE.certificate(key)
     act.prove(program)
     assert program.fingerprint in act.statement.notes[-1]
     with pytest.raises(dp.PrivacyError, match="does more than was declared"):
