@@ -30,11 +30,6 @@ NOT_IN_DICT: Mapping[str, bool] = MappingProxyType({"dict": False})
 class Released:
     """The base of results. Subclasses are frozen dataclasses, defined with what a file of theirs is called and made of.
 
-    Args:
-        what: What a file holds, in a few words.
-        parts: Classes of what is in the fields, as `storage.Kinds`; or a function that gives them. The statement's are known.
-        version: Version of the fields.
-
     >>> @dataclasses.dataclass(frozen=True)
     ... class Mean(Released, what="private mean"):
     ...     value: float
@@ -49,6 +44,13 @@ class Released:
     _parts: ClassVar[Any]
 
     def __init_subclass__(cls, *, what: str, parts: Kinds | Callable[[], Kinds] = (), version: int = 1) -> None:
+        """Define a kind of result.
+
+        Args:
+            what: What a file holds, in a few words.
+            parts: Classes of what is in the fields, as `storage.Kinds`; or a function that gives them. The statement's are known.
+            version: Version of the fields.
+        """
         super().__init_subclass__()
         cls.what, cls.version = what, version
         cls._parts = parts

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import discreet as dp
+from discreet.cli import _describe as describe_command
 from discreet.cli import _run
 from discreet.cli._app import app
 from discreet.marginals import Description, Marginals, MarginalsPlan, description_plan
@@ -388,7 +389,8 @@ def test_a_full_disk_after_the_release(broken, tmp_path, monkeypatch) -> None:
     def full(*args, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(_run, broken, full)
+    place = _run if broken == "write_statement" else describe_command
+    monkeypatch.setattr(place, broken, full)
     words = ["describe", "people.csv", "--bounds", "smoker=no|yes", "--epsilon", "1", "--out", "out"]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 1
