@@ -726,13 +726,13 @@ def test_a_run_may_standardise_first_and_pays_for_it_once() -> None:
             dp.standardise.private_standardisation(
                 part, x, low=0, high=1, plan=fitted, ledger=ledger, person="id", non_private_seed=False
             )
-        ledger.debit(fitted, delta=1e-6, method="a fit", unit="one person with up to 3 rows")
-        ledger.debit(PLAN, delta=1e-6, method="a score", unit="one person with up to 3 rows")
+        ledger.debit(fitted, delta=1e-6, method="a fit", unit="one person")
+        ledger.debit(PLAN, delta=1e-6, method="a score", unit="one person")
         return 0.0, None
 
-    select(dp.random.key(), [run], plan, person="id", max_rows=3)
+    select(dp.random.key(), [run], plan, person="id")
     with pytest.raises(RuntimeError, match="more than the costs"):
-        select(dp.random.key(), [lambda key, ledger: run(key, ledger, again=True)], plan, person="id", max_rows=3)
+        select(dp.random.key(), [lambda key, ledger: run(key, ledger, again=True)], plan, person="id")
 
 
 def test_one_class_has_no_area(exact: None) -> None:
