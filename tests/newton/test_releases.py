@@ -77,7 +77,7 @@ def test_a_row_is_the_same_in_every_place_and_beside_any_others(name: str, featu
             ones = jnp.concatenate([jnp.ones((TURN, 1)), part[0]], axis=1)
             return carry, ROWS[name](ones, part[1], public)
 
-        return jax.lax.scan(turn, 0.0, _releases._turns(x, y, mask))[1]
+        return jax.lax.scan(turn, 0.0, _releases.turns_of(x, y, mask))[1]
 
     found = []
     with jax.enable_x64(True):
@@ -87,7 +87,7 @@ def test_a_row_is_the_same_in_every_place_and_beside_any_others(name: str, featu
     assert (np.concatenate(found) == found[0][0]).all()
 
 
-@pytest.mark.parametrize("grid", [_releases._GRID_OF_PRODUCTS, _releases._GRID_OF_SUMS])
+@pytest.mark.parametrize("grid", [_releases.GRID_OF_PRODUCTS, _releases.GRID_OF_SUMS])
 @pytest.mark.parametrize("name", ["squares", "residual of counts"])
 def test_rows_at_the_bound_are_on_the_grid(name: str, grid: float) -> None:
     """Clipping rescaled them by a factor of 32 bits: sums were not exact where a row was as long as it may be."""

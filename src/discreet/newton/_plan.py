@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Self
+from typing import Any, NamedTuple, Self
 
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 
@@ -21,35 +21,96 @@ CURVATURES = 0.08, 0.10
 """Shares of the squared inverse noise; the gradients have the rest, each the same."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NewtonPlan:
-    """The privacy plan of a private Newton fit of a regression. Public.
+class Release(NamedTuple):
+    """Releases by one program, with noise of one size."""
 
-    All releases are Gaussian: a release with the share s of the budget has noise of the standard deviation
-    noise_multiplier / sqrt(s), in units of the bound on one record, so that they are together one release with noise_multiplier.
+    kind: str  # of program
+    rows: str  # what it sums
+    noise: float  # standard deviation, in units of the bound on one record
+    count: int = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SharedBudget:
+    """The plan of Gaussian releases that share one budget. Public.
+
+    A release with the share s has noise of the standard deviation noise_multiplier / sqrt(s), in units of the bound on one
+    record, so that all are together one release with noise_multiplier.
 
     Attributes:
-        family: "binary" for a target of 0 and 1, "counts" for one of whole numbers.
-        num_features: Number of features, without the constant.
         num_records: Public number of records.
         noise_multiplier: Noise standard deviation over the bound of one record, of all releases together.
         delta: The delta at which epsilon is stated.
         relation: The neighbouring relation.
     """
 
-    family: str
-    num_features: int
     num_records: int
     noise_multiplier: float
     delta: float
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
 
     def __post_init__(self) -> None:
-        choice("family", self.family, (BINARY, COUNTS))
-        integer("num_features", self.num_features)
         integer("num_records", self.num_records, most=MOST_RECORDS)
         probability("delta", self.delta, hint="It should be well below one over the number of records.")
-        positive("noise_multiplier", self.noise_multiplier, hint="NewtonPlan.calibrate(epsilon=...) finds it.")
+        positive("noise_multiplier", self.noise_multiplier, hint="calibrate(epsilon=...) finds it.")
+
+    @classmethod
+    def _calibrated(cls, epsilon: float, delta: float | None, **shape: Any) -> Self:
+        delta = suggest(num_records=integer("num_records", shape["num_records"])).delta if delta is None else delta
+        some = cls(**shape, delta=delta, noise_multiplier=1.0)
+        goal = {"epsilon": epsilon, "delta": delta, "relation": some.relation, "slack": some.slack}
+        noise = calibrate_noise_multiplier(
+            lambda noise: dataclasses.replace(some, noise_multiplier=noise).event(), **goal
+        )
+        return dataclasses.replace(some, noise_multiplier=noise)
+
+    def noise(self, share: float) -> float:
+        """Standard deviation of the noise of a release with a share, in units of the bound on one record."""
+        return self.noise_multiplier / share**0.5
+
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """All releases."""
+        raise NotImplementedError
+
+    @property
+    def num_releases(self) -> int:
+        """Their number."""
+        return sum(release.count for release in self.releases)
+
+    @property
+    def slack(self) -> float:
+        """Total variation between the run and the event."""
+        return self.num_releases * GAUSSIAN.slack
+
+    def event(self) -> DpEvent:
+        """The event of the releases, under either relation."""
+        return ComposedDpEvent(
+            [SelfComposedDpEvent(GAUSSIAN.event(release.noise), release.count) for release in self.releases]
+        )
+
+    def epsilon(self, delta: float | None = None) -> float:
+        """Price of the fit at `delta`; None: the plan's."""
+        spent = profile(self.event(), self.relation, slack=self.slack)
+        return spent.epsilon(self.delta if delta is None else delta)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NewtonPlan(SharedBudget):
+    """The privacy plan of a private Newton fit of a regression. Public.
+
+    Attributes:
+        family: "binary" for a target of 0 and 1, "counts" for one of whole numbers.
+        num_features: Number of features, without the constant.
+    """
+
+    family: str
+    num_features: int
+
+    def __post_init__(self) -> None:
+        choice("family", self.family, (BINARY, COUNTS))
+        integer("num_features", self.num_features)
+        super().__post_init__()
 
     @classmethod
     def calibrate(
@@ -79,14 +140,8 @@ class NewtonPlan:
         >>> round(plan.epsilon(), 3)
         1.0
         """
-        delta = suggest(num_records=integer("num_records", num_records)).delta if delta is None else delta
-        shape = {"family": family, "num_features": num_features, "num_records": num_records, "delta": delta}
-        some = cls(**shape, noise_multiplier=1.0, relation=relation)
-        goal = {"epsilon": epsilon, "delta": delta, "relation": relation, "slack": some.slack}
-        noise = calibrate_noise_multiplier(
-            lambda noise: dataclasses.replace(some, noise_multiplier=noise).event(), **goal
-        )
-        return dataclasses.replace(some, noise_multiplier=noise)
+        shape = {"family": family, "num_features": num_features, "num_records": num_records, "relation": relation}
+        return cls._calibrated(epsilon, delta, **shape)
 
     @property
     def gradient_share(self) -> float:
@@ -94,39 +149,21 @@ class NewtonPlan:
         of_counts = HISTOGRAM + RESIDUALS if self.family == COUNTS else 0.0
         return 1 - SQUARES - DIRECTIONS - sum(CURVATURES) - of_counts
 
-    def noise(self, share: float) -> float:
-        """Standard deviation of the noise of a release with a share, in units of the bound on one record."""
-        return self.noise_multiplier / share**0.5
-
     @property
-    def releases(self) -> tuple[tuple[str, str, float, int], ...]:
-        """Kind of program, kind of rows, noise and number of each release."""
+    def releases(self) -> tuple[Release, ...]:
+        """All releases."""
         found = [
-            ("total", "squares", self.noise(SQUARES), 1),
-            ("products", "directions", self.noise(DIRECTIONS), 1),
-            *(("products", f"curvature of {self.family}", self.noise(share), 1) for share in CURVATURES),
-            ("total", f"residual of {self.family}", self.noise(self.gradient_share / NUM_GRADIENTS), NUM_GRADIENTS),
+            Release("total", "squares", self.noise(SQUARES)),
+            Release("products", "directions", self.noise(DIRECTIONS)),
+            *(Release("products", f"curvature of {self.family}", self.noise(share)) for share in CURVATURES),
+            Release(
+                "total", f"residual of {self.family}", self.noise(self.gradient_share / NUM_GRADIENTS), NUM_GRADIENTS
+            ),
         ]
         if self.family == COUNTS:
-            found.append(("histogram", "", self.noise(HISTOGRAM), 1))
-            found.append(("products", f"residual of {self.family}", self.noise(RESIDUALS), 1))
+            found.append(Release("histogram", "", self.noise(HISTOGRAM)))
+            found.append(Release("products", f"residual of {self.family}", self.noise(RESIDUALS)))
         return tuple(found)
-
-    @property
-    def slack(self) -> float:
-        """Total variation between the run and the event."""
-        return sum(count for *_, count in self.releases) * GAUSSIAN.slack
-
-    def event(self) -> DpEvent:
-        """The event of the releases, under either relation."""
-        return ComposedDpEvent(
-            [SelfComposedDpEvent(GAUSSIAN.event(noise), count) for _, _, noise, count in self.releases]
-        )
-
-    def epsilon(self, delta: float | None = None) -> float:
-        """Price of the fit at `delta`; None: the plan's."""
-        spent = profile(self.event(), self.relation, slack=self.slack)
-        return spent.epsilon(self.delta if delta is None else delta)
 
     def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:
         """Make the statement of a fit by this plan, for a unit of privacy."""
@@ -156,9 +193,9 @@ class NewtonPlan:
                 "num_features": self.num_features,
                 "contribution_bound": 1.0,
                 "noise_multiplier": self.noise_multiplier,
-                "noise_standard_deviations": [noise for _, _, noise, _ in self.releases],
+                "noise_standard_deviations": [release.noise for release in self.releases],
             },
-            num_releases=sum(count for *_, count in self.releases),
+            num_releases=self.num_releases,
             reproducible=reproducible,
             released=[f"{numbers:,} noisy numbers, and what is computed from them"],
             public=[f"The number of {noun}s, N = {self.num_records}", "The plan: the family, the noise and its shares"],

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from discreet import random
 from discreet.accounting import Relation
@@ -37,8 +37,8 @@ from discreet.verify import Certificate, certify
 
 TURN = 512
 MOST_RECORDS = 2**26
-_GRID_OF_PRODUCTS = 2.0**13  # sums of products of 2^26 rows are exact in 64 bits
-_GRID_OF_SUMS = 2.0**24  # and so are sums of 2^26 rows
+GRID_OF_PRODUCTS = 2.0**13  # sums of products of 2^26 rows are exact in 64 bits
+GRID_OF_SUMS = 2.0**24  # and so are sums of 2^26 rows
 _CLIPPED_FROM = 2.0**-19  # more than `clip_records` keeps below its bound: it leaves rows of this length as they are
 _FARTHEST = 20.0  # of a predictor; beyond it nothing changes
 
@@ -134,37 +134,41 @@ ROWS: dict[str, Row] = {
 }
 
 
+def on_grid(rows: Array, mask: Array, grid: float) -> Array:
+    """Rows of norm at most 1, finite and on the grid: rounding leaves them below 1, and clipping leaves them on it."""
+    room = 1 - math.sqrt(rows.shape[1]) / grid - _CLIPPED_FROM
+    return clip_records(jnp.round(rows * room * grid) / grid, 1.0) * mask[:, None]
+
+
 def _rows(row: Row, x: Array, y: Array, mask: Array, public: Public, grid: float) -> Array:
-    """Finite rows of norm at most 1 on the grid: rounding leaves them below 1, and clipping leaves them on it."""
     ones = jnp.concatenate([jnp.ones((len(x), 1)), x.astype(jnp.float64)], axis=1)
-    found = row(ones, y.astype(jnp.float64), public)
-    room = 1 - math.sqrt(found.shape[1]) / grid - _CLIPPED_FROM
-    return clip_records(jnp.round(found * room * grid) / grid, 1.0) * mask[:, None]
+    return on_grid(row(ones, y.astype(jnp.float64), public), mask, grid)
 
 
-def _turns(x: Array, y: Array, mask: Array) -> tuple[Array, Array, Array]:
-    return x.reshape(-1, TURN, x.shape[1]), y.reshape(-1, TURN), mask.reshape(-1, TURN)
+def turns_of(*arrays: Array) -> tuple[Array, ...]:
+    """Arrays of `in_turns`, turn by turn."""
+    return tuple(x.reshape(-1, TURN, *x.shape[1:]) for x in arrays)
 
 
 def products(key: PRNGKeyArray, x: Array, y: Array, mask: Array, public: Public, *, row: Row, noise: float) -> Array:
     """The noisy sum of the rows' outer products; noise of standard deviation `noise` in each entry."""
 
-    def turn(total: Array, part: tuple[Array, Array, Array]) -> tuple[Array, None]:
-        rows = _rows(row, *part, public, _GRID_OF_PRODUCTS)
+    def turn(total: Array, part: Any) -> tuple[Array, None]:
+        rows = _rows(row, *part, public, GRID_OF_PRODUCTS)
         return total + rows.T @ rows, None
 
-    total, _ = jax.lax.scan(turn, jnp.zeros((x.shape[1] + 1,) * 2), _turns(x, y, mask))
+    total, _ = jax.lax.scan(turn, jnp.zeros((x.shape[1] + 1,) * 2), turns_of(x, y, mask))
     return planned_gaussian(key, total, noise, noise)
 
 
 def total(key: PRNGKeyArray, x: Array, y: Array, mask: Array, public: Public, *, row: Row, noise: float) -> Array:
     """The noisy sum of the rows; noise of standard deviation `noise` in each coordinate."""
 
-    def turn(total: Array, part: tuple[Array, Array, Array]) -> tuple[Array, None]:
-        rows = _rows(row, *part, public, _GRID_OF_SUMS)
+    def turn(total: Array, part: Any) -> tuple[Array, None]:
+        rows = _rows(row, *part, public, GRID_OF_SUMS)
         return total + jnp.sum(rows, axis=0), None
 
-    total, _ = jax.lax.scan(turn, jnp.zeros(x.shape[1] + 1), _turns(x, y, mask))
+    total, _ = jax.lax.scan(turn, jnp.zeros(x.shape[1] + 1), turns_of(x, y, mask))
     return planned_gaussian(key, total, noise, noise)
 
 
@@ -207,15 +211,13 @@ def program(
     return certify(release, key, *shapes, records=(1, 2), mask=3, relation=relation, expect=GAUSSIAN.event(noise))
 
 
-def in_turns(
-    x: np.ndarray, y: np.ndarray
-) -> tuple[Float[np.ndarray, "row feature"], Float[np.ndarray, " row"], Bool[np.ndarray, " row"]]:
-    """Features, targets and mask in turns of `TURN` rows, the last `SPARE` of which stand for nobody (`gradients._contract`).
+def in_turns(*arrays: np.ndarray) -> list[np.ndarray]:
+    """Arrays and a mask in turns of `TURN` rows, the last `SPARE` of which stand for nobody (`gradients._contract`).
 
     There are two turns at least: XLA compiles a loop of one otherwise.
     """
     filled = TURN - SPARE
-    turns = max(2, -(-len(x) // filled))
+    turns = max(2, -(-len(arrays[0]) // filled))
 
     def laid(value: np.ndarray) -> np.ndarray:
         found = np.zeros((turns, TURN, *value.shape[1:]), value.dtype)
@@ -225,4 +227,4 @@ def in_turns(
         found[whole : whole + 1, : len(left)] = left
         return found.reshape(-1, *value.shape[1:])
 
-    return laid(x), laid(y), laid(np.ones(len(x), bool))
+    return [laid(x) for x in (*arrays, np.ones(len(arrays[0]), bool))]

@@ -551,11 +551,7 @@ class Certificate:
         _check_different(leaves)
         # Use the same x64 setting as at trace time, since it affects rounding.
         with jax.enable_x64(self._wide):
-            return jax.tree.unflatten(self._out_tree, self._run(*leaves))
-
-    @functools.cached_property
-    def _run(self) -> Callable[..., list[Any]]:
-        return jax.jit(functools.partial(run_jaxpr, self._program))
+            return jax.tree.unflatten(self._out_tree, _compiled(self._program)(*leaves))
 
     def _repr_html_(self) -> str:
         headline, _, text = str(self).partition("\n")
@@ -609,6 +605,12 @@ def fingerprint(program: ClosedJaxpr, given: Sequence[Any] = ()) -> str:
     for value in map(np.asarray, given):
         digest.update(constant_bytes(value))
     return digest.hexdigest()
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(program: ClosedJaxpr) -> Callable[..., list[Any]]:
+    """A program to be called; one for all certificates that differ in `Given` values alone."""
+    return jax.jit(functools.partial(run_jaxpr, program))
 
 
 @functools.lru_cache(maxsize=32)
