@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 _HOME = {
     "AdaptiveClipping": "clipping",
     "Certificate": "verify",
+    "DPNewton": "newton",
     "DPSGLD": "inference",
     "DPSVI": "inference",
     "DPSVIResult": "inference",
@@ -26,6 +27,7 @@ _HOME = {
     "FullBatch": "sampling",
     "Ledger": "ledger",
     "LedgerError": "ledger",
+    "ModelPlan": "newton",
     "OnePosteriorSample": "inference",
     "PoissonSampling": "sampling",
     "PrivacyError": "verify",
@@ -37,6 +39,7 @@ _HOME = {
     "clip_records": "mechanisms",
     "describe": "marginals",
     "exponential_mechanism": "mechanisms",
+    "fit": "newton",
     "gaussian_mechanism": "mechanisms",
     "laplace_mechanism": "mechanisms",
     "load_result": "inference",
@@ -98,6 +101,9 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
     from discreet.mechanisms import poisson_subsample as poisson_subsample
     from discreet.mechanisms import subsample_without_replacement as subsample_without_replacement
     from discreet.mechanisms import sum_records as sum_records
+    from discreet.newton import DPNewton as DPNewton
+    from discreet.newton import ModelPlan as ModelPlan
+    from discreet.newton import fit as fit
     from discreet.plan import PrivacyPlan as PrivacyPlan
     from discreet.report import Statement as Statement
     from discreet.sampling import FixedSizeSampling as FixedSizeSampling

@@ -197,6 +197,11 @@ class Objective:
         trace, _ = self._trace(self.programs.guide, self.placeholder, key, params)
         return {name: trace[name]["value"] for name in self.structure.global_latents}
 
+    def points(self, key: PRNGKeyArray, values: Mapping[str, Any]) -> dict[str, Array]:
+        """The global latents' unconstrained values in one run of the model, which draws those that have no value."""
+        trace, _ = self._trace(self.programs.model, self.placeholder, key, values)
+        return {name: _unconstrained(trace[name]) for name in self.structure.global_latents}
+
     def _draw(
         self, psi: Mapping[str, Any], key: PRNGKeyArray, rows: Sequence[Any]
     ) -> tuple[dict[str, Any], Float[Array, ""]]:

@@ -240,10 +240,14 @@ def parameter_of(latent: str) -> str:
     return latent + _SUFFIX
 
 
+class NoPointError(ValueError):
+    """The model has no posterior density at a point of its global latents, which DPSVI does not need."""
+
+
 def check_point_guide(guide: Program, local_latents: Sequence[str]) -> None:
     """Refuse a point guide for a model with latents inside the record plate."""
     if isinstance(guide, PointGuide) and local_latents:
-        raise ValueError(
+        raise NoPointError(
             f"The latent site {local_latents[0]!r} is inside the record plate: each record would have its own point, and "
             "publishing it publishes the record. Sum or integrate it out of the model (for a mixture, "
             "numpyro.distributions.MixtureSameFamily), or fit it by DPSVI with an amortised guide."

@@ -92,15 +92,17 @@ class Defaults:
         """NumPyro's Adam with the learning rate."""
         return numpyro.optim.Adam(self.learning_rate)
 
-    def dpsvi(self, plan: PrivacyPlan) -> DPSVI:
+    def dpsvi(self, plan: PrivacyPlan, **static_kwargs: Any) -> DPSVI:
         """Build the `DPSVI` with this guide and optimizer, and the placeholder of a whole table's model.
 
         Args:
             plan: From `plan`, or another.
+            static_kwargs: Public keyword arguments of the model.
         """
         program = getattr(self.model, "model", self.model)
         placeholder = getattr(self.model, "placeholder", None)
-        return DPSVI(program, self.guide(), self.optimizer(), plan=plan, placeholder=placeholder)
+        options = {"placeholder": placeholder, **static_kwargs}
+        return DPSVI(program, self.guide(), self.optimizer(), plan=plan, **options)
 
 
 # What differs for models of whole tables. Fewer steps of a mixture: the noise is on thousands of parameters (docs/twins.md).

@@ -1,6 +1,10 @@
-"""Private Newton: regressions from a few noisy gradients, with a posterior that has all noise in it."""
+"""Private Newton: posteriors with all noise in them, from a few noisy gradients; of regressions and of NumPyro models."""
 
+from discreet.newton._choose import fit as fit
 from discreet.newton._fit import NewtonResult as NewtonResult
 from discreet.newton._fit import fit_newton as fit_newton
+from discreet.newton._model_plan import ModelPlan as ModelPlan
+from discreet.newton._own import DPNewton as DPNewton
+from discreet.newton._own import DPNewtonResult as DPNewtonResult
 from discreet.newton._plan import NUM_GRADIENTS as NUM_GRADIENTS
 from discreet.newton._plan import NewtonPlan as NewtonPlan

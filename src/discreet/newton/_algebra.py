@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Float
@@ -144,12 +144,39 @@ class Prior:
         return found @ back.T
 
 
+class AnyPrior(Protocol):
+    """What `settle` needs of a prior."""
+
+    def mixture(self, likelihood: Likelihood, num_scales: int) -> tuple[Vector, Matrix]:
+        """Mean and covariance of theta."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class NormalPrior:
+    """One normal.
+
+    Attributes:
+        mean: Its mean.
+        precision: Its precision.
+    """
+
+    mean: Vector
+    precision: Matrix
+
+    def mixture(self, likelihood: Likelihood, num_scales: int = 1) -> tuple[Vector, Matrix]:
+        """Mean and covariance of theta; there is one scale."""
+        del num_scales
+        covariance = np.linalg.inv(likelihood.precision + self.precision)
+        return covariance @ (likelihood.pull + self.precision @ self.mean), covariance
+
+
 class Gradients(NamedTuple):
-    """Released gradients, and the points that they were taken at."""
+    """Released gradients, the points that they were taken at, and the standard deviation of their noise."""
 
     points: Float[np.ndarray, "step latent"]
     values: Float[np.ndarray, "step latent"]
-    sigma: float
+    sigma: float | Float[np.ndarray, " step"]
 
     def weights(self, curvature: Matrix, around: Vector, trust: float) -> Float[np.ndarray, " step"]:
         """The precision with which each tells of theta near a point: the curvature changes on the way."""
@@ -195,7 +222,7 @@ def settle(
     gradients: Gradients,
     curvature: Matrix,
     sampling: Matrix,
-    prior: Prior,
+    prior: AnyPrior,
     start: Vector,
     *,
     num_scales: int,
@@ -235,8 +262,8 @@ def _swapped(extra: Callable[[float, float], float], spread: float, distance: fl
     return extra(distance, spread)
 
 
-def secant(curvature: Matrix, gradients: Gradients, most: float) -> Matrix:
-    """The curvature regressed on the gradients at their points; `curvature` is its mean before, `most` its largest eigenvalue."""
+def secant(curvature: Matrix, gradients: Gradients, least: float, most: float = np.inf) -> Matrix:
+    """The curvature regressed on the gradients at their points; `curvature` is its mean before, the rest bounds eigenvalues."""
     size = len(curvature)
     tau = SECANT_ERROR * np.trace(curvature) / size
     weights = gradients.weights(curvature, gradients.points[-1], SECANT_TRUST)
@@ -245,7 +272,7 @@ def secant(curvature: Matrix, gradients: Gradients, most: float) -> Matrix:
     lack = -(gradients.values - shares @ gradients.values) - points @ curvature
     weighted = points * weights[:, None]
     change = np.linalg.solve(weighted.T @ points + np.eye(size) / tau**2, weighted.T @ lack)
-    return rebuilt(curvature + change.T, lambda values: np.clip(values, LEAST_CURVATURE * most, most))
+    return rebuilt(curvature + change.T, lambda values: np.clip(values, least, most))
 
 
 class Diagnosis(NamedTuple):
@@ -266,7 +293,27 @@ class Diagnosis(NamedTuple):
     @property
     def converged(self) -> bool:
         """True if more gradients would hardly move the estimate, and agree with the curvature."""
-        return self.lack <= 3 and self.moved <= 0.5
+        return is_settled(self.moved, self.lack)
+
+
+def is_settled(moved: float, lack: float) -> bool:
+    """True if more gradients would hardly move the estimate, and agree with the curvature."""
+    return lack <= 3 and moved <= 0.5
+
+
+def agreement(gradients: Gradients, curvature: Matrix, theta: Vector, spread: float) -> tuple[float, float]:
+    """`Diagnosis.moved` and `lack` of an estimate; `spread` is the trace of its covariance in units of the curvature."""
+    size, last = len(theta), max(len(gradients.points) // 3, 1)
+    away = theta - gradients.points[-last:].mean(axis=0)
+    missed = gradients.values[-last:].mean(axis=0) - curvature @ away
+    sigma = np.broadcast_to(gradients.sigma, len(gradients.points))[-last:]
+    lack = np.square(missed).sum() / (np.square(sigma).mean() / last) - size
+    return float(np.sqrt(away @ curvature @ away / spread)), float(lack / np.sqrt(2 * size))
+
+
+def ratio_of(noise: float, sampling: Matrix) -> float:
+    """`Diagnosis.ratio`, from the variance of a coordinate of the gradients' mean."""
+    return float(np.sqrt(noise * len(sampling) / np.trace(sampling)))
 
 
 def diagnose(
@@ -282,14 +329,5 @@ def diagnose(
     spread = float(np.trace(curvature @ np.cov(draws.T)))
     along = theta @ curvature @ one
     gain = theta @ curvature @ theta - along**2 / (one @ curvature @ one)
-    size, last = len(theta), max(len(gradients.points) // 3, 1)
-    middle = gradients.points[-last:].mean(axis=0)
-    expected = curvature @ (theta - middle)
-    missed = np.square(gradients.values[-last:].mean(axis=0) - expected).sum() / (gradients.sigma**2 / last)
-    away = theta - middle
-    return Diagnosis(
-        kept=float(gain / (gain + spread)),
-        ratio=float(np.sqrt(noise * size / np.trace(sampling))),
-        moved=float(np.sqrt(away @ curvature @ away / spread)),
-        lack=float((missed - size) / np.sqrt(2 * size)),
-    )
+    moved, lack = agreement(gradients, curvature, theta, spread)
+    return Diagnosis(float(gain / (gain + spread)), ratio_of(noise, sampling), moved, lack)

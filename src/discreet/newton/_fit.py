@@ -29,6 +29,7 @@ from discreet.act import Act
 from discreet.inference import warn_of_use
 from discreet.ledger import Ledger
 from discreet.newton._algebra import (
+    LEAST_CURVATURE,
     SCALES,
     Diagnosis,
     Gradients,
@@ -404,7 +405,7 @@ class _Newton:
         """The curvature with what the gradients since it was measured say about it: earlier ones saw another one."""
         since = max((at for at in AT if at < len(self.points)), default=0)
         later = Gradients(np.array(self.points[since:]), np.array(self.values[since:]), self.sigma)
-        return secant(self.curvature, later, self.most)
+        return secant(self.curvature, later, LEAST_CURVATURE * self.most, self.most)
 
     def _measure(self, which: int) -> None:
         """The curvature at the present point; of counts the spread of the gradients, too, at the last one."""

@@ -145,7 +145,7 @@ def _rows(row: Row, x: Array, y: Array, mask: Array, public: Public, grid: float
     return on_grid(row(ones, y.astype(jnp.float64), public), mask, grid)
 
 
-def turns_of(*arrays: Array) -> tuple[Array, ...]:
+def turns_of(*arrays: Array) -> Any:
     """Arrays of `in_turns`, turn by turn."""
     return tuple(x.reshape(-1, TURN, *x.shape[1:]) for x in arrays)
 
@@ -153,7 +153,7 @@ def turns_of(*arrays: Array) -> tuple[Array, ...]:
 def products(key: PRNGKeyArray, x: Array, y: Array, mask: Array, public: Public, *, row: Row, noise: float) -> Array:
     """The noisy sum of the rows' outer products; noise of standard deviation `noise` in each entry."""
 
-    def turn(total: Array, part: Any) -> tuple[Array, None]:
+    def turn(total: Array, part: tuple[Array, Array, Array]) -> tuple[Array, None]:
         rows = _rows(row, *part, public, GRID_OF_PRODUCTS)
         return total + rows.T @ rows, None
 
@@ -164,7 +164,7 @@ def products(key: PRNGKeyArray, x: Array, y: Array, mask: Array, public: Public,
 def total(key: PRNGKeyArray, x: Array, y: Array, mask: Array, public: Public, *, row: Row, noise: float) -> Array:
     """The noisy sum of the rows; noise of standard deviation `noise` in each coordinate."""
 
-    def turn(total: Array, part: Any) -> tuple[Array, None]:
+    def turn(total: Array, part: tuple[Array, Array, Array]) -> tuple[Array, None]:
         rows = _rows(row, *part, public, GRID_OF_SUMS)
         return total + jnp.sum(rows, axis=0), None
 

@@ -1,0 +1,483 @@
+"""Private Newton for NumPyro models: the posterior of the global latents from some fifty noisy gradients, without settings.
+
+Only gradients of single records' log-likelihoods are used, in unconstrained coordinates. Each of four stages measures
+
+1. a map under which the gradients' directions are even (but for the last stage, which keeps the map),
+2. how long gradients are, which gives the bound C: the least one whose clipping moves the sum by less than the noise,
+3. the second moment of clipped gradients, which is the curvature J where the model holds,
+4. ten or twenty gradients, each at the best guess so far.
+
+What follows is `_algebra`'s: the likelihood of the mapped latents is normal, with the mean J theta and the covariance J + s^2 I.
+The prior is exact: the posterior prior(u) times that normal is sampled without any record (`_sampling`). Latents that no record
+touches, as a hierarchy's mean and scale, need no release at all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float, PRNGKeyArray
+from tqdm.auto import tqdm
+
+from discreet import random
+from discreet._jax import one_process, tracing
+from discreet._validate import integer
+from discreet.accounting import Relation
+from discreet.act import Act
+from discreet.inference import take_apart, warn_of_use
+from discreet.inference._ops import objective_of_points
+from discreet.inference._records import Program, Records, check_public, refuse_tables
+from discreet.inference._structure import NoPointError
+from discreet.inference._support import refuse_outside_support
+from discreet.ledger import Ledger
+from discreet.newton._algebra import (
+    Gradients,
+    NormalPrior,
+    Vector,
+    agreement,
+    is_settled,
+    ratio_of,
+    secant,
+    settle,
+    spectrum,
+)
+from discreet.newton._model import EDGES, Latents, Public, moments_of, program
+from discreet.newton._model_plan import NUM_GRADIENTS, STAGES, ModelPlan, Stage
+from discreet.newton._releases import MOST_RECORDS, in_turns
+from discreet.newton._sampling import draw
+from discreet.released import Released
+from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, Unit, counted, use_words
+
+MOST_LATENTS = 512
+LARGEST_STEP = 1.5  # in standard deviations of one record: a step moves the log density by half its square
+BIAS = 0.3  # share of what clipping takes away that may be bias: the rest cancels
+SEEN = 3.0  # standard deviations by which a bin of lengths stands out
+FIRST = 3  # gradients before the curvature is improved by them
+SPREAD = 4.0  # of what clipping may have moved, squared over the share above
+LEARNED = 0.25
+"""The share of the prior's variance that is gone where a latent is called learned."""
+NOISY, CUT = 3.0, 0.1
+"""Intervals of a fit for its coefficients: at most so much more noise than sampling, and so many records clipped."""
+LEAST = 0.05  # eigenvalue of the curvature, of their mean
+_INTERVAL = 0.05, 0.95
+_SHOWN = 40
+
+
+@dataclasses.dataclass(frozen=True)
+class DPNewtonResult(Released, what="private Newton fit of a model", parts=(ModelPlan, Relation)):
+    """The posterior of a model's global latents: privacy noise and sampling noise are both in it.
+
+    Everything in it is covered by `statement`.
+
+    Attributes:
+        draws: Draws of each latent, (draw, ...). Intervals come from them, and predictions.
+        learned: For each latent's unconstrained coordinates the share of the prior's variance that is gone; where it is small,
+            the prior decides.
+        clipped: Share of the records whose gradient was longer than the bound, by a noisy histogram.
+        ratio: Standard deviation of the releases' noise over that of sampling.
+        moved: Distance of the estimate from where the last gradients were taken, over its own spread.
+        lack: By how many standard deviations the last gradients miss what the curvature says.
+        plan: The plan of the fit.
+        statement: The privacy statement.
+    """
+
+    noise_in_draws = True
+
+    draws: Mapping[str, Float[np.ndarray, "draw ..."]]
+    learned: Mapping[str, Float[np.ndarray, "..."]]
+    clipped: float
+    ratio: float
+    moved: float
+    lack: float
+    plan: ModelPlan
+    statement: Statement
+
+    @property
+    def estimate(self) -> dict[str, np.ndarray]:
+        """Posterior mean of each latent."""
+        return {name: value.mean(axis=0) for name, value in self.draws.items()}
+
+    @property
+    def interval(self) -> dict[str, np.ndarray]:
+        """The 90 % interval of each latent: low and high, (2, ...)."""
+        return {name: np.quantile(value, _INTERVAL, axis=0) for name, value in self.draws.items()}
+
+    @property
+    def converged(self) -> bool:
+        """True if more gradients would hardly move the estimate, and agree with the curvature."""
+        return is_settled(self.moved, self.lack)
+
+    def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
+        """Draws of each latent, (draw, ...), picked at random from `draws`. At no cost.
+
+        Args:
+            key: Any JAX key.
+            num_samples: Number of draws.
+        """
+        secret = random.subkey(random.check_key(key), random.Purpose.POSTERIOR)
+        held = len(next(iter(self.draws.values())))
+        replace = integer("num_samples", num_samples) > held
+        picked = np.asarray(jax.random.choice(secret, held, (num_samples,), replace))
+        return {name: value[picked] for name, value in self.draws.items()}
+
+    def to_arviz(self, key: PRNGKeyArray, num_samples: int, **names: Any) -> Any:
+        """Draws of `posterior` for ArviZ, with the statement in their attributes; as `discreet.inference_data.to_arviz`."""
+        from discreet.inference_data import to_arviz
+
+        return to_arviz(self.posterior(key, num_samples), statement=self.statement, **names)
+
+    def __repr__(self) -> str:
+        """Short, without arrays."""
+        return f"DPNewtonResult({', '.join(self.draws)}, {self.statement.use}, {self.statement.brief})"
+
+    def __str__(self) -> str:
+        """A table of the latents, the verdict, and the price."""
+        rows = list(_table(self))
+        width = max(len(row[0]) for row in rows)
+        lines = [f"{'':{width}}  {'estimate':>10}  {'90 % interval':>24}  {'learned':>8}"]
+        lines += [f"{name:{width}}  {mean:>10}  {interval:>24}  {learned:>8}" for name, mean, interval, learned in rows]
+        return "\n".join([*lines, use_words(self.statement), str(self.statement.brief)])
+
+
+def _table(result: DPNewtonResult) -> Iterator[tuple[str, str, str, str]]:
+    """Name, estimate, interval and share learned of each element, the first ones of many."""
+    estimate, interval, shown = result.estimate, result.interval, 0
+    for name, value in estimate.items():
+        learned = np.asarray(result.learned[name])
+        for place in np.ndindex(value.shape):
+            if shown == _SHOWN:
+                yield "...", "", "", ""
+                return
+            shown += 1
+            low, high = interval[name][(slice(None), *place)]
+            # A simplex has an element more than coordinates.
+            share = learned[place] if learned.shape == value.shape else learned.mean()
+            label = f"{name}[{','.join(map(str, place))}]" if place else name
+            yield label, f"{value[place]:.3g}", f"{low:.3g} to {high:.3g}", f"{100 * max(share, 0):.0f} %"
+
+
+class DPNewton:
+    """Fits a NumPyro model privately, without settings: draws of its posterior with all noise in them.
+
+    Guarantee: what `run` returns is `plan.event()`, under the plan's relation, but for its `slack`. Each release is proved to be
+    its part of that before it runs.
+
+    For models with up to 512 global latents whose observations lie in a plate of the records' length. Discrete latents of a
+    record are summed out. Where the posterior has several modes, the fit finds the one near its start. Hierarchies must be
+    centred: group ~ Normal(mean, scale), not mean + scale * z.
+
+    Args:
+        model: The model, with proper priors.
+        plan: The plan.
+        init: Where the fit starts: values of some latents, as in the model; public. None: the prior's mean.
+        placeholder: An artificial record, as for DPSVI.
+        static_kwargs: Public keyword arguments of the model.
+
+    Raises:
+        ValueError: An argument that cannot be used.
+
+    >>> import numpy as np, numpyro, numpyro.distributions as dist, discreet as dp
+    >>> def model(x, y):
+    ...     slope = numpyro.sample("slope", dist.Normal(0, 2))
+    ...     noise = numpyro.sample("noise", dist.HalfNormal(1))
+    ...     with numpyro.plate("people", len(y)):
+    ...         numpyro.sample("y", dist.Normal(slope * x, noise), obs=y)
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.normal(size=5_000)
+    >>> plan = dp.ModelPlan.calibrate(epsilon=1.0, num_records=5_000)
+    >>> result = dp.DPNewton(model, plan=plan).run(dp.random.key(), x, 0.7 * x + 0.3 * rng.normal(size=5_000))
+    >>> bool(abs(result.estimate["slope"] - 0.7) < 0.05)
+    True
+    """
+
+    def __init__(
+        self,
+        model: Program,
+        *,
+        plan: ModelPlan,
+        init: Mapping[str, Any] | None = None,
+        placeholder: Sequence[Any] | None = None,
+        **static_kwargs: Any,
+    ) -> None:
+        if not callable(model):
+            raise TypeError(f"{model!r} is no model: pass a function with NumPyro's sample sites.")
+        if not isinstance(plan, ModelPlan):
+            raise TypeError(f"plan is {plan!r}; pass a ModelPlan, as ModelPlan.calibrate(epsilon=...) makes.")
+        check_public(static_kwargs)
+        self.model, self.plan, self.init = model, plan, dict(init or {})
+        self.placeholder, self.static_kwargs = placeholder, static_kwargs
+
+    def run(
+        self,
+        rng_key: PRNGKeyArray,
+        *args: Any,
+        progress_bar: bool = True,
+        ledger: Ledger | None = None,
+        person: str | None = None,
+        max_rows: int = 1,
+        **kwargs: Any,
+    ) -> DPNewtonResult:
+        """Fit the model to records.
+
+        Args:
+            rng_key: `discreet.random.key()`, for this fit alone.
+            args: The model's arguments: arrays hold records along their leading axis.
+            progress_bar: Show progress after two seconds.
+            ledger: The table's budget, debited before the first release.
+            person: Name of the column that identifies persons, if a record is all that one person has.
+            max_rows: With `person`, the largest number of rows of a person in a record.
+            kwargs: As args.
+
+        Returns:
+            The posterior.
+
+        Raises:
+            ValueError, TypeError: Wrong input, before anything is spent.
+            SpentError: The ledger does not hold it.
+            PrivacyError: A release could not be proved.
+            UseWarning: A warning, where the noise hides the model; as an error it has the fit as `partial_result`.
+        """
+        if tracing():
+            raise TypeError("run works outside of JAX's transformations; call it without jit, vmap or scan.")
+        one_process("DPNewton", [*args, *kwargs.values()])
+        key = random.check_key(rng_key)
+        records = take_apart(args, kwargs, programs=(self.model,))
+        latents, start = self._latents(key, records)
+        fitted = getattr(self.model, "__name__", "A model")
+        told = {"num_touched": latents.num_touched, "num_latents": latents.size, "fitted": fitted}
+        unit = Unit(person, max_rows)
+        act = Act.on(self.plan, key, random.Purpose.NEWTON, ledger=ledger, unit=unit, **told)
+        with jax.enable_x64(True):
+            releases = _Releases(latents, records, self.plan, act)
+            act.begin()
+            with tqdm(total=NUM_GRADIENTS, desc="Newton", delay=2.0, disable=not progress_bar) as bar:
+                fit = _Fit(releases, latents, self.plan, start).run(bar)
+            paid = act.statement
+            result = fit.result(random.as_threefry(random.subkey(key, random.Purpose.POSTERIOR)), paid)
+        warn_of_use(result, paid, stacklevel=3)
+        return result
+
+    def _latents(self, key: PRNGKeyArray, records: Records) -> tuple[Latents, Vector]:
+        """The model's latents, and where they start; no release, and all that is refused for the model or the records."""
+        if self.plan.relation is Relation.REPLACE_ONE and records.size != self.plan.num_records:
+            raise ValueError(
+                f"The arrays hold {records.size} records, but the plan says num_records={self.plan.num_records}, a public "
+                f"number where one record is replaced. Calibrate a plan for {records.size} records."
+            )
+        if records.size > MOST_RECORDS:
+            raise ValueError(
+                f"There are {records.size:,} records; sums are exact for at most {MOST_RECORDS:,}. Draw fewer of them."
+            )
+        refuse_tables(jax.tree.leaves(self.static_kwargs), [records.size])
+        made_of = {"model": self.model, "placeholder": self.placeholder, "static": self.static_kwargs}
+        objective, psi = objective_of_points(records, key, num_records=self.plan.num_records, **made_of)
+        latents = Latents.of(objective, psi)
+        if latents.size > MOST_LATENTS:
+            raise NoPointError(
+                f"The model has {latents.size:,} coordinates of global latents; private Newton releases matrices of that size, "
+                f"and takes at most {MOST_LATENTS}. Fit the model by DPSVI."
+            )
+        refuse_outside_support(objective, psi, [(list(records.leaves), None)])
+        return latents, self._start(latents)
+
+    def _start(self, latents: Latents) -> Vector:
+        """The prior's mean, but for the latents that are told where to start."""
+        mean = moments_of(latents).mean
+        if not self.init:
+            return mean
+        values = {name: np.asarray(value) for name, value in jax.jit(latents.values)(mean).items()}
+        if unknown := [name for name in self.init if name not in values]:
+            raise ValueError(f"init names {unknown[0]!r}, which is no global latent. These are: {', '.join(values)}.")
+        for name, value in self.init.items():
+            if np.shape(value) != values[name].shape:
+                raise ValueError(
+                    f"init has {name!r} with the shape {np.shape(value)}; in the model it has {values[name].shape}."
+                )
+            values[name] = np.asarray(value, values[name].dtype)
+        points = latents.objective.points(jax.random.key(0), values)
+        if bad := [name for name, value in points.items() if not np.isfinite(value).all()]:
+            raise ValueError(f"init has {bad[0]!r} outside of its support, or at its end. Choose a value inside.")
+        return latents.joined(points)
+
+
+class _Releases:
+    """The records and their certified programs; each call is one release, with a key of its own."""
+
+    def __init__(self, latents: Latents, records: Records, plan: ModelPlan, act: Act) -> None:
+        arrays = in_turns(*(np.asarray(leaf) for leaf in records.leaves))
+        shapes = tuple((array.shape, str(array.dtype)) for array in arrays)
+        certified = functools.partial(
+            program, latents=latents, leaves=shapes, relation=plan.relation, reproducible=act.reproducible
+        )
+        self._programs = [certified(release.kind, release.noise) for release in plan.releases]
+        # Their fingerprints follow the number of records.
+        act.prove(*self._programs, named=False)
+        self._arrays = [jax.device_put(array) for array in arrays]
+        self._planned = iter(
+            zip(plan.releases, self._programs, jax.random.split(act.key, plan.num_releases), strict=True)
+        )
+
+    def __call__(self, kind: str, public: Public) -> tuple[np.ndarray, float]:
+        """The next release of the plan, which is of this kind, and the standard deviation of its noise."""
+        release, certificate, key = next(self._planned)
+        assert release.kind == kind
+        made_public = jax.tree.map(np.float64, public)
+        found = np.asarray(certificate(key, np.float64(release.noise), made_public, *self._arrays), np.float64)
+        return np.nan_to_num(found), release.noise
+
+
+class _Fit:
+    """The state of a fit: all of it follows from releases and public numbers."""
+
+    def __init__(self, releases: _Releases, latents: Latents, plan: ModelPlan, start: Vector) -> None:
+        self.releases, self.latents, self.plan = releases, latents, plan
+        self.prior = moments_of(latents)
+        self.size = latents.num_touched
+        own = slice(0, self.size)
+        # A hierarchy's scale would fall to zero where noise is overstated.
+        self.cautious = not latents.above
+        self.precision = np.linalg.inv(self.prior.covariance[own, own])
+        self.at = start[own]
+        self.to = np.diag(np.sqrt(np.diag(self.prior.covariance)[own]))
+        self.clipped = 0.0
+
+    def run(self, bar: Any) -> _Fit:
+        """All stages."""
+        for stage in STAGES:
+            if stage.directions:
+                self._map()
+            self._bound(stage)
+            self._measure()
+            self._step(stage, bar)
+        return self
+
+    @property
+    def _public(self) -> Public:
+        return Public(self.to, self.at)
+
+    def _map(self) -> None:
+        seen, sigma = self.releases("directions", self._public)
+        values, vectors = spectrum(seen, sigma, 2 * sigma)
+        self.to = self.to @ (vectors / np.sqrt(values / self.plan.num_records))
+
+    def _bound(self, stage: Stage) -> None:
+        """The least C whose clipping moves the sum by less than the noise, about; and what it may have moved."""
+        raw, sigma = self.releases("lengths", self._public)
+        counts = np.where(raw < SEEN * sigma, 0, raw)
+        middle = np.sqrt(EDGES[1:] * EDGES[:-1])
+        noise = self.plan.noise(sum(stage.gradients))
+        self.reach = EDGES[-1]
+        for edge in EDGES[1:]:
+            lost = BIAS * counts @ np.maximum(middle - edge, 0)
+            if lost <= edge * noise and counts[middle <= edge].sum() >= counts.sum() / 2:
+                self.reach = edge
+                break
+        self.tail = BIAS * (counts @ np.maximum(middle - self.reach, 0) + self.reach * sigma)
+        self.clipped = float(np.clip(counts[middle > self.reach].sum() / self.plan.num_records, 0, 1))
+
+    def _measure(self) -> None:
+        raw, sigma = self.releases("moments", self._public._replace(reach=self.reach))
+        unit = self.reach**2
+        mean = max(np.trace(raw) / self.size, 2 * sigma / np.sqrt(self.size))
+        values, vectors = spectrum(raw * unit, sigma * unit, LEAST * mean * unit)
+        self.curvature = (vectors * values) @ vectors.T
+        self.curvature_sigma = sigma * unit
+
+    def _step(self, stage: Stage, bar: Any) -> None:
+        """All gradients of a stage."""
+        back = np.linalg.inv(self.to)
+        prior = NormalPrior(back @ self.prior.mean[: self.size], self.to.T @ self.precision @ self.to)
+        points, values, sigmas = [], [], []
+        for step in range(len(stage.gradients)):
+            found, sigma = self.releases("gradients", self._public._replace(reach=self.reach))
+            theta = back @ self.at
+            points.append(theta)
+            values.append(found * self.reach)
+            sigmas.append(sigma * self.reach)
+            self.gradients = Gradients(np.array(points), np.array(values), np.array(sigmas))
+            self.improved = self.curvature
+            if step >= FIRST:
+                least = 0.02 * np.trace(self.curvature) / self.size
+                self.improved = secant(self.curvature, self.gradients, least)
+            guess, covariance, _ = settle(
+                self.gradients, self.improved, self.improved, prior, theta, num_scales=1, rounds=4
+            )
+            way = guess - theta
+            length = np.sqrt(max(way @ self.improved @ way / self.plan.num_records, 1e-12))
+            self.at = self.to @ (theta + way * min(1.0, LARGEST_STEP / length))
+            bar.update(1)
+        self.theta, self.covariance, self.normal_prior = guess, covariance, prior
+
+    def result(self, key: PRNGKeyArray, statement: Statement) -> DPNewtonResult:
+        """The posterior: the exact prior times the normal likelihood."""
+        latents, size, back = self.latents, self.size, np.linalg.inv(self.to)
+        error = 0.0
+        if self.cautious:
+            # An error of the curvature acts as one of its entries, times how far the posterior reaches.
+            error = 1 / (self.curvature_sigma**-2.0 + (0.1 * np.trace(self.curvature) / size) ** -2.0)
+        moved = (SPREAD if self.cautious else 1.0) * self.tail**2 / size
+
+        def extra(distance: float, spread: float) -> float:
+            return moved + error * (distance + spread)
+
+        theta, covariance, found = settle(
+            self.gradients,
+            self.improved,
+            self.improved,
+            self.normal_prior,
+            self.theta,
+            num_scales=1,
+            rounds=4,
+            extra=extra,
+            spread=float(np.trace(self.covariance)),
+        )
+        precision = back.T @ found.likelihood.precision @ back
+        pull = back.T @ found.likelihood.pull
+        whole = np.linalg.inv(self.prior.covariance)
+        linear = whole @ self.prior.mean
+        linear[:size] += pull
+        whole[:size, :size] += precision
+        near = np.linalg.inv(whole)
+        vectors = draw(latents, key, near @ linear, (near + near.T) / 2, precision, pull)
+        values = jax.jit(jax.vmap(latents.values))(vectors)
+        learned = 1 - vectors.var(axis=0) / np.diag(self.prior.covariance)
+        said = (*agreement(self.gradients, self.improved, theta, float(np.trace(self.improved @ covariance))),)
+        ratio = ratio_of(found.noise + found.extra, self.improved)
+        use = _use(ratio, *said, self.clipped, learned)
+        return DPNewtonResult(
+            draws={name: np.asarray(values[name]) for name in latents.objective.structure.global_latents},
+            learned=latents.split(learned),
+            clipped=self.clipped,
+            ratio=ratio,
+            moved=said[0],
+            lack=said[1],
+            plan=self.plan,
+            statement=statement.with_use(*use),
+        )
+
+
+def _use(ratio: float, moved: float, lack: float, clipped: float, learned: Vector) -> tuple[str, str]:
+    """The verdict on the use of the result, and the reason, from the releases."""
+    hidden = int((learned < LEARNED).sum())
+    if hidden == len(learned):
+        return NOT_USABLE, (
+            "the noise hides what the records say, and intervals are the prior's. A larger epsilon, more records or fewer "
+            "latents help"
+        )
+    if not is_settled(moved, lack):
+        return PREDICTION, (
+            "the gradients do not agree with the curvature that was measured, so intervals may be too narrow. Several modes, or "
+            "a start far away, do that: give init a better one"
+        )
+    if clipped > CUT:
+        return PREDICTION, f"{100 * clipped:.0f} % of the gradients were clipped, so intervals may miss"
+    if ratio > NOISY:
+        return PREDICTION, f"intervals hold, but the noise makes them about {ratio:.2g} times as wide"
+    if hidden > len(learned) / 2:
+        return PREDICTION, f"of {counted(len(learned), 'coordinate')} the prior decides {hidden}"
+    return COEFFICIENTS, "the intervals include the noise and that of sampling, where the model holds"
