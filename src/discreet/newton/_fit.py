@@ -239,12 +239,12 @@ def fit_newton(
         with tqdm(total=NUM_GRADIENTS, desc="Newton", delay=2.0, disable=not progress_bar) as bar:
             found = _Newton(records, plan, levels).run(bar)
     paid = act.statement
-    result = found.result(np.random.default_rng(_words(key)), paid)
+    result = found.result(np.random.default_rng(words_of(key)), paid)
     warn_of_use(result, paid, stacklevel=3)
     return result
 
 
-def _words(key: PRNGKeyArray) -> np.ndarray:
+def words_of(key: PRNGKeyArray) -> np.ndarray:
     """A seed for what is drawn from releases."""
     return np.asarray(jax.random.bits(random.subkey(key, random.Purpose.POSTERIOR), (4,), np.uint32))
 

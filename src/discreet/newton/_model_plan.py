@@ -22,8 +22,8 @@ class Stage(NamedTuple):
 
 
 def _stage(share: float, directions: float, lengths: float, moments: float, count: int) -> Stage:
-    # Each gradient has a larger share than the one before: the last ones are near the estimate.
-    growing = [3.0 ** (step / (count - 1)) for step in range(count)]
+    # The later half of the gradients, near the estimate, has twice the share. Each noise takes a proof of its own.
+    growing = [1.0] * (count // 2) + [2.0] * (count - count // 2)
     rest = share * (1 - directions - lengths - moments)
     gradients = tuple(rest * part / sum(growing) for part in growing)
     return Stage(share * directions, share * lengths, share * moments, gradients)

@@ -46,6 +46,7 @@ from discreet.newton._algebra import (
     settle,
     spectrum,
 )
+from discreet.newton._fit import words_of
 from discreet.newton._model import EDGES, Latents, Public, moments_of, program
 from discreet.newton._model_plan import NUM_GRADIENTS, STAGES, ModelPlan, Stage
 from discreet.newton._releases import MOST_RECORDS, in_turns
@@ -258,7 +259,7 @@ class DPNewton:
             with tqdm(total=NUM_GRADIENTS, desc="Newton", delay=2.0, disable=not progress_bar) as bar:
                 fit = _Fit(releases, latents, self.plan, start).run(bar)
             paid = act.statement
-            result = fit.result(random.as_threefry(random.subkey(key, random.Purpose.POSTERIOR)), paid)
+            result = fit.result(words_of(key), paid)
         warn_of_use(result, paid, stacklevel=3)
         return result
 
@@ -318,16 +319,17 @@ class _Releases:
         # Their fingerprints follow the number of records.
         act.prove(*self._programs, named=False)
         self._arrays = [jax.device_put(array) for array in arrays]
-        self._planned = iter(
-            zip(plan.releases, self._programs, jax.random.split(act.key, plan.num_releases), strict=True)
-        )
+        self._planned = iter(enumerate(zip(plan.releases, self._programs, strict=True)))
+        self._keys = jax.random.split(act.key, plan.num_releases)
 
     def __call__(self, kind: str, public: Public) -> tuple[np.ndarray, float]:
         """The next release of the plan, which is of this kind, and the standard deviation of its noise."""
-        release, certificate, key = next(self._planned)
+        number, (release, certificate) = next(self._planned)
         assert release.kind == kind
         made_public = jax.tree.map(np.float64, public)
-        found = np.asarray(certificate(key, np.float64(release.noise), made_public, *self._arrays), np.float64)
+        found = np.asarray(
+            certificate(self._keys[number], np.float64(release.noise), made_public, *self._arrays), np.float64
+        )
         return np.nan_to_num(found), release.noise
 
 
@@ -413,7 +415,7 @@ class _Fit:
             bar.update(1)
         self.theta, self.covariance, self.normal_prior = guess, covariance, prior
 
-    def result(self, key: PRNGKeyArray, statement: Statement) -> DPNewtonResult:
+    def result(self, words: np.ndarray, statement: Statement) -> DPNewtonResult:
         """The posterior: the exact prior times the normal likelihood."""
         latents, size, back = self.latents, self.size, np.linalg.inv(self.to)
         error = 0.0
@@ -443,7 +445,7 @@ class _Fit:
         linear[:size] += pull
         whole[:size, :size] += precision
         near = np.linalg.inv(whole)
-        vectors = draw(latents, key, near @ linear, (near + near.T) / 2, precision, pull)
+        vectors = draw(latents, words, near @ linear, (near + near.T) / 2, precision, pull)
         values = jax.jit(jax.vmap(latents.values))(vectors)
         learned = 1 - vectors.var(axis=0) / np.diag(self.prior.covariance)
         said = (*agreement(self.gradients, self.improved, theta, float(np.trace(self.improved @ covariance))),)

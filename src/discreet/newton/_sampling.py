@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from discreet.newton._algebra import Matrix, Vector
 from discreet.newton._model import Latents
@@ -22,14 +22,14 @@ from discreet.newton._model import Latents
 NUM_CHAINS = 256
 SWEEPS, WARM_UPS, KEPT = 12, 6, 4
 """Sweeps between two looks at the chains; looks that change the t; looks that are kept after one more."""
-DEGREES = 8.0  # of freedom
+DEGREES = 8  # of freedom
 _WIDER = 1.2  # of the t than the chains, in standard deviations
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _sweeps(
     latents: Latents,
-    key: PRNGKeyArray,
+    words: Array,
     states: Float[Array, "chain latent"],
     centre: Array,
     root: Array,
@@ -49,47 +49,47 @@ def _sweeps(
         found = target + (DEGREES + size) / 2 * jnp.log1p(white @ white / DEGREES)
         return jnp.where(jnp.isnan(found), -jnp.inf, found)
 
-    def one(white: Array, key: PRNGKeyArray) -> Array:
-        scale_key, way_key, level_key, angle_key = jax.random.split(key, 4)
-        shape = (DEGREES + size) / 2
-        scale = (DEGREES + white @ white) / 2 / jax.random.gamma(scale_key, shape, dtype=white.dtype)
-        way = jnp.sqrt(scale) * jax.random.normal(way_key, white.shape, white.dtype)
-        level = log_ratio(white) + jnp.log(jax.random.uniform(level_key, dtype=white.dtype, minval=1e-30))
+    def one(white: Array, height: Array, key: PRNGKeyArray) -> tuple[Array, Array]:
+        normal_key, shrink_key = jax.random.split(key)
+        normals = jax.random.normal(normal_key, (2 * size + DEGREES + 2,)).astype(white.dtype)
+        way, rest, last = normals[:size], normals[size:-2], normals[-2:]
+        # Given the state, the scale of the t is inverse gamma.
+        way = way * jnp.sqrt((DEGREES + white @ white) / jnp.sum(jnp.square(rest)))
+        level_share, angle_share = jax.scipy.special.ndtr(last)
+        level = height + jnp.log(level_share)
 
-        def angle_of(state: Any) -> tuple[Any, Array]:
-            low, high, key = state
+        def looking(state: Any) -> Array:
+            low, high, *_, there = state
+            return (there < level) & (high - low > 1e-9)
+
+        def look(state: Any) -> Any:
+            """The next place on the ellipse, between angles that shrink towards the state's own, which is 0."""
+            low, high, key, _, _ = state
             key, now = jax.random.split(key)
-            return key, low + (high - low) * jax.random.uniform(now, dtype=white.dtype)
-
-        def place(angle: Array) -> Array:
-            return white * jnp.cos(angle) + way * jnp.sin(angle)
-
-        def shrink(state: Any) -> Any:
-            low, high, key, angle = state
+            angle = low + (high - low) * jax.random.uniform(now).astype(white.dtype)
+            place = white * jnp.cos(angle) + way * jnp.sin(angle)
             low, high = jnp.where(angle < 0, angle, low), jnp.where(angle < 0, high, angle)
-            key, angle = angle_of((low, high, key))
-            return low, high, key, angle
+            return low, high, key, place, log_ratio(place)
 
-        def outside(state: Any) -> Array:
-            low, high, _, angle = state
-            return (log_ratio(place(angle)) < level) & (high - low > 1e-9)
+        top = 2 * jnp.pi * angle_share
+        begin = (top - 2 * jnp.pi, top, shrink_key, white, jnp.full_like(height, -jnp.inf))
+        *_, place, there = jax.lax.while_loop(looking, look, begin)
+        accepted = there >= level
+        return jnp.where(accepted, place, white), jnp.where(accepted, there, height)
 
-        key, angle = angle_of((0.0, 2 * jnp.pi, angle_key))
-        *_, angle = jax.lax.while_loop(outside, shrink, (angle - 2 * jnp.pi, angle, key, angle))
-        found = place(angle)
-        return jnp.where(log_ratio(found) >= level, found, white)
+    def sweep(state: tuple[Array, Array], key: PRNGKeyArray) -> tuple[tuple[Array, Array], None]:
+        return jax.vmap(one)(*state, jax.random.split(key, len(states))), None
 
-    def sweep(whites: Array, key: PRNGKeyArray) -> tuple[Array, None]:
-        return jax.vmap(one)(whites, jax.random.split(key, len(whites))), None
-
-    whites = jnp.linalg.solve(root, (states - centre).T).T
-    whites, _ = jax.lax.scan(sweep, whites, jax.random.split(key, SWEEPS))
+    key = jax.random.wrap_key_data(words, impl="threefry2x32")
+    whites = jax.scipy.linalg.solve_triangular(root, (states - centre).T, lower=True).T
+    heights = jax.lax.map(log_ratio, whites)
+    (whites, _), _ = jax.lax.scan(sweep, (whites, heights), jax.random.split(key, SWEEPS))
     return centre + whites @ root.T
 
 
 def draw(
     latents: Latents,
-    key: PRNGKeyArray,
+    words: Int[np.ndarray, " word"],
     mean: Vector,
     covariance: Matrix,
     precision: Matrix,
@@ -99,19 +99,20 @@ def draw(
 
     Args:
         latents: The model's latents, with their prior.
-        key: A key.
+        words: The seed.
         mean: Of a normal that resembles the posterior.
         covariance: As above.
         precision: Of the likelihood.
         pull: As above.
     """
-    keys = jax.random.split(key, WARM_UPS + KEPT + 2)
+    rng = np.random.default_rng(words)
     size, first = len(mean), covariance
     root = np.linalg.cholesky(covariance)
-    states = mean + np.asarray(jax.random.normal(keys[0], (NUM_CHAINS, size))) @ root.T
+    states = mean + rng.normal(size=(NUM_CHAINS, size)) @ root.T
     found = []
     for look in range(WARM_UPS + KEPT + 1):
-        states = np.asarray(_sweeps(latents, keys[look + 1], states, mean, _WIDER * root, precision, pull))
+        key = rng.integers(2**32, size=2, dtype=np.uint32)
+        states = np.asarray(_sweeps(latents, key, states, mean, _WIDER * root, precision, pull))
         if look < WARM_UPS:
             # Of few chains in many dimensions the covariance is not known: the first one holds it up.
             share = NUM_CHAINS / (NUM_CHAINS + 3 * size)
