@@ -1,0 +1,310 @@
+"""Private Newton of models of one's own: bounded and exact sums, the posterior, intervals that hold, and what is refused."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from scipy.stats import norm
+from tests.newton.own_models import INIT, MODELS, drawn
+
+import discreet as dp
+from discreet.accounting import Relation
+from discreet.gradients import SPARE
+from discreet.inference import UseWarning, take_apart
+from discreet.inference._ops import objective_of_points
+from discreet.mechanisms import GAUSSIAN
+from discreet.newton import _model, _sampling
+from discreet.newton._model import EDGES, KINDS, NUM_BINS, Latents, Public, moments_of, program, rows_of
+from discreet.newton._releases import TURN, in_turns
+from discreet.report import COEFFICIENTS, NOT_USABLE
+
+TERMS: dict[str, Any] = {"delta": 1e-6, "progress_bar": False}
+
+
+def line(x: Any, y: Any) -> None:
+    a = numpyro.sample("a", dist.Normal(0, 2))
+    b = numpyro.sample("b", dist.Normal(0, 2))
+    with numpyro.plate("people", len(y)):
+        numpyro.sample("y", dist.Normal(a + b * x, 0.5), obs=y)
+
+
+def groups(group: Any, y: Any) -> None:
+    scale = numpyro.sample("scale", dist.HalfNormal(1))
+    b = numpyro.sample("b", dist.Normal(0, scale).expand([2]).to_event(1))
+    with numpyro.plate("people", len(y)):
+        numpyro.sample("y", dist.Normal(b[group], 1), obs=y)
+
+
+def on_a_line(num_records: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=num_records).astype(np.float32)
+    return x, (0.5 - x + 0.5 * rng.normal(size=num_records)).astype(np.float32)
+
+
+def latents_of(model: Any, *data: Any) -> Latents:
+    records = take_apart(data, {})
+    made_of = {"placeholder": None, "static": {}, "num_records": records.size}
+    return Latents.of(*objective_of_points(records, dp.random.key(0), model=model, **made_of))
+
+
+def public_of(latents: Latents, rng: np.random.Generator) -> Public:
+    size = latents.num_touched
+    to = rng.normal(size=(size, size)) * np.exp(rng.normal(size=size))
+    return jax.tree.map(np.float64, Public(to, 0.3 * rng.normal(size=size), np.exp(2 * rng.normal())))
+
+
+def plan_of(num_records: int, epsilon: float = 1.0, **changes: Any) -> dp.ModelPlan:
+    return dp.ModelPlan.calibrate(**{"epsilon": epsilon, "delta": 1e-6, "num_records": num_records, **changes})
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "lengths"])
+def test_no_row_is_longer_than_one_and_what_is_not_finite_adds_nothing(kind: str) -> None:
+    """In other units of the data, and where a gradient overflows: nothing is asked of the model."""
+    data, _ = drawn("survival", np.random.default_rng(0), 2 * TURN)
+    latents, longest = latents_of(MODELS["survival"], *data), 0.0
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        wild = [np.asarray(x * np.exp(3 * rng.normal()), np.float32) for x in data]
+        wild[0][:3, 0] = [np.nan, np.inf, 3e38]
+        with jax.enable_x64(True):
+            rows = np.asarray(rows_of(kind, latents, wild, jnp.ones(2 * TURN, bool), public_of(latents, rng)))
+        norms = np.linalg.norm(rows, axis=1)
+        assert np.isfinite(rows).all()
+        assert norms.max() <= 1
+        assert (rows[:2] == 0).all()
+        longest = max(longest, float(norms.max()))
+    assert longest > 0.999
+
+
+def test_lengths_are_counted_in_the_bin_that_holds_them() -> None:
+    x, y = on_a_line(TURN)
+    latents = latents_of(line, x, y)
+    public = public_of(latents, np.random.default_rng(1))
+    with jax.enable_x64(True):
+        level = np.asarray(rows_of("lengths", latents, [x, y], jnp.ones(TURN, bool), public))
+        _, length = _model._mapped(latents, [jnp.asarray(x), jnp.asarray(y)], public)
+    assert ((EDGES[level] < length) & (np.asarray(length) <= EDGES[level + 1])).all()
+    far = jnp.asarray(np.array([np.nan, 3e38, 0.0] + [1.0] * (TURN - 3), np.float32))
+    with jax.enable_x64(True):
+        level = np.asarray(rows_of("lengths", latents, [far, far], jnp.ones(TURN, bool), public))
+    assert ((level < NUM_BINS) & (level >= -(2**31))).all()
+
+
+@pytest.mark.parametrize("kind", ["moments", "gradients"])
+@pytest.mark.parametrize("name", ["robust", "ordinal"])
+def test_a_row_is_the_same_in_every_place_and_sums_are_exact(kind: str, name: str, monkeypatch: Any) -> None:
+    """A last bit may move a row by a step of the grid, which no noise is planned for."""
+    filled = TURN - SPARE
+    data, _ = drawn(name, np.random.default_rng(0), 3 * filled)
+    latents = latents_of(MODELS[name], *data)
+    public = public_of(latents, np.random.default_rng(1))._replace(reach=np.float64(1.0))
+    leaves = [np.asarray(x, np.float32) if x.dtype.kind == "f" else np.asarray(x, np.int32) for x in data]
+
+    def sums(rows: Any) -> np.ndarray:
+        with jax.enable_x64(True):
+            *arrays, mask = in_turns(*(x[rows] for x in leaves))
+            summed = jax.jit(lambda arrays, mask: _model._summed(kind, latents, arrays, mask, public))
+            return np.asarray(summed([jnp.asarray(x) for x in arrays], jnp.asarray(mask)))
+
+    rng = np.random.default_rng(2)
+    whole = np.arange(3 * filled)
+    everywhere = sums(whole)
+    np.testing.assert_array_equal(everywhere, sums(rng.permutation(whole)))
+    # One record at the end of a turn, and at the beginning of the next.
+    for size in (filled, filled + 1):
+        np.testing.assert_array_equal(sums(whole[:size]) - sums(whole[: size - 1]), sums(whole[size - 1 : size]))
+    many = np.where(whole % 3 == 0, 5, whole)
+    once = sums(np.array([5]))
+    np.testing.assert_array_equal(sums(many) - sums(many[many != 5]), once * (many == 5).sum())
+
+
+@pytest.mark.parametrize("relation", [Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE])
+def test_each_release_is_proved_and_together_they_are_the_plan(relation: Relation) -> None:
+    x, y = on_a_line(1_000)
+    latents, plan = latents_of(line, x, y), plan_of(1_000, relation=relation)
+    leaves = tuple((array.shape, str(array.dtype)) for array in in_turns(x, y))
+    for kind in KINDS:
+        noise = next(release.noise for release in plan.releases if release.kind == kind)
+        found = program(kind, noise, latents, leaves, relation, True)
+        assert found.event == GAUSSIAN.event(noise)
+    assert sum((plan.noise_multiplier / release.noise) ** 2 for release in plan.releases) == pytest.approx(1)
+    assert plan.epsilon() == pytest.approx(1, abs=1e-3)
+
+
+def test_a_row_that_is_not_clipped_has_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = on_a_line(1_000)
+    latents = latents_of(line, x, y)
+    leaves = tuple((array.shape, str(array.dtype)) for array in in_turns(x, y))
+    monkeypatch.setattr(_model, "on_grid", lambda rows, mask, grid: rows * mask[:, None])
+    _model._certified.cache_clear()
+    with pytest.raises(dp.PrivacyError):
+        program("gradients", 7.0, latents, leaves, Relation.ADD_OR_REMOVE_ONE, True)
+    _model._certified.cache_clear()
+
+
+def test_with_little_noise_it_is_the_posterior() -> None:
+    """Of a line with known noise it is normal. At ε = 100 little noise is left, but V is the records' own: 5,000 of them."""
+    x, y = on_a_line(5_000)
+    ones = np.column_stack([np.ones_like(x), x]).astype(float)
+    precision = ones.T @ ones / 0.25 + np.eye(2) / 4
+    mean, spread = np.linalg.solve(precision, ones.T @ y / 0.25), np.sqrt(np.diag(np.linalg.inv(precision)))
+    found = dp.fit(line, x, y, epsilon=100.0, **TERMS)
+    assert isinstance(found, dp.newton.DPNewtonResult)
+    draws = np.column_stack([found.draws["a"], found.draws["b"]])
+    assert (np.abs(draws.mean(axis=0) - mean) < 0.3 * spread).all()
+    np.testing.assert_allclose(draws.std(axis=0), spread, rtol=0.2)
+    assert found.converged
+    assert found.statement.use == COEFFICIENTS
+
+
+def test_draws_are_the_prior_times_the_likelihood() -> None:
+    """A hierarchy of two groups, whose scale no record touches: against numerical integration over the three."""
+    rng = np.random.default_rng(0)
+    group = rng.integers(0, 2, 200)
+    latents = latents_of(groups, group, rng.normal(size=200).astype(np.float32))
+    assert [name for name, _ in latents.sites] == ["b", "scale"]
+    assert latents.num_touched == 2
+    precision, seen = np.array([[4.0, 1.0], [1.0, 2.0]]), np.array([1.5, -0.8])
+    log_scale = np.linspace(-7, 2.5, 400)
+    at = np.linspace(-4, 4, 161)
+    b, c, s = np.meshgrid(at, at, np.exp(log_scale), indexing="ij")
+    prior = norm.logpdf(b, 0, s) + norm.logpdf(c, 0, s) + norm.logpdf(s) + np.log(s)
+    fit = (
+        seen[0] * b + seen[1] * c - (precision[0, 0] * b**2 + 2 * precision[0, 1] * b * c + precision[1, 1] * c**2) / 2
+    )
+    chances = np.exp(prior + fit - (prior + fit).max())
+    chances /= chances.sum()
+    expected = [(chances * value).sum() for value in (b, c, s)]
+    variance = [(chances * value**2).sum() - mean**2 for value, mean in zip((b, c, s), expected, strict=True)]
+    normal = moments_of(latents)
+    with jax.enable_x64(True):
+        vectors = _sampling.draw(latents, np.arange(4), normal.mean, normal.covariance, precision, seen)
+        values = jax.vmap(latents.values)(vectors)
+    found = [values["b"][:, 0], values["b"][:, 1], values["scale"]]
+    for value, mean, spread in zip(found, expected, np.sqrt(variance), strict=True):
+        assert np.mean(np.asarray(value)) == pytest.approx(mean, abs=0.2 * spread)
+        assert np.std(np.asarray(value)) == pytest.approx(spread, rel=0.15)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.filterwarnings("ignore::discreet.inference.UseWarning")
+def test_intervals_hold_what_drew_the_table(name: str) -> None:
+    """Ten tables of 5,000 records at ε = 1. Without the records' own noise in the posterior half of the intervals held."""
+    held = []
+    for seed in range(10):
+        data, truth = drawn(name, np.random.default_rng(seed), 5_000)
+        found = dp.fit(MODELS[name], *data, epsilon=1.0, init=INIT.get(name), rng_key=dp.random.key(seed), **TERMS)
+        assert isinstance(found, dp.newton.DPNewtonResult)
+        for latent, value in truth.items():
+            low, high = found.interval[latent]
+            held.extend(np.ravel((low <= value) & (value <= high)))
+    assert np.mean(held) >= 0.8, np.mean(held)
+
+
+def test_where_nothing_can_be_learned_the_prior_comes_back_and_is_called_that() -> None:
+    x, y = on_a_line(20)
+    with pytest.warns(UseWarning, match="the noise hides"):
+        found = dp.fit(line, x, y, epsilon=0.01, **TERMS)
+    assert isinstance(found, dp.newton.DPNewtonResult)
+    assert found.statement.use == NOT_USABLE
+    for name in ("a", "b"):
+        low, high = found.interval[name]
+        # Normal(0, 2) lies with 90 % within 3.29.
+        assert low == pytest.approx(-3.29, abs=1)
+        assert high == pytest.approx(3.29, abs=1)
+
+
+def test_it_starts_where_it_is_told() -> None:
+    (y,), _ = drawn("mixture", np.random.default_rng(0), 500)
+    plan, key = plan_of(500), dp.random.key(0)
+    latents = latents_of(MODELS["mixture"], y)
+    told = {"m": np.array([[-0.5, 0.0], [0.5, 0.1]]), "p": np.array([0.2, 0.8])}
+    start = dp.DPNewton(MODELS["mixture"], plan=plan, init=told)._start(latents)
+    found = latents.values(jnp.asarray(start))
+    for name, value in told.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4)
+    wrong = [("m", np.zeros(2), "shape"), ("q", 0.0, "no global latent"), ("p", np.array([0.2, 1.2]), "outside")]
+    for name, value, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            dp.DPNewton(MODELS["mixture"], plan=plan, init={name: value}).run(key, y)
+    # The key is unused: nothing was spent.
+    dp.random.check_unused(key)
+
+
+def local(y: Any) -> None:
+    scale = numpyro.sample("scale", dist.HalfNormal(1))
+    with numpyro.plate("people", len(y)):
+        own = numpyro.sample("own", dist.Normal(0, scale))
+        numpyro.sample("y", dist.Normal(own, 1), obs=y)
+
+
+def flat(y: Any) -> None:
+    mean = numpyro.sample("mean", dist.ImproperUniform(dist.constraints.real, (), ()))
+    with numpyro.plate("people", len(y)):
+        numpyro.sample("y", dist.Normal(mean, 1), obs=y)
+
+
+def wide(y: Any) -> None:
+    means = numpyro.sample("means", dist.Normal(0, 1).expand([600]).to_event(1))
+    with numpyro.plate("people", len(y)):
+        numpyro.sample("y", dist.Normal(jnp.mean(means), 1), obs=y)
+
+
+def tuned(y: Any) -> None:
+    scale = numpyro.param("scale", 1.0, constraint=dist.constraints.positive)
+    mean = numpyro.sample("mean", dist.Normal(0, 1))
+    with numpyro.plate("people", len(y)):
+        numpyro.sample("y", dist.Normal(mean, scale), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("model", "why"), [(local, "inside the record plate"), (flat, "improper"), (wide, "600"), (tuned, "param site")]
+)
+def test_what_it_cannot_fit_says_so_before_anything_is_spent(model: Any, why: str, tmp_path: Path) -> None:
+    y = np.zeros(1_000, np.float32)
+    ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="a", epsilon=1.0, delta=1e-5)
+    with pytest.raises(ValueError, match=why):
+        dp.DPNewton(model, plan=plan_of(1_000)).run(dp.random.key(), y, ledger=ledger)
+    assert ledger.spent() == 0
+
+
+def test_fit_takes_steps_where_newton_cannot_and_says_why() -> None:
+    y = np.random.default_rng(0).normal(size=500).astype(np.float32)
+    with pytest.warns(UseWarning, match="Fitted in steps, by DPSVI: The model has a param site"):
+        found = dp.fit(tuned, y, epsilon=1.0, **TERMS)
+    assert isinstance(found, dp.DPSVIResult)
+    assert found.statement.epsilon <= 1
+
+
+@pytest.mark.filterwarnings("ignore::discreet.inference.UseWarning")
+def test_a_result_is_read_saved_and_drawn_from(tmp_path: Path) -> None:
+    x, y = on_a_line(2_000)
+    found = dp.fit(line, x, y, epsilon=1.0, **TERMS)
+    assert isinstance(found, dp.newton.DPNewtonResult)
+    again = type(found).load(found.save(tmp_path / "a.discreet"))
+    assert str(again) == str(found)
+    rows = str(found).splitlines()
+    assert [row.split()[0] for row in rows[1:3]] == ["a", "b"]
+    assert "epsilon=" in rows[-1]
+    few = found.posterior(dp.random.key(0), 100)
+    assert few["a"].shape == (100,)
+    assert set(few["a"]) <= set(found.draws["a"])
+    assert found.posterior(dp.random.key(0), 5_000)["b"].shape == (5_000,)
+    assert math.isfinite(found.to_dict()["ratio"])
+
+
+def test_under_replacement_the_number_is_the_plans_and_the_doors_are_shut() -> None:
+    x, y = on_a_line(200)
+    newton = dp.DPNewton(line, plan=plan_of(300, relation=Relation.REPLACE_ONE))
+    with pytest.raises(ValueError, match="num_records=300"):
+        newton.run(dp.random.key(), x, y)
+    with pytest.raises(TypeError, match="ModelPlan"):
+        dp.DPNewton(line, plan=dp.PrivacyPlan(clipping_norm=1.0))  # pyright: ignore[reportArgumentType, reportCallIssue]
+    with pytest.raises(ValueError, match="table"):
+        dp.DPNewton(line, plan=plan_of(200), held=x).run(dp.random.key(), x, y)
