@@ -10,7 +10,6 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from scipy.stats import norm
 from tests.newton.own_models import INIT, MODELS, drawn
 
 import discreet as dp
@@ -18,7 +17,6 @@ from discreet.accounting import Relation
 from discreet.gradients import SPARE
 from discreet.inference import UseWarning, take_apart
 from discreet.inference._ops import objective_of_points
-from discreet.mechanisms import GAUSSIAN
 from discreet.newton import _model, _sampling
 from discreet.newton._model import EDGES, KINDS, NUM_BINS, Latents, Public, moments_of, program, rows_of
 from discreet.newton._releases import TURN, in_turns
@@ -89,7 +87,8 @@ def test_lengths_are_counted_in_the_bin_that_holds_them() -> None:
     with jax.enable_x64(True):
         level = np.asarray(rows_of("lengths", latents, [x, y], jnp.ones(TURN, bool), public))
         _, length = _model._mapped(latents, [jnp.asarray(x), jnp.asarray(y)], public)
-    assert ((EDGES[level] < length) & (np.asarray(length) <= EDGES[level + 1])).all()
+        length = np.asarray(length)
+    assert ((EDGES[level] < length) & (length <= EDGES[level + 1])).all()
     far = jnp.asarray(np.array([np.nan, 3e38, 0.0] + [1.0] * (TURN - 3), np.float32))
     with jax.enable_x64(True):
         level = np.asarray(rows_of("lengths", latents, [far, far], jnp.ones(TURN, bool), public))
@@ -131,8 +130,10 @@ def test_each_release_is_proved_and_together_they_are_the_plan(relation: Relatio
     leaves = tuple((array.shape, str(array.dtype)) for array in in_turns(x, y))
     for kind in KINDS:
         noise = next(release.noise for release in plan.releases if release.kind == kind)
-        found = program(kind, noise, latents, leaves, relation, True)
-        assert found.event == GAUSSIAN.event(noise)
+        with jax.enable_x64(True):
+            found = program(kind, noise, latents, leaves, relation, True)
+        # Replacing changes a sum of products by sqrt(2) times as much as adding, and not by twice.
+        assert found.event.noise_multiplier >= noise * (1 - 1e-12)
     assert sum((plan.noise_multiplier / release.noise) ** 2 for release in plan.releases) == pytest.approx(1)
     assert plan.epsilon() == pytest.approx(1, abs=1e-3)
 
@@ -143,18 +144,18 @@ def test_a_row_that_is_not_clipped_has_no_proof(monkeypatch: pytest.MonkeyPatch)
     leaves = tuple((array.shape, str(array.dtype)) for array in in_turns(x, y))
     monkeypatch.setattr(_model, "on_grid", lambda rows, mask, grid: rows * mask[:, None])
     _model._certified.cache_clear()
-    with pytest.raises(dp.PrivacyError):
+    with jax.enable_x64(True), pytest.raises(dp.PrivacyError):
         program("gradients", 7.0, latents, leaves, Relation.ADD_OR_REMOVE_ONE, True)
     _model._certified.cache_clear()
 
 
 def test_with_little_noise_it_is_the_posterior() -> None:
-    """Of a line with known noise it is normal. At ε = 100 little noise is left, but V is the records' own: 5,000 of them."""
+    """Of a line with known noise it is normal. At ε = 50 little noise is left, but V is the records' own: 5,000 of them."""
     x, y = on_a_line(5_000)
     ones = np.column_stack([np.ones_like(x), x]).astype(float)
     precision = ones.T @ ones / 0.25 + np.eye(2) / 4
     mean, spread = np.linalg.solve(precision, ones.T @ y / 0.25), np.sqrt(np.diag(np.linalg.inv(precision)))
-    found = dp.fit(line, x, y, epsilon=100.0, **TERMS)
+    found = dp.fit(line, x, y, epsilon=50.0, **TERMS)
     assert isinstance(found, dp.newton.DPNewtonResult)
     draws = np.column_stack([found.draws["a"], found.draws["b"]])
     assert (np.abs(draws.mean(axis=0) - mean) < 0.3 * spread).all()
@@ -171,25 +172,24 @@ def test_draws_are_the_prior_times_the_likelihood() -> None:
     assert [name for name, _ in latents.sites] == ["b", "scale"]
     assert latents.num_touched == 2
     precision, seen = np.array([[4.0, 1.0], [1.0, 2.0]]), np.array([1.5, -0.8])
-    log_scale = np.linspace(-7, 2.5, 400)
-    at = np.linspace(-4, 4, 161)
-    b, c, s = np.meshgrid(at, at, np.exp(log_scale), indexing="ij")
-    prior = norm.logpdf(b, 0, s) + norm.logpdf(c, 0, s) + norm.logpdf(s) + np.log(s)
-    fit = (
-        seen[0] * b + seen[1] * c - (precision[0, 0] * b**2 + 2 * precision[0, 1] * b * c + precision[1, 1] * c**2) / 2
-    )
-    chances = np.exp(prior + fit - (prior + fit).max())
+    weight, means, log_scales = [], [], np.linspace(-14, 2.5, 2_000)
+    for log_scale in log_scales:
+        # Given the scale, the groups are normal.
+        spread = np.linalg.inv(precision + np.eye(2) * np.exp(-2 * log_scale))
+        means.append(spread @ seen)
+        fit = np.linalg.slogdet(spread)[1] / 2 + seen @ spread @ seen / 2
+        weight.append(fit - 2 * log_scale + log_scale - np.exp(2 * log_scale) / 2)
+    chances = np.exp(np.array(weight) - max(weight))
     chances /= chances.sum()
-    expected = [(chances * value).sum() for value in (b, c, s)]
-    variance = [(chances * value**2).sum() - mean**2 for value, mean in zip((b, c, s), expected, strict=True)]
     normal = moments_of(latents)
     with jax.enable_x64(True):
         vectors = _sampling.draw(latents, np.arange(4), normal.mean, normal.covariance, precision, seen)
-        values = jax.vmap(latents.values)(vectors)
-    found = [values["b"][:, 0], values["b"][:, 1], values["scale"]]
-    for value, mean, spread in zip(found, expected, np.sqrt(variance), strict=True):
-        assert np.mean(np.asarray(value)) == pytest.approx(mean, abs=0.2 * spread)
-        assert np.std(np.asarray(value)) == pytest.approx(spread, rel=0.15)
+        values = {name: np.asarray(value) for name, value in jax.vmap(latents.values)(vectors).items()}
+    logs = np.log(values["scale"])
+    mean = chances @ log_scales
+    assert np.mean(logs) == pytest.approx(mean, abs=0.2)
+    assert np.std(logs) == pytest.approx(np.sqrt(chances @ (log_scales - mean) ** 2), rel=0.2)
+    np.testing.assert_allclose(np.mean(values["b"], axis=0), chances @ np.array(means), atol=0.05)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -209,7 +209,7 @@ def test_intervals_hold_what_drew_the_table(name: str) -> None:
 
 def test_where_nothing_can_be_learned_the_prior_comes_back_and_is_called_that() -> None:
     x, y = on_a_line(20)
-    with pytest.warns(UseWarning, match="the noise hides"):
+    with pytest.warns(UseWarning, match="The noise hides"):
         found = dp.fit(line, x, y, epsilon=0.01, **TERMS)
     assert isinstance(found, dp.newton.DPNewtonResult)
     assert found.statement.use == NOT_USABLE
@@ -271,7 +271,7 @@ def test_what_it_cannot_fit_says_so_before_anything_is_spent(model: Any, why: st
     ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="a", epsilon=1.0, delta=1e-5)
     with pytest.raises(ValueError, match=why):
         dp.DPNewton(model, plan=plan_of(1_000)).run(dp.random.key(), y, ledger=ledger)
-    assert ledger.spent() == 0
+    assert ledger.spent == 0
 
 
 def test_fit_takes_steps_where_newton_cannot_and_says_why() -> None:
@@ -305,6 +305,6 @@ def test_under_replacement_the_number_is_the_plans_and_the_doors_are_shut() -> N
     with pytest.raises(ValueError, match="num_records=300"):
         newton.run(dp.random.key(), x, y)
     with pytest.raises(TypeError, match="ModelPlan"):
-        dp.DPNewton(line, plan=dp.PrivacyPlan(clipping_norm=1.0))  # pyright: ignore[reportArgumentType, reportCallIssue]
+        dp.DPNewton(line, plan=None)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="table"):
         dp.DPNewton(line, plan=plan_of(200), held=x).run(dp.random.key(), x, y)

@@ -21,6 +21,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import numpyro
 from jaxtyping import Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
@@ -57,7 +58,7 @@ from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, Uni
 MOST_LATENTS = 512
 LARGEST_STEP = 1.5  # in standard deviations of one record: a step moves the log density by half its square
 BIAS = 0.3  # share of what clipping takes away that may be bias: the rest cancels
-SEEN = 3.0  # standard deviations by which a bin of lengths stands out
+SEEN, ALONE = 3.0, 5.0  # standard deviations by which a bin of lengths stands out, beside another one and alone
 FIRST = 3  # gradients before the curvature is improved by them
 SPREAD = 4.0  # of what clipping may have moved, squared over the share above
 LEARNED = 0.25
@@ -300,10 +301,16 @@ class DPNewton:
                     f"init has {name!r} with the shape {np.shape(value)}; in the model it has {values[name].shape}."
                 )
             values[name] = np.asarray(value, values[name].dtype)
-        points = latents.objective.points(jax.random.key(0), values)
-        if bad := [name for name, value in points.items() if not np.isfinite(value).all()]:
-            raise ValueError(f"init has {bad[0]!r} outside of its support, or at its end. Choose a value inside.")
-        return latents.joined(points)
+        with numpyro.validation_enabled(False):
+            start = latents.joined(latents.objective.points(jax.random.key(0), values))
+        back = jax.jit(latents.values)(start)
+        # From outside of a support, or its end, there is no way to unconstrained space and back.
+        bad = [name for name in self.init if not np.allclose(back[name], values[name], rtol=1e-3, atol=1e-6)]
+        if bad or not np.isfinite(start).all():
+            raise ValueError(
+                f"init has {(bad or list(self.init))[0]!r} outside of its support, or at its end. Choose a value inside."
+            )
+        return start
 
 
 class _Releases:
@@ -370,7 +377,7 @@ class _Fit:
     def _bound(self, stage: Stage) -> None:
         """The least C whose clipping moves the sum by less than the noise, about; and what it may have moved."""
         raw, sigma = self.releases("lengths", self._public)
-        counts = np.where(raw < SEEN * sigma, 0, raw)
+        counts = seen_of(raw, sigma)
         middle = np.sqrt(EDGES[1:] * EDGES[:-1])
         noise = self.plan.noise(sum(stage.gradients))
         self.reach = EDGES[-1]
@@ -461,6 +468,13 @@ class _Fit:
             plan=self.plan,
             statement=statement.with_use(*use),
         )
+
+
+def seen_of(counts: Vector, sigma: float) -> Vector:
+    """Noisy counts where they stand out, else 0. Of a hundred bins one may exceed 3 sigma by noise, and far up it would set C."""
+    high = np.concatenate([[False], counts >= SEEN * sigma, [False]])
+    beside = high[:-2] | high[2:]
+    return np.where((counts >= ALONE * sigma) | (high[1:-1] & beside), counts, 0)
 
 
 def _use(ratio: float, moved: float, lack: float, clipped: float, learned: Vector) -> tuple[str, str]:
