@@ -291,7 +291,7 @@ def test_a_result_is_read_saved_and_drawn_from(tmp_path: Path) -> None:
     assert str(again) == str(found)
     rows = str(found).splitlines()
     assert [row.split()[0] for row in rows[1:3]] == ["a", "b"]
-    assert "epsilon=" in rows[-1]
+    assert rows[-1].startswith("ε = ")
     few = found.posterior(dp.random.key(0), 100)
     assert few["a"].shape == (100,)
     assert set(few["a"]) <= set(found.draws["a"])

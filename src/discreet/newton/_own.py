@@ -53,7 +53,7 @@ from discreet.newton._model_plan import NUM_GRADIENTS, STAGES, ModelPlan, Stage
 from discreet.newton._releases import MOST_RECORDS, in_turns
 from discreet.newton._sampling import draw
 from discreet.released import Released
-from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, Unit, counted, use_words
+from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, Unit, counted, headline, use_words
 
 MOST_LATENTS = 512
 LARGEST_STEP = 1.5  # in standard deviations of one record: a step moves the log density by half its square
@@ -143,7 +143,7 @@ class DPNewtonResult(Released, what="private Newton fit of a model", parts=(Mode
         width = max(len(row[0]) for row in rows)
         lines = [f"{'':{width}}  {'estimate':>10}  {'90 % interval':>24}  {'learned':>8}"]
         lines += [f"{name:{width}}  {mean:>10}  {interval:>24}  {learned:>8}" for name, mean, interval, learned in rows]
-        return "\n".join([*lines, use_words(self.statement), str(self.statement.brief)])
+        return "\n".join([*lines, use_words(self.statement), headline(self.statement)])
 
 
 def _table(result: DPNewtonResult) -> Iterator[tuple[str, str, str, str]]:
@@ -160,7 +160,10 @@ def _table(result: DPNewtonResult) -> Iterator[tuple[str, str, str, str]]:
             # A simplex has an element more than coordinates.
             share = learned[place] if learned.shape == value.shape else learned.mean()
             label = f"{name}[{','.join(map(str, place))}]" if place else name
-            yield label, f"{value[place]:.3g}", f"{low:.3g} to {high:.3g}", f"{100 * max(share, 0):.0f} %"
+            # As many decimals as the interval has two figures.
+            decimals = int(np.clip(1 - np.floor(np.log10(max(high - low, 1e-9))), 0, 9))
+            mean, *ends = (f"{number:.{decimals}f}" for number in (value[place], low, high))
+            yield label, mean, " to ".join(ends), f"{100 * max(share, 0):.0f} %"
 
 
 class DPNewton:

@@ -76,6 +76,7 @@ def relation_words(relation: Relation, noun: str) -> str:
 
 
 def headline(statement: Statement) -> str:
+    """What a release cost, in a line."""
     if statement.violations:
         return "NOT PRIVATE AS RUN: see 'What broke the guarantee'."
     if statement.reproducible:
