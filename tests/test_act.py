@@ -77,6 +77,11 @@ def by_newton(key: Any, ledger: Any) -> Any:
     return fit_newton(key, X[:, None], X > 0.5, terms, ledger=ledger)
 
 
+def of_a_model(key: Any, ledger: Any) -> Any:
+    terms = dp.ModelPlan.calibrate(epsilon=1.0, **TERMS)
+    return dp.DPNewton(model, plan=terms).run(key, X, ledger=ledger, progress_bar=False)
+
+
 def counted(key: Any, ledger: Any) -> Any:
     schema, tables = schema_from_bounds("x=0:1,y=0:1"), [("x",), ("y",)]
     terms = dp.marginals.MarginalsPlan.calibrate(schema, epsilon=1.0, delta=1e-6, tables=tables, choices=1)
@@ -93,7 +98,18 @@ def selected(key: Any, ledger: Any) -> Any:
 
 
 Method = Callable[[Any, Any], Any]
-METHODS = (by_steps, by_langevin, one_sample, by_moments, by_newton, counted, scored, selected, standardised)
+METHODS = (
+    by_steps,
+    by_langevin,
+    one_sample,
+    by_moments,
+    by_newton,
+    of_a_model,
+    counted,
+    scored,
+    selected,
+    standardised,
+)
 
 
 @pytest.fixture

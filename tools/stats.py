@@ -100,6 +100,7 @@ def methods() -> dict[str, tuple[Callable[..., Any], type]]:
         "one posterior sample": (inference.OnePosteriorSample.run, inference.OPSResult),
         "moments": (moments.fit_moments, moments.MomentsResult),
         "Newton": (newton.fit_newton, newton.NewtonResult),
+        "Newton of models": (newton.DPNewton.run, newton.DPNewtonResult),
         "counts": (marginals.private_marginals, marginals.Marginals),
         "scores": (scores.private_metrics, scores.PrivateMetrics),
         "selection": (scores.select, scores.Selection),

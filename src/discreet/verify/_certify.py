@@ -34,6 +34,7 @@ from discreet._jax import (
     Var,
     all_constants,
     around,
+    compiled,
     inner_programs,
     run_jaxpr,
     source_lines,
@@ -610,7 +611,19 @@ def fingerprint(program: ClosedJaxpr, given: Sequence[Any] = ()) -> str:
 @functools.lru_cache(maxsize=64)
 def _compiled(program: ClosedJaxpr) -> Callable[..., list[Any]]:
     """A program to be called; one for all certificates that differ in `Given` values alone."""
-    return jax.jit(functools.partial(run_jaxpr, program))
+    run = jax.jit(functools.partial(run_jaxpr, program))
+    kept: dict[Any, Callable[..., list[Any]]] = {}
+
+    def call(*leaves: Any) -> list[Any]:
+        if any(isinstance(leaf, Tracer) for leaf in leaves):
+            return run(*leaves)
+        placed = tuple((type(leaf), getattr(leaf, "sharding", None)) for leaf in leaves)
+        if placed not in kept:
+            # Without it, values of one record may depend on those beside it.
+            kept[placed] = compiled(run.lower(*leaves))
+        return kept[placed](*leaves)
+
+    return call
 
 
 @functools.lru_cache(maxsize=32)
