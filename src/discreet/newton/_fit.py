@@ -50,6 +50,7 @@ from discreet.newton._plan import (
     HISTOGRAM,
     NUM_GRADIENTS,
     RESIDUALS,
+    SIZES,
     SQUARES,
     NewtonPlan,
 )
@@ -149,8 +150,8 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
 class _Records:
     """The records and their certified programs; each call is one release, with a key of its own."""
 
-    def __init__(self, x: np.ndarray, y: np.ndarray, plan: NewtonPlan, act: Act) -> None:
-        arrays = in_turns(x, y)
+    def __init__(self, x: np.ndarray, y: np.ndarray, present: np.ndarray, plan: NewtonPlan, act: Act) -> None:
+        arrays = in_turns(x, y, present)
         shape, dtypes = arrays[0].shape, (str(x.dtype), str(y.dtype))
         self._programs = {}
         counts = []
@@ -177,10 +178,11 @@ class _Records:
 
 def fit_newton(
     rng_key: PRNGKeyArray,
-    x: Float[np.ndarray, "record feature"],
-    y: Float[np.ndarray, " record"],
+    x: Float[np.ndarray, "record *row feature"],
+    y: Float[np.ndarray, "record *row"],
     plan: NewtonPlan,
     *,
+    mask: Bool[np.ndarray, "record row"] | None = None,
     levels: Bool[np.ndarray, " feature"] | None = None,
     person: str | None = None,
     ledger: Ledger | None = None,
@@ -196,12 +198,15 @@ def fit_newton(
 
     Args:
         rng_key: `discreet.random.key()`, for this fit alone.
-        x: Features in [-1, 1].
+        x: Features in [-1, 1]. With the plan's `max_rows` above 1, a record is a person with an axis of so many rows; then the
+            intervals hold whether or not a person's rows are independent.
         y: 0 or 1; or counts.
         plan: The plan of the fit.
+        mask: With `max_rows` above 1, True for the rows that a person has. None: all.
         levels: True for columns that are 0/1 levels by the schema, whose priors are not widened. None: those that may be, by the
             released moments.
-        person: Name of the column that identifies persons, if each record is all that one person has.
+        person: Name of the column that identifies persons, if each record is all that one person has; needed with `max_rows`
+            above 1.
         ledger: The table's budget, debited before the first release.
         progress_bar: Show progress after two seconds.
 
@@ -230,10 +235,10 @@ def fit_newton(
     """
     one_process("fit_newton", [x, y])
     key = random.check_key(rng_key)
-    features, target = _checked(x, y, levels, plan)
-    act = Act.on(plan, key, random.Purpose.NEWTON, ledger=ledger, unit=Unit(person))
+    table = _checked(x, y, mask, levels, plan)
+    act = Act.on(plan, key, random.Purpose.NEWTON, ledger=ledger, unit=Unit(person, plan.max_rows))
     with jax.enable_x64(True):
-        records = _Records(features, target, plan, act)
+        records = _Records(*table, plan, act)
         act.begin()
         with tqdm(total=NUM_GRADIENTS, desc="Newton", delay=2.0, disable=not progress_bar) as bar:
             found = _Newton(records, plan, levels).run(bar)
@@ -248,17 +253,25 @@ def _words(key: PRNGKeyArray) -> np.ndarray:
     return np.asarray(jax.random.bits(random.subkey(key, random.Purpose.POSTERIOR), (4,), np.uint32))
 
 
-def _checked(x: Any, y: Any, levels: Any, plan: NewtonPlan) -> tuple[np.ndarray, np.ndarray]:
+def _checked(x: Any, y: Any, mask: Any, levels: Any, plan: NewtonPlan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features, targets and which rows there are, each with an axis of rows."""
     features, target = np.asarray(x), np.asarray(y, np.float64)
+    rows = (plan.max_rows,) * (plan.max_rows > 1)
+    wanted = ", ".join(["record", *(f"{size} rows" for size in rows)])
     if levels is not None and (np.shape(levels) != (plan.num_features,) or np.asarray(levels).dtype != bool):
         raise ValueError(f"levels must be {plan.num_features} Booleans, one for each feature; or None.")
-    if features.ndim != 2 or features.dtype.kind not in "iufb" or features.shape[1] != plan.num_features:
+    shaped = features.ndim == 2 + len(rows) and features.shape[1:] == (*rows, plan.num_features)
+    if not shaped or features.dtype.kind not in "iufb":
         raise ValueError(
-            f"x has the shape {features.shape} and dtype {features.dtype}: pass numbers, (record, {plan.num_features}), as in "
+            f"x has the shape {features.shape} and dtype {features.dtype}: pass numbers, ({wanted}, {plan.num_features}), as in "
             "the plan."
         )
-    if target.shape != features.shape[:1] or not len(features):
-        raise ValueError(f"y has the shape {target.shape}: pass one target for each of the {len(features)} records.")
+    if target.shape != features.shape[:-1] or not len(features):
+        each = "each row" if rows else f"each of the {len(features)} records"
+        raise ValueError(f"y has the shape {target.shape}: pass one target for {each}, ({wanted}).")
+    present = np.ones(target.shape, bool) if mask is None else np.asarray(mask)
+    if (mask is not None and not rows) or present.shape != target.shape or present.dtype != bool:
+        raise ValueError("mask must be a Boolean for each row of each person; None where a record is one row.")
     if len(features) > MOST_RECORDS:
         raise ValueError(
             f"x has {len(features):,} records; sums are exact for at most {MOST_RECORDS:,}. Draw fewer of them."
@@ -270,11 +283,12 @@ def _checked(x: Any, y: Any, levels: Any, plan: NewtonPlan) -> tuple[np.ndarray,
             f"is replaced. Calibrate a plan for {len(features)} records."
         )
     allowed = np.isin(target, (0, 1)) if plan.family != COUNTS else (target >= 0) & (target == np.round(target))
-    if not allowed.all():
+    if not allowed[present].all():
         what = "whole numbers of at least 0" if plan.family == COUNTS else "0 or 1"
         raise ValueError(f"y has values that are not allowed: each must be {what}.")
     kept = features if features.dtype == np.float64 else features.astype(np.float32)
-    return kept, target
+    shape = len(target), plan.max_rows
+    return kept.reshape(*shape, -1), target.reshape(shape), present.reshape(shape)
 
 
 class _Newton:
@@ -287,6 +301,7 @@ class _Newton:
         self.values: list[Vector] = []
         self.precision_of_curvature = 0.0
         self._map()
+        self._count_rows()
         self._weigh()
 
     # The map of the features.
@@ -332,32 +347,48 @@ class _Newton:
 
     # How far long rows count, and where residuals are cut.
 
+    def _count_rows(self) -> None:
+        """The rows of a record on average, and of the record that a row is of: those with many have many of all rows."""
+        plan, size = self.plan, len(self.to)
+        self.mean_rows = self.typical_rows = 1.0
+        if plan.max_rows > 1:
+            seen = self.records("total", "sizes", plan.noise(SIZES), Public(np.eye(size), np.zeros(size)))
+            share, square = np.maximum(seen * np.sqrt(2) / plan.num_records, 0)
+            self.mean_rows = float(np.clip(plan.max_rows * share, 1, plan.max_rows))
+            typical = plan.max_rows * square / max(share, 1e-9)
+            self.typical_rows = float(np.clip(typical, self.mean_rows, plan.max_rows))
+        self.num_rows = plan.num_records * self.mean_rows
+
     def _weigh(self) -> None:
         plan = self.plan
-        size, length = len(self.to), np.sqrt(self.fill.sum())
+        size, most_rows = len(self.to), plan.max_rows
+        length = np.sqrt(self.fill.sum() * self.typical_rows)
         self.cut, self.bias, variance, start = 1.0, 0.0, 0.15, 0.25
         self.theta = np.zeros(size)
         if plan.family == COUNTS:
             sigma = plan.noise(HISTOGRAM)
-            bins = self.records("histogram", "", sigma, Public(np.eye(size), np.zeros(size)))
-            self.counts = counts = Counts(bins, sigma)
+            bins = self.records(*plan.histogram, sigma, Public(np.eye(size), np.zeros(size)))
+            self.counts = counts = Counts(bins * most_rows, sigma * most_rows)
             self.first_mean = counts.mean
-            self.cut = counts.reach(np.sqrt(size / plan.gradient_share) * plan.noise_multiplier)
+            # The cut bias of a row against the noise, which is that of a record.
+            more = np.sqrt(most_rows * self.typical_rows)
+            self.cut = counts.reach(np.sqrt(size / plan.gradient_share) * plan.noise_multiplier * more)
             variance = counts.mean * (1 + counts.mean / counts.dispersion)
             start = 2 * counts.mean
             self.theta = self.back[:, 0] * np.log(counts.mean)
-        noise = plan.noise_multiplier / np.sqrt(plan.gradient_share)
+        noise = plan.noise_multiplier / np.sqrt(plan.gradient_share / most_rows)
         # k: the noise grows with (1 + k^2) / 2k, and may be half of the sampling's.
-        room = max(1.0, 0.5 * np.sqrt(plan.num_records * variance) / (length * self.cut * noise))
+        room = max(1.0, 0.5 * np.sqrt(self.num_rows * variance) / (length * self.cut * noise))
         least = 2.0 if self.counts is not None else 1.0
         times = min(FARTHEST_WEIGHT, max(room + np.sqrt(room**2 - 1), least))
         self.weight = times**2 / (1 + times**2)  # of a typical row
         self.reach = 2 * times * length
-        self.most = 4 * plan.num_records * self.weight * start
+        self.bound = self.cut * self.reach / 2 * np.sqrt(most_rows)
+        self.most = 4 * self.num_rows * self.weight * start
         self.curvature = self.most * np.diag(self.fill)
         self.sampling = self.weight * self.curvature
         if self.counts is not None:
-            self.bias = SHARE_LOST * self.counts.excess(self.cut) * self.reach / 2
+            self.bias = SHARE_LOST * self.counts.excess(self.cut) * self.reach / 2 / np.sqrt(self.typical_rows)
             self.shift = self.counts.shift(self.cut)
 
     def _public(self, most_curvature: float = 1.0) -> Public:
@@ -375,8 +406,8 @@ class _Newton:
                 self._measure(AT.index(step))
             found = self.records("total", f"residual of {family}", noise, self._public())
             self.points.append(self.theta)
-            self.values.append(found * self.cut * self.reach / 2)
-            self.sigma = noise * self.cut * self.reach / 2
+            self.values.append(found * self.bound)
+            self.sigma = noise * self.bound
             guess, self.spread, _ = settle(
                 self.gradients,
                 self.curvature if step < 3 else self.improved(),
@@ -435,7 +466,7 @@ class _Newton:
             values = np.maximum(values, self.least)
         self.curvature = (vectors * np.minimum(values, self.most)) @ vectors.T
         self.sampling = self.weight * self.curvature
-        if self.counts is not None and which == len(CURVATURES) - 1:
+        if plan.measures_spread and which == len(CURVATURES) - 1:
             self._measure_sampling()
 
     def _spread_of_predictor(self) -> float:
@@ -445,10 +476,10 @@ class _Newton:
         return min(1.5, 2 * np.sqrt(max((self.fill * self.theta**2).sum() - along, 0.0)))
 
     def _measure_sampling(self) -> None:
-        """Real counts vary more than Poisson's: the second moment of the records' gradients."""
+        """Real counts vary more than Poisson's, and rows of a person less than others': the second moment of the gradients."""
         plan, size = self.plan, len(self.to)
         noise = plan.noise(RESIDUALS)
-        unit = (self.cut * self.reach / 2) ** 2
+        unit = self.bound**2
         raw = unit * self.records("products", f"residual of {plan.family}", noise, self._public())
         times = max(np.trace(raw) / np.trace(self.sampling), 1.0)
         least = 0.1 * times * np.trace(self.sampling) / size

@@ -10,13 +10,14 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 from discreet._validate import choice, integer, positive, probability
 from discreet.accounting import Relation, calibrate_noise_multiplier, profile, suggest
 from discreet.mechanisms import GAUSSIAN
+from discreet.newton._counts import NUM_BINS
 from discreet.newton._releases import MOST_RECORDS
 from discreet.report import RECORD, Statement, Unit, counted, make_release_statement
 
 METHOD = "private Newton"
 BINARY, COUNTS = "binary", "counts"
 NUM_GRADIENTS = 15
-SQUARES, DIRECTIONS, HISTOGRAM, RESIDUALS = 0.05, 0.20, 0.03, 0.01
+SQUARES, DIRECTIONS, HISTOGRAM, SIZES, RESIDUALS = 0.05, 0.20, 0.03, 0.01, 0.01
 CURVATURES = 0.08, 0.10
 """Shares of the squared inverse noise; the gradients have the rest, each the same."""
 
@@ -32,6 +33,7 @@ class NewtonPlan:
         family: "binary" for a target of 0 and 1, "counts" for one of whole numbers.
         num_features: Number of features, without the constant.
         num_records: Public number of records.
+        max_rows: Public; the most rows of a record. Above 1 a record is a person, whose rows need not be independent.
         noise_multiplier: Noise standard deviation over the bound of one record, of all releases together.
         delta: The delta at which epsilon is stated.
         relation: The neighbouring relation.
@@ -43,11 +45,13 @@ class NewtonPlan:
     noise_multiplier: float
     delta: float
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
+    max_rows: int = 1
 
     def __post_init__(self) -> None:
         choice("family", self.family, (BINARY, COUNTS))
         integer("num_features", self.num_features)
         integer("num_records", self.num_records, most=MOST_RECORDS)
+        integer("max_rows", self.max_rows)
         probability("delta", self.delta, hint="It should be well below one over the number of records.")
         positive("noise_multiplier", self.noise_multiplier, hint="NewtonPlan.calibrate(epsilon=...) finds it.")
 
@@ -61,6 +65,7 @@ class NewtonPlan:
         num_features: int,
         num_records: int,
         relation: Relation = Relation.ADD_OR_REMOVE_ONE,
+        max_rows: int = 1,
     ) -> Self:
         """Find the least noise with which all releases together cost (epsilon, delta).
 
@@ -71,6 +76,7 @@ class NewtonPlan:
             num_features: As above.
             num_records: As above.
             relation: As above.
+            max_rows: As above.
 
         Raises:
             ValueError: An argument is out of range.
@@ -81,7 +87,7 @@ class NewtonPlan:
         """
         delta = suggest(num_records=integer("num_records", num_records)).delta if delta is None else delta
         shape = {"family": family, "num_features": num_features, "num_records": num_records, "delta": delta}
-        some = cls(**shape, noise_multiplier=1.0, relation=relation)
+        some = cls(**shape, noise_multiplier=1.0, relation=relation, max_rows=max_rows)
         goal = {"epsilon": epsilon, "delta": delta, "relation": relation, "slack": some.slack}
         noise = calibrate_noise_multiplier(
             lambda noise: dataclasses.replace(some, noise_multiplier=noise).event(), **goal
@@ -89,18 +95,29 @@ class NewtonPlan:
         return dataclasses.replace(some, noise_multiplier=noise)
 
     @property
+    def measures_spread(self) -> bool:
+        """True if the variance of the records' gradients is released: the model's holds for one 0/1 target each, not beyond."""
+        return self.family == COUNTS or self.max_rows > 1
+
+    @property
     def gradient_share(self) -> float:
         """The share of all gradients together."""
-        of_counts = HISTOGRAM + RESIDUALS if self.family == COUNTS else 0.0
-        return 1 - SQUARES - DIRECTIONS - sum(CURVATURES) - of_counts
+        persons = self.max_rows > 1
+        others = HISTOGRAM * (self.family == COUNTS) + SIZES * persons + RESIDUALS * self.measures_spread
+        return 1 - SQUARES - DIRECTIONS - sum(CURVATURES) - others
 
     def noise(self, share: float) -> float:
         """Standard deviation of the noise of a release with a share, in units of the bound on one record."""
         return self.noise_multiplier / share**0.5
 
     @property
+    def histogram(self) -> tuple[str, str]:
+        """Kind of program and of blocks of the counts' histogram."""
+        return ("histogram", "") if self.max_rows == 1 else ("total", "bins")
+
+    @property
     def releases(self) -> tuple[tuple[str, str, float, int], ...]:
-        """Kind of program, kind of rows, noise and number of each release."""
+        """Kind of program, kind of blocks, noise and number of each release."""
         found = [
             ("total", "squares", self.noise(SQUARES), 1),
             ("products", "directions", self.noise(DIRECTIONS), 1),
@@ -108,7 +125,10 @@ class NewtonPlan:
             ("total", f"residual of {self.family}", self.noise(self.gradient_share / NUM_GRADIENTS), NUM_GRADIENTS),
         ]
         if self.family == COUNTS:
-            found.append(("histogram", "", self.noise(HISTOGRAM), 1))
+            found.append((*self.histogram, self.noise(HISTOGRAM), 1))
+        if self.max_rows > 1:
+            found.append(("total", "sizes", self.noise(SIZES), 1))
+        if self.measures_spread:
             found.append(("products", f"residual of {self.family}", self.noise(RESIDUALS), 1))
         return tuple(found)
 
@@ -131,10 +151,13 @@ class NewtonPlan:
     def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:
         """Make the statement of a fit by this plan, for a unit of privacy."""
         noun, size = unit.noun, self.num_features + 1
-        counts = self.family == COUNTS
+        counts, persons, spread = self.family == COUNTS, self.max_rows > 1, self.measures_spread
         what = "A Poisson" if counts else "A logistic"
-        numbers = size + (3 + counts) * size**2 + NUM_GRADIENTS * size + 14 * counts
+        numbers = size + (3 + spread) * size**2 + NUM_GRADIENTS * size + NUM_BINS * counts + 2 * persons
         fitted = f"{what} regression on {counted(self.num_features, 'feature')}, {self.num_records:,} {noun}s"
+        others = (
+            "of products of gradients, " * spread + "of counts in bins, " * counts + "of numbers of rows, " * persons
+        )
         return make_release_statement(
             self.event(),
             self.relation,
@@ -144,16 +167,17 @@ class NewtonPlan:
             method=METHOD,
             mechanism=(
                 f"Sums over the {noun}s were released one after another: of squared features, of products of features, twice of "
-                f"products weighted by the curvature of the model, {'of products of gradients, of counts in bins, ' * counts}and "
-                f"{NUM_GRADIENTS} gradients. What one {noun} adds to each has a Euclidean norm of at most 1, since rows far from "
-                f"the others have a small weight{', and counts far from their mean are cut' * counts}. Gaussian noise of "
-                f"standard deviation {self.noise_multiplier:.6g}, divided by the square root of the release's share of the "
-                "budget, was added to each."
+                f"products weighted by the curvature of the model, {others}and {NUM_GRADIENTS} gradients. What one {noun} adds "
+                f"to each{', with all rows,' * persons} has a Euclidean norm of at most 1, since rows far from the others "
+                f"have a small weight{', and counts far from their mean are cut' * counts}. Gaussian noise of standard deviation "
+                f"{self.noise_multiplier:.6g}, divided by the square root of the release's share of the budget, was added to "
+                "each."
             ),
             plan={
                 "family": self.family,
                 "num_records": self.num_records,
                 "num_features": self.num_features,
+                **({"max_rows": self.max_rows} if persons else {}),
                 "contribution_bound": 1.0,
                 "noise_multiplier": self.noise_multiplier,
                 "noise_standard_deviations": [noise for _, _, noise, _ in self.releases],
