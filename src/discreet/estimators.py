@@ -169,11 +169,17 @@ def fit_line(
 
 
 def fit_by_newton(
-    plan: NewtonPlan, num_draws: int, seed: int | None, x: np.ndarray, y: np.ndarray, **how: Any
+    plan: NewtonPlan,
+    num_draws: int,
+    seed: int | None,
+    x: np.ndarray,
+    y: np.ndarray,
+    mask: np.ndarray | None = None,
+    **how: Any,
 ) -> tuple[NewtonResult, Draws]:
     """Spend the plan's budget on a few gradients; otherwise as `fit_model`."""
     fit_key, draw_key = jax.random.split(random.key(seed))
-    result = fit_newton(fit_key, x, y, plan, **how)
+    result = fit_newton(fit_key, x, y, plan, mask=mask, **how)
     return result, result.posterior(draw_key, num_draws)
 
 
@@ -283,8 +289,7 @@ class PrivateRegression(BaseEstimator, abc.ABC):
             X: Rows, (row, feature): an array, lists or a data frame of finite numbers.
             y: The target of each row, (row,).
             groups: The person that each row belongs to, (row,): texts or integers. A record is then a person with up to
-                `max_rows` rows, whose gradients are added before they are clipped, and epsilon is that of a person. None: each
-                row is a record.
+                `max_rows` rows, which are bounded together, and epsilon is that of a person. None: each row is a record.
             ledger: The table's budget (`discreet.Ledger`), debited just before the first release.
 
         Returns:
@@ -345,9 +350,9 @@ class PrivateRegression(BaseEstimator, abc.ABC):
             "learning_rate": self.learning_rate,
         }
         given = {name: value for name, value in given.items() if value is not None}
-        if self._family() and not given and self.max_rows == 1:
-            how.pop("max_rows", None)
-            size = {"num_features": table[0].shape[1], "num_records": num_records}
+        if self._family() and not given:
+            rows = how.pop("max_rows", 1)
+            size = {"num_features": table[0].shape[-1], "num_records": num_records, "max_rows": rows}
             direct = _newton_plan(epsilon=self.epsilon, delta=self.delta, family=self._family(), **size)
             return fit_by_newton(direct, int(self.num_draws), self.random_state, *table, **how)
         settings = dataclasses.replace(defaults_for(self._model()), **given)
@@ -443,8 +448,8 @@ class LinearRegression(RegressorMixin, PrivateRegression):
         delta: As in `PrivacyPlan`. None: 1 / (10 x number of records) rounded down to one digit, and 1e-5 at most.
         num_records: A public figure close to the number of records. None: the exact number, which is then public.
         max_rows: With groups in `fit`: how many rows of a person are used at most. A keyed hash chooses where there are more.
-        num_steps: Noisy steps, here and in the next three where `max_rows` is above 1; otherwise they have no effect here, and in
-            the other estimators ask for `DPSVI`. None, for all four: `discreet.models.defaults_for`.
+        num_steps: Noisy steps, here and in the next three where `max_rows` is above 1; otherwise they have no effect here. In
+            the other estimators they ask for `DPSVI`. None, for all four: `discreet.models.defaults_for`.
         batch_size: Records in a batch on average; a smaller table is read whole in each step.
         clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features, or the rule that finds one.
             Under a fixed norm of 1 large residuals count for little, and `sigma` comes out half as large as it is.

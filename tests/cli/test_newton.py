@@ -78,6 +78,22 @@ def test_converted_records_are_fitted(survey: Path) -> None:
     assert json.loads((survey / "out" / "statement.json").read_text())["method"] == "private Newton"
 
 
+def test_persons_with_several_rows_are_fitted_and_their_missing_rows_left_out(survey: Path) -> None:
+    header, *rows = (survey / "survey.csv").read_text().splitlines()
+    numbered = [f"p{place // 3},{row}" for place, row in enumerate(rows)]
+    numbered[::9] = [f"p{place // 3},,yes,1" for place in range(0, len(rows), 9)]
+    (survey / "persons.csv").write_text("\n".join([f"id,{header}", *numbered]))
+    schema = SCHEMA.replace('person = "{person}"', 'person = {{column = "id", max_rows = 3}}').format(target="smoker")
+    (survey / "persons.toml").write_text(schema.replace("bounds = [17", 'missing = "drop"\nbounds = [17'))
+    fit("--data persons.csv --schema persons.toml --model logistic --epsilon 4 --out out")
+    statement = json.loads((survey / "out" / "statement.json").read_text())
+    assert statement["method"] == "private Newton"
+    assert "one person with up to 3 rows" in statement["unit"]
+    row = json.loads((survey / "out" / "summary.json").read_text())["posterior"]["age"]
+    assert abs(row["mean"] + 73 / 40) < 4 * row["sd"]
+    assert row["sd"] < 0.5
+
+
 def test_a_dry_run_says_what_is_measured(survey: Path) -> None:
     outcome = fit("--data survey.csv --schema smoker.toml --model logistic --epsilon 1 --dry-run")
     assert "19 noisy sums, 15 of them gradients, to which a record adds at most 1" in " ".join(outcome.stdout.split())

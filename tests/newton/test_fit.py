@@ -122,7 +122,7 @@ def test_intervals_hold_for_persons_whose_rows_are_alike(monkeypatch: pytest.Mon
 
     def held(seed: int) -> np.ndarray:
         x, y, present, truth = of_persons(seed, 1_500, 8)
-        plan = plan_for("binary", x, 6.0, num_features=3, max_rows=10)
+        plan = plan_for("binary", x, 6.0, num_features=3, max_rows=8)
         found = fit_newton(dp.random.key(seed), x, y, plan, mask=present, person="id")
         return np.abs(found.mean - truth) < Z90 * np.sqrt(np.diag(found.covariance))
 
