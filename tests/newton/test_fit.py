@@ -134,6 +134,46 @@ def test_intervals_hold_for_persons_whose_rows_are_alike(monkeypatch: pytest.Mon
     assert assumed < 0.82, assumed
 
 
+def of_classes(seed: int, records: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Three features, and four classes whose coefficients, (class, 1 + feature), sum to zero."""
+    rng = np.random.default_rng(seed)
+    truth = 1.2 * rng.normal(size=(4, 4))
+    truth -= truth.mean(axis=0)
+    x = rng.uniform(-1, 1, (records, 3))
+    predictors = truth[:, 0] + x @ truth[:, 1:].T
+    return x, (predictors + rng.gumbel(size=predictors.shape)).argmax(axis=1), truth
+
+
+def test_intervals_hold_the_coefficients_of_classes() -> None:
+    held, width, before = [], [], []
+    for seed in range(12):
+        x, y, truth = of_classes(seed, 6_000)
+        plan = plan_for("classes", x, 1.0, num_classes=4)
+        found = fit_newton(dp.random.key(seed), x, y, plan)
+        spread = np.sqrt(np.diag(found.covariance))
+        held.append(np.abs(found.mean - truth.ravel()) < Z90 * spread)
+        width.append(spread)
+        before.append(spread / np.sqrt(1 - found.learned))
+    assert 0.87 <= np.mean(held) <= 0.995, np.mean(held)
+    assert np.mean(width) < 0.3 * np.mean(before)
+    drawn = found.posterior(dp.random.key(0), 50) | {"estimate": found.estimate.reshape(4, 4).T}
+    assert (drawn["intercept"].shape, drawn["weights"].shape) == ((50, 4), (50, 3, 4))
+    for value in drawn.values():
+        np.testing.assert_allclose(value.sum(axis=-1), 0, atol=1e-6)
+    np.testing.assert_allclose(drawn["estimate"][1:], found.to_predict["weights"].mean(axis=0))
+
+
+def test_two_classes_of_persons_are_a_binary_target() -> None:
+    """The same fit in other coordinates: classes that nobody has are rare, and do not move the others."""
+    x, y, present, truth = of_persons(1, 4_000, 3, alike=0.3)
+    plan = plan_for("classes", x, 4.0, num_features=3, max_rows=3, num_classes=3)
+    found = fit_newton(dp.random.key(0), x, y, plan, mask=present, person="id")
+    first, second, _ = found.estimate.reshape(3, 4)
+    assert np.abs(second - first - truth).max() < 0.3
+    with pytest.raises(ValueError, match="0 or a whole number up to 2"):
+        fit_newton(dp.random.key(0), x, y + 2, plan, mask=present, person="id")
+
+
 def test_persons_counts_are_fitted_and_the_statement_names_persons() -> None:
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (4_000, 3, 2))

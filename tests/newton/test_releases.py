@@ -16,11 +16,11 @@ from discreet.newton import NewtonPlan, _releases
 from discreet.newton._releases import BLOCKS, TURN, Public, in_turns
 
 
-def public_of(rng: np.random.Generator, features: int) -> Public:
+def public_of(rng: np.random.Generator, features: int, name: str = "") -> Public:
     size = features + 1
     shift, factor = rng.uniform(0, 1, (2, 6, 61))
     to = rng.normal(size=(size, size)) * np.exp(rng.normal(size=size))
-    theta = rng.normal(size=size) * np.exp(rng.normal())
+    theta = rng.normal(size=(size, 2) if "classes" in name else size) * np.exp(rng.normal())
     made = Public(to, theta, np.exp(rng.normal()), rng.choice([0.25, 3.0]), rng.uniform(0.5, 40), shift, factor)
     return jax.tree.map(np.float64, made)
 
@@ -47,7 +47,7 @@ def some_records(rng: np.random.Generator, name: str, count: int, most_rows: int
     shape = count, most_rows
     x = rng.uniform(-1, 1, (*shape, features)) * np.exp(rng.normal(size=(count, 1, 1)) * 3)
     x[::2] = x[::2, :1]
-    y = rng.integers(0, 2, shape) if "binary" in name else rng.choice([0, 1, 7, 900], shape)
+    y = rng.choice([0, 1, 7, 900] if "counts" in name else [0, 1, 2] if "classes" in name else [0, 1], shape)
     y[::2] = y[::2, :1]
     present = rng.random(shape) < rng.choice([0.5, 1.0])
     present[:, 0] = True
@@ -59,9 +59,10 @@ def worst_norm(name: str, most_rows: int) -> float:
     for seed in range(40):
         rng = np.random.default_rng(seed)
         features = int(rng.integers(1, 6))
-        public = public_of(rng, features)
-        if "binary" in name:
-            public = public._replace(cut=np.float64(1), most_curvature=np.float64(0.25))
+        public = public_of(rng, features, name)
+        if "counts" not in name:
+            most = (2**0.5, 2 / 3) if "classes" in name else (1, 0.25)
+            public = public._replace(cut=np.float64(most[0]), most_curvature=np.float64(most[1]))
             public = public._replace(theta=public.theta * rng.choice([0.0, 1.0, 30.0]))
         x, y, present = some_records(rng, name, 400, most_rows, features)
         blocks = blocks_of(name, x, y, public, present=present)
@@ -77,6 +78,16 @@ def test_no_block_is_longer_than_one_and_clipping_takes_nothing(
     """With w |z| <= c / 3, or 1/5 for the largest curvature, blocks would be longer than 1, and clipping would hide it."""
     monkeypatch.setattr(_releases, "clip_records", lambda rows, norm: rows)
     assert 0.99 < worst_norm(name, most_rows) <= 1
+
+
+@pytest.mark.parametrize("name", ["residual of classes", "curvature of classes"])
+def test_wrong_bounds_of_classes_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The residual's length taken for that of one class, 1, and the curvature's trace for its largest eigenvalue, 1/2."""
+    wrong = {"cut": np.float64(1)} if name.startswith("residual") else {"most_curvature": np.float64(0.5)}
+    monkeypatch.setattr(_releases, "clip_records", lambda rows, norm: rows)
+    block = BLOCKS[name]
+    monkeypatch.setitem(BLOCKS, name, lambda rows, public: block(rows, public._replace(**wrong)))
+    assert worst_norm(name, 1) > 1.1
 
 
 @pytest.mark.parametrize("name", ["residual of binary", "residual of counts", "curvature of binary"])
@@ -99,7 +110,7 @@ def test_wrong_bounds_of_persons_are_found(name: str, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_what_is_not_finite_adds_nothing(name: str) -> None:
-    public = public_of(np.random.default_rng(0), 2)
+    public = public_of(np.random.default_rng(0), 2, name)
     x = np.array([[np.nan, 1], [np.inf, 0], [0.5, 0.5], [1e300, 1e300]])
     blocks = blocks_of(name, x, np.array([1.0, 1.0, np.nan, 1.0]), public)
     assert np.isfinite(blocks).all()
@@ -109,7 +120,7 @@ def test_what_is_not_finite_adds_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", BLOCKS)
 def test_rows_that_a_person_does_not_have_add_nothing_whatever_they_hold(name: str) -> None:
     rng = np.random.default_rng(0)
-    public = public_of(rng, 2)
+    public = public_of(rng, 2, name)
     x, y, present = some_records(rng, name, 40, 3, 2)
     other = np.where(present[..., None], x, np.nan), np.where(present, y, 1e9)
     found = blocks_of(name, *other, public, present=present)
@@ -123,7 +134,7 @@ def test_rows_that_a_person_does_not_have_add_nothing_whatever_they_hold(name: s
 def test_a_block_is_the_same_in_every_place_and_beside_any_others(name: str, features: int, most_rows: int) -> None:
     """A last bit may move it by a step of the grid, which no noise is planned for. So the raw block is compared, to the bit."""
     rng = np.random.default_rng(features)
-    public, filled = public_of(rng, features), TURN - SPARE
+    public, filled = public_of(rng, features, name), TURN - SPARE
     one = rng.uniform(-1, 1, (most_rows, features))
     others = rng.uniform(-1, 1, (3 * filled, most_rows, features))
     others[::3] = one
@@ -181,14 +192,15 @@ def test_sums_are_exact(kind: str, most_rows: int, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("relation", [Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE])
 @pytest.mark.parametrize("most_rows", [1, 3])
-@pytest.mark.parametrize("family", ["binary", "counts"])
+@pytest.mark.parametrize("family", ["binary", "counts", "classes"])
 def test_each_release_is_proved_to_be_what_the_plan_pays_for(
     family: str, most_rows: int, relation: Relation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shape = {"family": family, "num_features": 3, "num_records": 1000, "max_rows": most_rows}
+    shape: dict[str, Any] = {"family": family, "num_features": 3, "num_records": 1000, "max_rows": most_rows}
+    shape |= {"num_classes": 4} if family == "classes" else {}
     plan = NewtonPlan.calibrate(epsilon=1.0, delta=1e-6, relation=relation, **shape)
     prove = _releases.program.__wrapped__
-    where = (2 * TURN, most_rows, 3), ("float32", "float64"), relation, False
+    where = (2 * TURN, most_rows, 3), ("float32", "float64"), relation, False, (3,) if family == "classes" else ()
     with jax.enable_x64(True):
         for kind, rows, noise, _ in plan.releases:
             # A replaced record moves two bins by one each, which is less than a sum may move.

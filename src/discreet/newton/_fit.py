@@ -44,6 +44,7 @@ from discreet.newton._algebra import (
 )
 from discreet.newton._counts import SHARE_LOST, Counts
 from discreet.newton._plan import (
+    CLASSES,
     COUNTS,
     CURVATURES,
     DIRECTIONS,
@@ -54,7 +55,7 @@ from discreet.newton._plan import (
     SQUARES,
     NewtonPlan,
 )
-from discreet.newton._releases import MOST_RECORDS, Public, in_turns, program
+from discreet.newton._releases import MOST_RECORDS, Public, in_turns, plane, program
 from discreet.released import Released
 from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, Unit, counted
 
@@ -67,7 +68,7 @@ WARY = 3.5  # of gradients far away, for intervals
 KEPT, HIDING, NOISY = 0.65, 0.8, 3.0
 """A usable fit keeps that share of the gain, unless there is less noise than sampling: then there is little to gain. One for its
 coefficients has at most so much more noise than sampling."""
-_PRIOR = {"binary": (2.5, 5.0), "counts": (1.0, 3.0)}
+_PRIOR = {"binary": (2.5, 5.0), "counts": (1.0, 3.0), "classes": (2.5, 5.0)}
 """Standard deviations of a weight, for a column of standard deviation 1, and of the intercept at the features' mean."""
 
 
@@ -76,7 +77,8 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
     """The posterior of a regression: privacy noise and sampling noise are both in it. Everything in it is covered by `statement`.
 
     Attributes:
-        mean: Posterior mean of intercept and weights, (feature + 1,), in the units of the fitted features.
+        mean: Posterior mean of intercept and weights, (feature + 1,), in the units of the fitted features. Of classes those of
+            each class, one after another, here and in the next three; they sum to zero over the classes.
         covariance: Their posterior covariance. Intervals come from these two.
         predictive: Draws of intercept and weights to predict with, (draw, feature + 1): where the noise hides a coefficient they
             are drawn to 0.
@@ -116,6 +118,12 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
     def to_predict(self) -> dict[str, np.ndarray]:
         """Draws of `intercept` and `weights` to predict with; of counts the estimate alone, as exp of a wide draw explodes."""
         draws = self.estimate[None] if self.plan.family == COUNTS else self.predictive
+        return self._named(draws)
+
+    def _named(self, draws: np.ndarray) -> dict[str, np.ndarray]:
+        """Intercept and weights; of classes with an axis of them at the end."""
+        if self.plan.family == CLASSES:
+            draws = np.moveaxis(draws.reshape(len(draws), self.plan.num_classes, -1), 1, 2)
         return {"intercept": draws[:, 0], "weights": draws[:, 1:]}
 
     @property
@@ -126,6 +134,8 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
     def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
         """Independent draws of `intercept`, (draw,), and `weights`, (draw, feature): those that intervals come from. At no cost.
 
+        With classes both have an axis of them at the end.
+
         Args:
             key: Any JAX key.
             num_samples: Number of draws.
@@ -134,7 +144,7 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
         drawn = np.asarray(jax.random.normal(secret, (num_samples, len(self.mean))), np.float64)
         values, vectors = np.linalg.eigh(self.covariance)
         drawn = self.mean + (drawn * np.sqrt(np.maximum(values, 0))) @ vectors.T
-        return {"intercept": drawn[:, 0], "weights": drawn[:, 1:]}
+        return self._named(drawn)
 
     def to_arviz(self, key: PRNGKeyArray, num_samples: int, **names: Any) -> Any:
         """Draws of `posterior` for ArviZ, with the statement in their attributes; as `discreet.inference_data.to_arviz`."""
@@ -156,7 +166,8 @@ class _Records:
         self._programs = {}
         counts = []
         for kind, rows, noise, count in plan.releases:
-            made = program(kind, rows, noise, shape, dtypes, plan.relation, act.reproducible)
+            outputs = (plan.outputs,) if plan.family == CLASSES else ()
+            made = program(kind, rows, noise, shape, dtypes, plan.relation, act.reproducible, outputs)
             self._programs[kind, rows, noise] = made
             counts.append(count)
         act.prove(
@@ -168,6 +179,8 @@ class _Records:
 
     def __call__(self, kind: str, rows: str, noise: float, public: Public) -> np.ndarray:
         """One release; a matrix is made symmetric, which halves the variance beside its diagonal."""
+        if self._family == CLASSES:
+            public = public._replace(theta=public.theta.reshape(-1, len(public.to)).T)
         arguments = jax.tree.map(np.float64, public)
         found = self._programs[kind, rows, noise](next(self._keys), *self._arrays, arguments)
         found = np.asarray(found, np.float64)
@@ -188,7 +201,7 @@ def fit_newton(
     ledger: Ledger | None = None,
     progress_bar: bool = False,
 ) -> NewtonResult:
-    """Fit a logistic or a Poisson regression to noisy sums: a posterior with honest intervals, without settings.
+    """Fit a logistic, a multinomial or a Poisson regression to noisy sums: a posterior with honest intervals, without settings.
 
     Guarantee: all that is returned is `plan.event()`, under the plan's relation, but for its `slack`. Each release is proved to
     be its part of that before it runs. Sums are exact, since rows are rounded to a grid.
@@ -200,7 +213,7 @@ def fit_newton(
         rng_key: `discreet.random.key()`, for this fit alone.
         x: Features in [-1, 1]. With the plan's `max_rows` above 1, a record is a person with an axis of so many rows; then the
             intervals hold whether or not a person's rows are independent.
-        y: 0 or 1; or counts.
+        y: 0 or 1; or counts; or classes, 0 to the plan's num_classes - 1.
         plan: The plan of the fit.
         mask: With `max_rows` above 1, True for the rows that a person has. None: all.
         levels: True for columns that are 0/1 levels by the schema, whose priors are not widened. None: those that may be, by the
@@ -282,9 +295,11 @@ def _checked(x: Any, y: Any, mask: Any, levels: Any, plan: NewtonPlan) -> tuple[
             f"x has {len(features)} records, but the plan says num_records={plan.num_records}, a public number where one record "
             f"is replaced. Calibrate a plan for {len(features)} records."
         )
-    allowed = np.isin(target, (0, 1)) if plan.family != COUNTS else (target >= 0) & (target == np.round(target))
+    allowed = (target >= 0) & (target == np.round(target))
+    allowed &= (plan.family == COUNTS) | (target < plan.num_classes)
     if not allowed[present].all():
-        what = "whole numbers of at least 0" if plan.family == COUNTS else "0 or 1"
+        most = "1" if plan.num_classes == 2 else f"a whole number up to {plan.num_classes - 1}"
+        what = "whole numbers of at least 0" if plan.family == COUNTS else f"0 or {most}"
         raise ValueError(f"y has values that are not allowed: each must be {what}.")
     kept = features if features.dtype == np.float64 else features.astype(np.float32)
     shape = len(target), plan.max_rows
@@ -300,6 +315,8 @@ class _Newton:
         self.points: list[Vector] = []
         self.values: list[Vector] = []
         self.precision_of_curvature = 0.0
+        size = plan.num_features + 1
+        self.nowhere = Public(np.eye(size), np.zeros(size * plan.outputs))
         self._map()
         self._count_rows()
         self._weigh()
@@ -309,7 +326,7 @@ class _Newton:
     def _map(self) -> None:
         plan, size = self.plan, self.plan.num_features + 1
         sigma = plan.noise(SQUARES)
-        nowhere = Public(np.eye(size), np.zeros(size))
+        nowhere = self.nowhere
         squares = self.records("total", "squares", sigma, nowhere)
         scale = np.sqrt(plan.num_records / np.maximum(squares, 2 * sigma))
         sigma = plan.noise(DIRECTIONS)
@@ -343,16 +360,16 @@ class _Newton:
         else:
             self.unseen &= ~np.asarray(levels, bool)
         spread = np.where(levels, 1.0, spread)
-        return Prior.of(intercept, weight / spread, centre, self.to)
+        return Prior.of(intercept, weight / spread, centre, self.to, plan.outputs)
 
     # How far long rows count, and where residuals are cut.
 
     def _count_rows(self) -> None:
         """The rows of a record on average, and of the record that a row is of: those with many have many of all rows."""
-        plan, size = self.plan, len(self.to)
+        plan = self.plan
         self.mean_rows = self.typical_rows = 1.0
         if plan.max_rows > 1:
-            seen = self.records("total", "sizes", plan.noise(SIZES), Public(np.eye(size), np.zeros(size)))
+            seen = self.records("total", "sizes", plan.noise(SIZES), self.nowhere)
             share, square = np.maximum(seen * np.sqrt(2) / plan.num_records, 0)
             self.mean_rows = float(np.clip(plan.max_rows * share, 1, plan.max_rows))
             typical = plan.max_rows * square / max(share, 1e-9)
@@ -364,10 +381,13 @@ class _Newton:
         size, most_rows = len(self.to), plan.max_rows
         length = np.sqrt(self.fill.sum() * self.typical_rows)
         self.cut, self.bias, variance, start = 1.0, 0.0, 0.15, 0.25
-        self.theta = np.zeros(size)
+        self.theta = np.zeros(size * plan.outputs)
+        if plan.family == CLASSES:
+            # The length of e_y - p, and the largest eigenvalue of its covariance.
+            self.cut, variance, start = np.sqrt(2), 0.6 / plan.num_classes, 0.5
         if plan.family == COUNTS:
             sigma = plan.noise(HISTOGRAM)
-            bins = self.records(*plan.histogram, sigma, Public(np.eye(size), np.zeros(size)))
+            bins = self.records(*plan.histogram, sigma, self.nowhere)
             self.counts = counts = Counts(bins * most_rows, sigma * most_rows)
             self.first_mean = counts.mean
             # The cut bias of a row against the noise, which is that of a record.
@@ -385,7 +405,7 @@ class _Newton:
         self.reach = 2 * times * length
         self.bound = self.cut * self.reach / 2 * np.sqrt(most_rows)
         self.most = 4 * self.num_rows * self.weight * start
-        self.curvature = self.most * np.diag(self.fill)
+        self.curvature = self.most * np.diag(np.tile(self.fill, plan.outputs))
         self.sampling = self.weight * self.curvature
         if self.counts is not None:
             self.bias = SHARE_LOST * self.counts.excess(self.cut) * self.reach / 2 / np.sqrt(self.typical_rows)
@@ -439,8 +459,8 @@ class _Newton:
 
     def _measure(self, which: int) -> None:
         """The curvature at the present point; of counts the spread of the gradients, too, at the last one."""
-        plan, size = self.plan, len(self.to)
-        most = 0.25
+        plan, size = self.plan, len(self.theta)
+        most = 0.25 if plan.family != CLASSES else 1 - 1 / plan.num_classes
         if self.counts is not None:
             spread = self._spread_of_predictor()
             most = self.first_mean * np.exp(2 * spread)
@@ -452,7 +472,7 @@ class _Newton:
         sigma = noise * unit
         self.precision_of_curvature += sigma**-2.0
         if which == 0:
-            share = np.clip(np.trace(raw) / (self.most * self.fill.sum()), 0.02, 4)
+            share = np.clip(np.trace(raw) / (self.most * self.fill.sum() * plan.outputs), 0.02, 4)
             self.least = 0.05 * share * self.most
             values, vectors = spectrum(raw, sigma, self.least)
             if self.counts is not None:
@@ -477,7 +497,7 @@ class _Newton:
 
     def _measure_sampling(self) -> None:
         """Real counts vary more than Poisson's, and rows of a person less than others': the second moment of the gradients."""
-        plan, size = self.plan, len(self.to)
+        plan, size = self.plan, len(self.theta)
         noise = plan.noise(RESIDUALS)
         unit = self.bound**2
         raw = unit * self.records("products", f"residual of {plan.family}", noise, self._public())
@@ -490,7 +510,7 @@ class _Newton:
 
     def result(self, rng: np.random.Generator, statement: Statement) -> NewtonResult:
         """Two priors on one likelihood: the stated one for intervals, one of unknown scales for predictions."""
-        size = len(self.to)
+        plan, size = self.plan, len(self.theta)
         curvature, gradients = self.improved(), self.gradients
         error = 1 / (self.precision_of_curvature + 1 / (0.1 * np.trace(curvature) / size) ** 2)
 
@@ -503,13 +523,15 @@ class _Newton:
         # Intervals rest on the curvature as measured: gradients on the way saw a larger one, which would make them too narrow.
         stated = functools.partial(settle, gradients, self.curvature, self.sampling, self.prior, rounds=20, trust=WARY)
         mean, covariance, _ = stated(likely, num_scales=1, extra=lambda distance, spread: found.extra)
-        said = diagnose(gradients, curvature, self.sampling, found.noise + found.extra, draws, self.back[:, 0])
-        covariance = self.to @ covariance @ self.to.T
-        before = np.diag(self.to @ np.linalg.inv(self.prior.matrix(1.0)) @ self.to.T)
+        ones = np.kron(np.eye(plan.outputs), self.back[:, :1])
+        said = diagnose(gradients, curvature, self.sampling, found.noise + found.extra, draws, ones)
+        to = self.to if plan.family != CLASSES else np.kron(plane(plan.num_classes), self.to)
+        covariance = to @ covariance @ to.T
+        before = np.diag(to @ np.linalg.inv(self.prior.matrix(1.0)) @ to.T)
         return NewtonResult(
-            mean=self.to @ mean,
+            mean=to @ mean,
             covariance=covariance,
-            predictive=draws @ self.to.T,
+            predictive=draws @ to.T,
             learned=1 - np.diag(covariance) / before,
             unseen=self.unseen,
             dispersion=math.nan if self.counts is None else self.counts.dispersion,

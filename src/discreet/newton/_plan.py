@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Self
+from typing import Any, Self
 
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 
@@ -15,7 +15,7 @@ from discreet.newton._releases import MOST_RECORDS
 from discreet.report import RECORD, Statement, Unit, counted, make_release_statement
 
 METHOD = "private Newton"
-BINARY, COUNTS = "binary", "counts"
+BINARY, COUNTS, CLASSES = "binary", "counts", "classes"
 NUM_GRADIENTS = 15
 SQUARES, DIRECTIONS, HISTOGRAM, SIZES, RESIDUALS = 0.05, 0.20, 0.03, 0.01, 0.01
 CURVATURES = 0.08, 0.10
@@ -30,10 +30,11 @@ class NewtonPlan:
     noise_multiplier / sqrt(s), in units of the bound on one record, so that they are together one release with noise_multiplier.
 
     Attributes:
-        family: "binary" for a target of 0 and 1, "counts" for one of whole numbers.
+        family: "binary" for a target of 0 and 1, "counts" for one of whole numbers, "classes" for one of 0 to num_classes - 1.
         num_features: Number of features, without the constant.
         num_records: Public number of records.
         max_rows: Public; the most rows of a record. Above 1 a record is a person, whose rows need not be independent.
+        num_classes: Public number of classes, 3 at least; 2 in the other families.
         noise_multiplier: Noise standard deviation over the bound of one record, of all releases together.
         delta: The delta at which epsilon is stated.
         relation: The neighbouring relation.
@@ -46,12 +47,16 @@ class NewtonPlan:
     delta: float
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
     max_rows: int = 1
+    num_classes: int = 2
 
     def __post_init__(self) -> None:
-        choice("family", self.family, (BINARY, COUNTS))
+        choice("family", self.family, (BINARY, COUNTS, CLASSES))
         integer("num_features", self.num_features)
         integer("num_records", self.num_records, most=MOST_RECORDS)
         integer("max_rows", self.max_rows)
+        integer("num_classes", self.num_classes, least=3 if self.family == CLASSES else 2)
+        if self.family != CLASSES and self.num_classes > 2:
+            raise ValueError(f'num_classes is {self.num_classes}, which is for family="classes".')
         probability("delta", self.delta, hint="It should be well below one over the number of records.")
         positive("noise_multiplier", self.noise_multiplier, hint="NewtonPlan.calibrate(epsilon=...) finds it.")
 
@@ -66,6 +71,7 @@ class NewtonPlan:
         num_records: int,
         relation: Relation = Relation.ADD_OR_REMOVE_ONE,
         max_rows: int = 1,
+        num_classes: int = 2,
     ) -> Self:
         """Find the least noise with which all releases together cost (epsilon, delta).
 
@@ -77,6 +83,7 @@ class NewtonPlan:
             num_records: As above.
             relation: As above.
             max_rows: As above.
+            num_classes: As above.
 
         Raises:
             ValueError: An argument is out of range.
@@ -86,13 +93,24 @@ class NewtonPlan:
         1.0
         """
         delta = suggest(num_records=integer("num_records", num_records)).delta if delta is None else delta
-        shape = {"family": family, "num_features": num_features, "num_records": num_records, "delta": delta}
-        some = cls(**shape, noise_multiplier=1.0, relation=relation, max_rows=max_rows)
+        shape: dict[str, Any] = {
+            "family": family,
+            "num_features": num_features,
+            "num_records": num_records,
+            "delta": delta,
+        }
+        shape |= {"relation": relation, "max_rows": max_rows, "num_classes": num_classes}
+        some = cls(**shape, noise_multiplier=1.0)
         goal = {"epsilon": epsilon, "delta": delta, "relation": relation, "slack": some.slack}
         noise = calibrate_noise_multiplier(
             lambda noise: dataclasses.replace(some, noise_multiplier=noise).event(), **goal
         )
         return dataclasses.replace(some, noise_multiplier=noise)
+
+    @property
+    def outputs(self) -> int:
+        """Numbers of a predictor: those of classes sum to zero."""
+        return self.num_classes - 1
 
     @property
     def measures_spread(self) -> bool:
@@ -152,8 +170,9 @@ class NewtonPlan:
         """Make the statement of a fit by this plan, for a unit of privacy."""
         noun, size = unit.noun, self.num_features + 1
         counts, persons, spread = self.family == COUNTS, self.max_rows > 1, self.measures_spread
-        what = "A Poisson" if counts else "A logistic"
-        numbers = size + (3 + spread) * size**2 + NUM_GRADIENTS * size + NUM_BINS * counts + 2 * persons
+        what = "A Poisson" if counts else "A logistic" if self.num_classes == 2 else "A multinomial"
+        latents = size * self.outputs
+        numbers = size + size**2 + (2 + spread) * latents**2 + NUM_GRADIENTS * latents + NUM_BINS * counts + 2 * persons
         fitted = f"{what} regression on {counted(self.num_features, 'feature')}, {self.num_records:,} {noun}s"
         others = (
             "of products of gradients, " * spread + "of counts in bins, " * counts + "of numbers of rows, " * persons
@@ -178,6 +197,7 @@ class NewtonPlan:
                 "num_records": self.num_records,
                 "num_features": self.num_features,
                 **({"max_rows": self.max_rows} if persons else {}),
+                **({"num_classes": self.num_classes} if self.num_classes > 2 else {}),
                 "contribution_bound": 1.0,
                 "noise_multiplier": self.noise_multiplier,
                 "noise_standard_deviations": [noise for _, _, noise, _ in self.releases],

@@ -13,7 +13,11 @@ w sqrt(sum |z_j|^2) <= c / 2. So, by Cauchy and Schwarz, w sum |z_j| <= sqrt(m) 
 | directions | all z_j over their length | 1 |
 | bins | numbers of rows with targets in bins, over m | at most 1 |
 | curvature | all sqrt(v_j / v_max) w z_j 2 / c | at most 1, since v is cut at v_max |
+| curvature of classes | all sqrt(p_jk / v_max) (e_k - p_j) x w z_j 2 / c | at most 1, since sum p_jk abs(e_k - p_j)^2 <= v_max |
 | residual | sum (r_j / R) w z_j 2 / (c sqrt m) | at most 1, since r_j is cut at R c sqrt(m) / (2 w sum abs z), at least R |
+
+Of K classes, vectors over the classes are in K - 1 coordinates, an orthonormal basis of those that sum to zero (`plane`);
+v_max = 1 - 1 / K is the largest trace of diag(p) - p p^T, and the length of e_y - p is at most R = sqrt 2.
 
 A row that a person does not have is zero, its leading 1 too. Blocks are rounded to a grid and clipped, so that sums are exact in
 64 bits: no last bit of a sum depends on the records' order, or on which others there are. A last bit of a block would move it by
@@ -32,6 +36,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from scipy.linalg import helmert
 
 from discreet import random
 from discreet.accounting import Relation
@@ -52,7 +57,7 @@ class Public(NamedTuple):
     """What rows are computed with. All of it follows from earlier releases."""
 
     to: Float[np.ndarray, "feature latent"]  # the map of the features
-    theta: Float[np.ndarray, " latent"]  # the point
+    theta: Float[np.ndarray, "latent *output"]  # the point
     reach: float = 1.0  # c
     most_curvature: float = 1.0  # v_max
     cut: float = 1.0  # R
@@ -96,7 +101,7 @@ def _bins(rows: Rows, public: Public) -> Array:
 
 
 def _weighted(rows: Rows, public: Public) -> tuple[Array, Array, Array]:
-    """Z w 2 / c, the predictor, and w sum |z| over the record's rows."""
+    """Z w 2 / c, the predictor, for each output if there are several, and w sum |z| over the record's rows."""
     z = rows.x @ public.to
     lengths = jnp.sum(jnp.square(z), axis=2)
     weight = 1 / (1 + jnp.sum(lengths, axis=1, keepdims=True) / public.reach**2)
@@ -149,6 +154,32 @@ def _residual(parts: Callable[..., tuple[Array, Array, Array]]) -> Block:
     return block
 
 
+def plane(num_classes: int) -> Float[np.ndarray, "class class-1"]:
+    """An orthonormal basis of the vectors over classes that sum to zero."""
+    return helmert(num_classes).T
+
+
+def _of_classes(rows: Rows, public: Public) -> tuple[Array, Array, np.ndarray]:
+    """Z w 2 / c, the probabilities of the classes, and the plane."""
+    z, predictor, _ = _weighted(rows, public)
+    basis = plane(predictor.shape[2] + 1)
+    return z, jax.nn.softmax(predictor @ basis.T, axis=2), basis
+
+
+def _curvature_of_classes(rows: Rows, public: Public) -> Array:
+    z, chances, basis = _of_classes(rows, public)
+    parts = jnp.sqrt(chances / public.most_curvature)[..., None] * (basis - (chances @ basis)[:, :, None])
+    found = parts[..., None] * z[:, :, None, None]
+    return found.reshape(len(z), -1, basis.shape[1] * z.shape[2])
+
+
+def _residual_of_classes(rows: Rows, public: Public) -> Array:
+    z, chances, basis = _of_classes(rows, public)
+    seen = (rows.y[..., None] == np.arange(len(basis))).astype(z.dtype)
+    scaled = ((seen - chances) @ basis) / (public.cut * math.sqrt(z.shape[1]))
+    return jnp.sum(scaled[..., None] * z[:, :, None], axis=1).reshape(len(z), 1, -1)
+
+
 BLOCKS: dict[str, Block] = {
     "sizes": _sizes,
     "squares": _squares,
@@ -158,6 +189,8 @@ BLOCKS: dict[str, Block] = {
     "residual of binary": _residual(_of_binary),
     "curvature of counts": _curvature(_of_counts),
     "residual of counts": _residual(_of_counts),
+    "curvature of classes": _curvature_of_classes,
+    "residual of classes": _residual_of_classes,
 }
 
 Table = tuple[Float[Array, "record row feature"], Float[Array, "record row"], Bool[Array, "record row"], Array]
@@ -227,15 +260,16 @@ def program(
     dtypes: tuple[str, str],
     relation: Relation,
     reproducible: bool,
+    outputs: tuple[int, ...] = (),
 ) -> Certificate:
-    """A release, proved and compiled once for tables of one shape."""
+    """A release, proved and compiled once for tables of one shape; `outputs` are what a predictor has: none, or K - 1."""
     chosen = functools.partial(_PROGRAMS[kind], block=BLOCKS.get(rows), noise=noise)
 
     def release(key: PRNGKeyArray, x: Any, y: Any, present: Any, mask: Any, public: Public) -> Any:
         return chosen(key, (x, y, present, mask), public)
 
     latents = shape[2] + 1
-    public = Public(np.zeros((latents, latents)), np.zeros(latents))
+    public = Public(np.zeros((latents, latents)), np.zeros((latents, *outputs)))
     shapes = (
         jax.ShapeDtypeStruct(shape, dtypes[0]),
         jax.ShapeDtypeStruct(shape[:2], dtypes[1]),
