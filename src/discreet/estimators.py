@@ -262,9 +262,9 @@ class PrivateRegression(BaseEstimator, abc.ABC):
     def _model(self) -> Model:
         """A NumPyro model of (x, y): the same object for the same settings, so that compiled programs are found again."""
 
-    def _family(self) -> str:
-        """The family of `NewtonPlan`; empty if the model has none."""
-        return ""
+    def _family(self) -> dict[str, Any]:
+        """What `NewtonPlan` takes for the model; empty if it is not for it."""
+        return {}
 
     def _learn(self, scaling: Scaling, draws: Draws, to_predict: Draws) -> None:
         """Set the fitted attributes from draws in the model's units: of the posterior, and to predict with."""
@@ -353,7 +353,7 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         if self._family() and not given:
             rows = how.pop("max_rows", 1)
             size = {"num_features": table[0].shape[-1], "num_records": num_records, "max_rows": rows}
-            direct = _newton_plan(epsilon=self.epsilon, delta=self.delta, family=self._family(), **size)
+            direct = _newton_plan(epsilon=self.epsilon, delta=self.delta, **self._family(), **size)
             return fit_by_newton(direct, int(self.num_draws), self.random_state, *table, **how)
         settings = dataclasses.replace(defaults_for(self._model()), **given)
         plan = _plan(settings, epsilon=self.epsilon, delta=self.delta, num_records=num_records)
@@ -561,8 +561,8 @@ class PoissonRegression(RegressorMixin, PrivateRegression):
     def _model(self) -> Model:
         return poisson_regression
 
-    def _family(self) -> str:
-        return "counts"
+    def _family(self) -> dict[str, Any]:
+        return {"family": "counts"}
 
     def _learn(self, scaling: Scaling, draws: Draws, to_predict: Draws) -> None:
         super()._learn(scaling, draws, to_predict)
@@ -616,7 +616,7 @@ FROM_DATA = "non_private_from_data"
 class LogisticRegression(ClassifierMixin, PrivateRegression):
     """Bayesian logistic regression under (epsilon, delta)-differential privacy, as a scikit-learn classifier.
 
-    With two classes the fit is `newton.fit_newton`; with more it is multinomial regression by `DPSVI`. Guarantee and other
+    The fit is `newton.fit_newton`, with more than two classes of a multinomial regression. Guarantee and other
     parameters are those of `LinearRegression`; the classes are public, instead of the target's bounds, since a class that only
     one person has would reveal that person.
 
@@ -629,7 +629,7 @@ class LogisticRegression(ClassifierMixin, PrivateRegression):
         coef_: The weights to predict with, in log-odds per unit of the feature: (1, feature) for two classes, for the second
             class; else (class, feature), summing to zero over the classes.
         intercept_: The intercepts to predict with, (1,) or (class,).
-        coef_draws_: Draws of the weights, (draw, 1 or class, feature), for intervals with two classes.
+        coef_draws_: Draws of the weights, (draw, 1 or class, feature), for intervals.
         intercept_draws_: Draws of the intercepts, (draw, 1 or class).
         statement_: As in `LinearRegression`, as are `epsilon_`, `delta_`, `result_`, `scaling_` and `n_features_in_`.
     """
@@ -662,8 +662,9 @@ class LogisticRegression(ClassifierMixin, PrivateRegression):
     def _model(self) -> Model:
         return logistic_regression if len(self.classes_) == 2 else _multinomial(len(self.classes_))
 
-    def _family(self) -> str:
-        return "binary" if len(self.classes_) == 2 else ""
+    def _family(self) -> dict[str, Any]:
+        count = len(self.classes_)
+        return {"family": "binary"} if count == 2 else {"family": "classes", "num_classes": count}
 
     def _public(self) -> Sequence[str]:
         return [] if self._from_data() else [f"Classes of the target: {', '.join(map(str, self.classes_))}."]

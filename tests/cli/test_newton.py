@@ -94,6 +94,31 @@ def test_persons_with_several_rows_are_fitted_and_their_missing_rows_left_out(su
     assert row["sd"] < 0.5
 
 
+def test_classes_are_fitted_and_scored(survey: Path) -> None:
+    rng = np.random.default_rng(0)
+    age = rng.uniform(17, 90, 6_000)
+    chances = np.exp(np.column_stack([0 * age, (age - 50) / 20, (50 - age) / 40]))
+    chosen = (np.cumsum(chances, axis=1) < rng.random(6_000)[:, None] * chances.sum(axis=1)[:, None]).sum(axis=1)
+    rows = [f"{a:.1f},{'abc'[c]}" for a, c in zip(age, chosen, strict=True)]
+    (survey / "classes.csv").write_text("age,group\n" + "\n".join(rows) + "\n")
+    words = "--data classes.csv --bounds age=17:90,group=a|b|c --target group --model multinomial --epsilon 2 --out out"
+    found = RUN.invoke(app, ["fit", *words.split(), "--person", "each row"])
+    assert found.exit_code == 0, found.output
+    summary = json.loads((survey / "out" / "summary.json").read_text())
+    assert json.loads((survey / "out" / "statement.json").read_text())["method"] == "private Newton"
+    assert np.shape(summary["estimate"]) == (2, 3)
+    # The features are scaled to [-1, 1], and the weights sum to zero.
+    exact = np.array([0, 1 / 20, -1 / 40]) * 73 / 2
+    for label, weight in zip("abc", exact - exact.mean(), strict=True):
+        row = summary["posterior"][f"age[{label}]"]
+        assert abs(row["mean"] - weight) < 4 * row["sd"] < 0.8
+        assert abs(row["estimate"] - weight) < 0.4
+    words = "score out --data classes.csv --epsilon 1 --delta 1e-6 --out scored --json"
+    scored = RUN.invoke(app, words.split())
+    assert scored.exit_code == 0, scored.output
+    assert json.loads(scored.stdout)["accuracy"]["value"] > 0.5
+
+
 def test_a_dry_run_says_what_is_measured(survey: Path) -> None:
     outcome = fit("--data survey.csv --schema smoker.toml --model logistic --epsilon 1 --dry-run")
     assert "19 noisy sums, 15 of them gradients, to which a record adds at most 1" in " ".join(outcome.stdout.split())

@@ -857,6 +857,9 @@ class Newton(InSums):
     several_rows = True
 
     def calibrate(self, **terms: Any) -> "dp.newton.NewtonPlan":
+        target = self.schema.target_column
+        if self.asked.model == MULTINOMIAL and target is not None:
+            terms |= {"num_classes": len(target.categories)}
         family = FAMILIES[str(self.asked.model)]
         return dp.newton.NewtonPlan.calibrate(family=family, max_rows=self.schema.max_rows, **terms)
 
@@ -872,7 +875,7 @@ class Newton(InSums):
 
         A curvature is 1/4 at most, so N records show N / 4P of each of P coordinates.
         """
-        return self.plan.num_features + 1, 4 * self.plan.noise(self.plan.gradient_share)
+        return self.plan.outputs * (self.plan.num_features + 1), 4 * self.plan.noise(self.plan.gradient_share)
 
     def fit(self, key: "PRNGKeyArray", **how: Any) -> "dp.newton.NewtonResult":
         x, y, *mask = self.records.arrays

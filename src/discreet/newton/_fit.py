@@ -110,21 +110,27 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
     statement: Statement
 
     @property
-    def estimate(self) -> Float[np.ndarray, " feature+1"]:
+    def estimate(self) -> Float[np.ndarray, "feature+1 *class"]:
         """Intercept and weights to predict with: the mean of `predictive`."""
-        return self.predictive.mean(axis=0)
+        return self._by_class(self.predictive.mean(axis=0))
 
     @property
     def to_predict(self) -> dict[str, np.ndarray]:
         """Draws of `intercept` and `weights` to predict with; of counts the estimate alone, as exp of a wide draw explodes."""
-        draws = self.estimate[None] if self.plan.family == COUNTS else self.predictive
+        draws = self.predictive
+        if self.plan.family == COUNTS:
+            draws = draws.mean(axis=0, keepdims=True)
         return self._named(draws)
 
     def _named(self, draws: np.ndarray) -> dict[str, np.ndarray]:
-        """Intercept and weights; of classes with an axis of them at the end."""
-        if self.plan.family == CLASSES:
-            draws = np.moveaxis(draws.reshape(len(draws), self.plan.num_classes, -1), 1, 2)
+        draws = self._by_class(draws)
         return {"intercept": draws[:, 0], "weights": draws[:, 1:]}
+
+    def _by_class(self, coefficients: np.ndarray) -> np.ndarray:
+        """With an axis of the classes at the end, if the target has classes."""
+        if self.plan.family != CLASSES:
+            return coefficients
+        return np.moveaxis(coefficients.reshape(*coefficients.shape[:-1], self.plan.num_classes, -1), -2, -1)
 
     @property
     def converged(self) -> bool:

@@ -34,7 +34,7 @@ class NewtonPlan:
         num_features: Number of features, without the constant.
         num_records: Public number of records.
         max_rows: Public; the most rows of a record. Above 1 a record is a person, whose rows need not be independent.
-        num_classes: Public number of classes, 3 at least; 2 in the other families.
+        num_classes: Public number of classes; 2 in the other families.
         noise_multiplier: Noise standard deviation over the bound of one record, of all releases together.
         delta: The delta at which epsilon is stated.
         relation: The neighbouring relation.
@@ -54,7 +54,7 @@ class NewtonPlan:
         integer("num_features", self.num_features)
         integer("num_records", self.num_records, most=MOST_RECORDS)
         integer("max_rows", self.max_rows)
-        integer("num_classes", self.num_classes, least=3 if self.family == CLASSES else 2)
+        integer("num_classes", self.num_classes, least=2)
         if self.family != CLASSES and self.num_classes > 2:
             raise ValueError(f'num_classes is {self.num_classes}, which is for family="classes".')
         probability("delta", self.delta, hint="It should be well below one over the number of records.")
@@ -170,7 +170,7 @@ class NewtonPlan:
         """Make the statement of a fit by this plan, for a unit of privacy."""
         noun, size = unit.noun, self.num_features + 1
         counts, persons, spread = self.family == COUNTS, self.max_rows > 1, self.measures_spread
-        what = "A Poisson" if counts else "A logistic" if self.num_classes == 2 else "A multinomial"
+        what = "A Poisson" if counts else "A logistic" if self.family == BINARY else "A multinomial"
         latents = size * self.outputs
         numbers = size + size**2 + (2 + spread) * latents**2 + NUM_GRADIENTS * latents + NUM_BINS * counts + 2 * persons
         fitted = f"{what} regression on {counted(self.num_features, 'feature')}, {self.num_records:,} {noun}s"
@@ -197,7 +197,7 @@ class NewtonPlan:
                 "num_records": self.num_records,
                 "num_features": self.num_features,
                 **({"max_rows": self.max_rows} if persons else {}),
-                **({"num_classes": self.num_classes} if self.num_classes > 2 else {}),
+                **({"num_classes": self.num_classes} if self.family == CLASSES else {}),
                 "contribution_bound": 1.0,
                 "noise_multiplier": self.noise_multiplier,
                 "noise_standard_deviations": [noise for _, _, noise, _ in self.releases],
