@@ -169,11 +169,17 @@ def fit_line(
 
 
 def fit_by_newton(
-    plan: NewtonPlan, num_draws: int, seed: int | None, x: np.ndarray, y: np.ndarray, **how: Any
+    plan: NewtonPlan,
+    num_draws: int,
+    seed: int | None,
+    x: np.ndarray,
+    y: np.ndarray,
+    mask: np.ndarray | None = None,
+    **how: Any,
 ) -> tuple[NewtonResult, Draws]:
     """Spend the plan's budget on a few gradients; otherwise as `fit_model`."""
     fit_key, draw_key = jax.random.split(random.key(seed))
-    result = fit_newton(fit_key, x, y, plan, **how)
+    result = fit_newton(fit_key, x, y, plan, mask=mask, **how)
     return result, result.posterior(draw_key, num_draws)
 
 
@@ -256,9 +262,9 @@ class PrivateRegression(BaseEstimator, abc.ABC):
     def _model(self) -> Model:
         """A NumPyro model of (x, y): the same object for the same settings, so that compiled programs are found again."""
 
-    def _family(self) -> str:
-        """The family of `NewtonPlan`; empty if the model has none."""
-        return ""
+    def _family(self) -> dict[str, Any]:
+        """What `NewtonPlan` takes for the model; empty if it is not for it."""
+        return {}
 
     def _learn(self, scaling: Scaling, draws: Draws, to_predict: Draws) -> None:
         """Set the fitted attributes from draws in the model's units: of the posterior, and to predict with."""
@@ -283,8 +289,7 @@ class PrivateRegression(BaseEstimator, abc.ABC):
             X: Rows, (row, feature): an array, lists or a data frame of finite numbers.
             y: The target of each row, (row,).
             groups: The person that each row belongs to, (row,): texts or integers. A record is then a person with up to
-                `max_rows` rows, whose gradients are added before they are clipped, and epsilon is that of a person. None: each
-                row is a record.
+                `max_rows` rows, which are bounded together, and epsilon is that of a person. None: each row is a record.
             ledger: The table's budget (`discreet.Ledger`), debited just before the first release.
 
         Returns:
@@ -345,10 +350,10 @@ class PrivateRegression(BaseEstimator, abc.ABC):
             "learning_rate": self.learning_rate,
         }
         given = {name: value for name, value in given.items() if value is not None}
-        if self._family() and not given and self.max_rows == 1:
-            how.pop("max_rows", None)
-            size = {"num_features": table[0].shape[1], "num_records": num_records}
-            direct = _newton_plan(epsilon=self.epsilon, delta=self.delta, family=self._family(), **size)
+        if self._family() and not given:
+            rows = how.pop("max_rows", 1)
+            size = {"num_features": table[0].shape[-1], "num_records": num_records, "max_rows": rows}
+            direct = _newton_plan(epsilon=self.epsilon, delta=self.delta, **self._family(), **size)
             return fit_by_newton(direct, int(self.num_draws), self.random_state, *table, **how)
         settings = dataclasses.replace(defaults_for(self._model()), **given)
         plan = _plan(settings, epsilon=self.epsilon, delta=self.delta, num_records=num_records)
@@ -443,8 +448,8 @@ class LinearRegression(RegressorMixin, PrivateRegression):
         delta: As in `PrivacyPlan`. None: 1 / (10 x number of records) rounded down to one digit, and 1e-5 at most.
         num_records: A public figure close to the number of records. None: the exact number, which is then public.
         max_rows: With groups in `fit`: how many rows of a person are used at most. A keyed hash chooses where there are more.
-        num_steps: Noisy steps, here and in the next three where `max_rows` is above 1; otherwise they have no effect here, and in
-            the other estimators ask for `DPSVI`. None, for all four: `discreet.models.defaults_for`.
+        num_steps: Noisy steps, here and in the next three where `max_rows` is above 1; otherwise they have no effect here. In
+            the other estimators they ask for `DPSVI`. None, for all four: `discreet.models.defaults_for`.
         batch_size: Records in a batch on average; a smaller table is read whole in each step.
         clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features, or the rule that finds one.
             Under a fixed norm of 1 large residuals count for little, and `sigma` comes out half as large as it is.
@@ -556,8 +561,8 @@ class PoissonRegression(RegressorMixin, PrivateRegression):
     def _model(self) -> Model:
         return poisson_regression
 
-    def _family(self) -> str:
-        return "counts"
+    def _family(self) -> dict[str, Any]:
+        return {"family": "counts"}
 
     def _learn(self, scaling: Scaling, draws: Draws, to_predict: Draws) -> None:
         super()._learn(scaling, draws, to_predict)
@@ -611,7 +616,7 @@ FROM_DATA = "non_private_from_data"
 class LogisticRegression(ClassifierMixin, PrivateRegression):
     """Bayesian logistic regression under (epsilon, delta)-differential privacy, as a scikit-learn classifier.
 
-    With two classes the fit is `newton.fit_newton`; with more it is multinomial regression by `DPSVI`. Guarantee and other
+    The fit is `newton.fit_newton`, with more than two classes of a multinomial regression. Guarantee and other
     parameters are those of `LinearRegression`; the classes are public, instead of the target's bounds, since a class that only
     one person has would reveal that person.
 
@@ -624,7 +629,7 @@ class LogisticRegression(ClassifierMixin, PrivateRegression):
         coef_: The weights to predict with, in log-odds per unit of the feature: (1, feature) for two classes, for the second
             class; else (class, feature), summing to zero over the classes.
         intercept_: The intercepts to predict with, (1,) or (class,).
-        coef_draws_: Draws of the weights, (draw, 1 or class, feature), for intervals with two classes.
+        coef_draws_: Draws of the weights, (draw, 1 or class, feature), for intervals.
         intercept_draws_: Draws of the intercepts, (draw, 1 or class).
         statement_: As in `LinearRegression`, as are `epsilon_`, `delta_`, `result_`, `scaling_` and `n_features_in_`.
     """
@@ -657,8 +662,9 @@ class LogisticRegression(ClassifierMixin, PrivateRegression):
     def _model(self) -> Model:
         return logistic_regression if len(self.classes_) == 2 else _multinomial(len(self.classes_))
 
-    def _family(self) -> str:
-        return "binary" if len(self.classes_) == 2 else ""
+    def _family(self) -> dict[str, Any]:
+        count = len(self.classes_)
+        return {"family": "binary"} if count == 2 else {"family": "classes", "num_classes": count}
 
     def _public(self) -> Sequence[str]:
         return [] if self._from_data() else [f"Classes of the target: {', '.join(map(str, self.classes_))}."]

@@ -261,7 +261,7 @@ def test_the_default_clipping_norm_adapts_whatever_the_rows_of_a_person(survey, 
     columns = '[columns.age]\nkind = "real"\nbounds = [0, 100]\n[columns.smoker]\ncategories = ["no", "yes"]\nkind = "binary"\n'
     schema = survey.with_suffix(".toml")
     schema.write_text(f'target = "smoker"\nperson = {{column = "id", max_rows = 3}}\n{columns}')
-    outcome = RUN.invoke(app, arguments(survey, "--yes", schema=str(schema), bounds=None, target=None))
+    outcome = RUN.invoke(app, arguments(survey, "--yes", "--by", "svi", schema=str(schema), bounds=None, target=None))
     assert outcome.exit_code == 0, outcome.stderr
     ((_, plan, _, _),) = no_fit
     assert plan.clipping_norm == dp.AdaptiveClipping()

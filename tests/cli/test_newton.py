@@ -78,6 +78,47 @@ def test_converted_records_are_fitted(survey: Path) -> None:
     assert json.loads((survey / "out" / "statement.json").read_text())["method"] == "private Newton"
 
 
+def test_persons_with_several_rows_are_fitted_and_their_missing_rows_left_out(survey: Path) -> None:
+    header, *rows = (survey / "survey.csv").read_text().splitlines()
+    numbered = [f"p{place // 3},{row}" for place, row in enumerate(rows)]
+    numbered[::9] = [f"p{place // 3},,yes,1" for place in range(0, len(rows), 9)]
+    (survey / "persons.csv").write_text("\n".join([f"id,{header}", *numbered]))
+    schema = SCHEMA.replace('person = "{person}"', 'person = {{column = "id", max_rows = 3}}').format(target="smoker")
+    (survey / "persons.toml").write_text(schema.replace("bounds = [17", 'missing = "drop"\nbounds = [17'))
+    fit("--data persons.csv --schema persons.toml --model logistic --epsilon 4 --out out")
+    statement = json.loads((survey / "out" / "statement.json").read_text())
+    assert statement["method"] == "private Newton"
+    assert "one person with up to 3 rows" in statement["unit"]
+    row = json.loads((survey / "out" / "summary.json").read_text())["posterior"]["age"]
+    assert abs(row["mean"] + 73 / 40) < 4 * row["sd"]
+    assert row["sd"] < 0.5
+
+
+def test_classes_are_fitted_and_scored(survey: Path) -> None:
+    rng = np.random.default_rng(0)
+    age = rng.uniform(17, 90, 6_000)
+    chances = np.exp(np.column_stack([0 * age, (age - 50) / 20, (50 - age) / 40]))
+    chosen = (np.cumsum(chances, axis=1) < rng.random(6_000)[:, None] * chances.sum(axis=1)[:, None]).sum(axis=1)
+    rows = [f"{a:.1f},{'abc'[c]}" for a, c in zip(age, chosen, strict=True)]
+    (survey / "classes.csv").write_text("age,group\n" + "\n".join(rows) + "\n")
+    words = "--data classes.csv --bounds age=17:90,group=a|b|c --target group --model multinomial --epsilon 2 --out out"
+    found = RUN.invoke(app, ["fit", *words.split(), "--person", "each row"])
+    assert found.exit_code == 0, found.output
+    summary = json.loads((survey / "out" / "summary.json").read_text())
+    assert json.loads((survey / "out" / "statement.json").read_text())["method"] == "private Newton"
+    assert np.shape(summary["estimate"]) == (2, 3)
+    # The features are scaled to [-1, 1], and the weights sum to zero.
+    exact = np.array([0, 1 / 20, -1 / 40]) * 73 / 2
+    for label, weight in zip("abc", exact - exact.mean(), strict=True):
+        row = summary["posterior"][f"age[{label}]"]
+        assert abs(row["mean"] - weight) < 4 * row["sd"] < 0.8
+        assert abs(row["estimate"] - weight) < 0.4
+    words = "score out --data classes.csv --epsilon 1 --delta 1e-6 --out scored --json"
+    scored = RUN.invoke(app, words.split())
+    assert scored.exit_code == 0, scored.output
+    assert json.loads(scored.stdout)["accuracy"]["value"] > 0.5
+
+
 def test_a_dry_run_says_what_is_measured(survey: Path) -> None:
     outcome = fit("--data survey.csv --schema smoker.toml --model logistic --epsilon 1 --dry-run")
     assert "19 noisy sums, 15 of them gradients, to which a record adds at most 1" in " ".join(outcome.stdout.split())

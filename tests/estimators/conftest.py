@@ -87,14 +87,14 @@ def newton_without_privacy(
 ) -> Any:
     """Return what `fit_by_newton` returns, at a point and without its budget."""
     assert ledger is None
-    model = poisson_regression if plan.family == "counts" else logistic_regression
-    weights, intercept = point_fit(model, x, y, num_classes=2)
-    mean = np.concatenate([[intercept], weights])
+    model = {"counts": poisson_regression, "binary": logistic_regression, "classes": None}[plan.family]
+    weights, intercept = point_fit(model, x, y, num_classes=plan.num_classes)
+    mean = np.concatenate([np.asarray(intercept)[None], weights]).T.ravel()
     figures = dict.fromkeys(("kept", "ratio", "moved", "lack", "dispersion"), 1.0)
     size = {
         "covariance": 1e-6 * np.eye(len(mean)),
         "learned": np.ones(len(mean)),
-        "unseen": np.zeros(len(weights), bool),
+        "unseen": np.zeros(plan.num_features, bool),
     }
     statement = plan.state(reproducible=seed is not None)
     result = NewtonResult(mean=mean, predictive=mean[None], plan=plan, statement=statement, **size, **figures)

@@ -40,6 +40,17 @@ def test_all_rows_of_a_person_bring_a_fit_nearer_to_the_one_without_privacy(quic
     assert model.statement_.epsilon <= 1
 
 
+def test_without_steps_persons_are_fitted_by_newton(quick_compilation: None) -> None:
+    x, y, persons = visits(3_000)
+    exact = linear_model.LogisticRegression(C=1e3).fit(x, y).coef_[0]
+    model = LogisticRegression(bounds=(-1, 1), max_rows=5, epsilon=3.0).fit(x, y, persons)
+    assert model.statement_.method == "private Newton"
+    assert model.statement_.unit.brief == "one person with up to 5 rows"
+    assert model.statement_.plan["num_records"] == 3_000
+    assert (np.abs(model.coef_[0] - exact) < 4 * model.coef_draws_[:, 0].std(axis=0)).all()
+    assert model.coef_draws_.std(axis=0).max() < 0.3
+
+
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """Capture the arguments that would reach a fit."""
@@ -62,8 +73,8 @@ def fit(max_rows: int, groups: Any, **settings: Any) -> None:
 
 def test_a_record_is_a_person(seen: list[Any]) -> None:
     x, _, persons = visits(50)
-    fit(3, persons)
-    fit(3, [f"person {i}" for i in persons])
+    fit(3, persons, num_steps=5)
+    fit(3, [f"person {i}" for i in persons], num_steps=5)
     fit(1, persons, num_steps=5)
     (plan, (rows, targets, mask), how), (_, (again, *_), _), (_, (one, target), _) = seen
     assert (plan.num_records, plan.clipping_norm) == (50, dp.AdaptiveClipping())

@@ -1,6 +1,7 @@
 """What a record adds to each release is bounded, proved, exact, and the same wherever it lies and whoever is beside it."""
 
 import functools
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -12,78 +13,147 @@ import discreet as dp
 from discreet.accounting import Relation
 from discreet.gradients import SPARE
 from discreet.newton import NewtonPlan, _releases
-from discreet.newton._releases import ROWS, TURN, Public, in_turns
-
-OF_PRODUCTS = [name for name in ROWS if not name.startswith("squares")]
+from discreet.newton._releases import BLOCKS, TURN, Public, in_turns
 
 
-def public_of(rng: np.random.Generator, features: int) -> Public:
+def public_of(rng: np.random.Generator, features: int, name: str = "") -> Public:
     size = features + 1
     shift, factor = rng.uniform(0, 1, (2, 6, 61))
     to = rng.normal(size=(size, size)) * np.exp(rng.normal(size=size))
-    theta = rng.normal(size=size) * np.exp(rng.normal())
+    theta = rng.normal(size=(size, 2) if "classes" in name else size) * np.exp(rng.normal())
     made = Public(to, theta, np.exp(rng.normal()), rng.choice([0.25, 3.0]), rng.uniform(0.5, 40), shift, factor)
     return jax.tree.map(np.float64, made)
 
 
-def rows_of(name: str, x: np.ndarray, y: np.ndarray, public: Public, grid: float = 2.0**13) -> np.ndarray:
+def blocks_of(
+    name: str,
+    x: np.ndarray,
+    y: np.ndarray,
+    public: Public,
+    grid: float = 2.0**13,
+    present: np.ndarray | None = None,
+) -> np.ndarray:
+    """Blocks of records with an axis of rows, or without one."""
+    if x.ndim == 2:
+        x, y = x[:, None], y[:, None]
+    rows = np.ones(y.shape, bool) if present is None else present
     with jax.enable_x64(True):
-        return np.asarray(
-            _releases._rows(ROWS[name], jnp.asarray(x), jnp.asarray(y), jnp.ones(len(x), bool), public, grid)
-        )
+        table = jnp.asarray(x), jnp.asarray(y), jnp.asarray(rows), jnp.ones(len(x), bool)
+        return np.asarray(_releases._blocks(BLOCKS[name], table, public, grid))
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_no_row_is_longer_than_one_and_clipping_takes_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With w |z| <= c / 3, or 1/5 for the largest curvature, rows would be longer than 1, and clipping would hide it."""
-    monkeypatch.setattr(_releases, "clip_records", lambda rows, norm: rows)
+def some_records(rng: np.random.Generator, name: str, count: int, most_rows: int, features: int) -> Any:
+    """Records of every length, with as many rows as can be or fewer, all alike or not."""
+    shape = count, most_rows
+    x = rng.uniform(-1, 1, (*shape, features)) * np.exp(rng.normal(size=(count, 1, 1)) * 3)
+    x[::2] = x[::2, :1]
+    y = rng.choice([0, 1, 7, 900] if "counts" in name else [0, 1, 2] if "classes" in name else [0, 1], shape)
+    y[::2] = y[::2, :1]
+    present = rng.random(shape) < rng.choice([0.5, 1.0])
+    present[:, 0] = True
+    return x, y.astype(float), present
+
+
+def worst_norm(name: str, most_rows: int) -> float:
     worst = 0.0
-    for seed in range(60):
+    for seed in range(40):
         rng = np.random.default_rng(seed)
         features = int(rng.integers(1, 6))
-        public = public_of(rng, features)
-        if "binary" in name:
-            public = public._replace(cut=np.float64(1), most_curvature=np.float64(0.25))
+        public = public_of(rng, features, name)
+        if "counts" not in name:
+            most = (2**0.5, 2 / 3) if "classes" in name else (1, 0.25)
+            public = public._replace(cut=np.float64(most[0]), most_curvature=np.float64(most[1]))
             public = public._replace(theta=public.theta * rng.choice([0.0, 1.0, 30.0]))
-        x = rng.uniform(-1, 1, (400, features)) * np.exp(rng.normal(size=(400, 1)) * 3)
-        y = rng.integers(0, 2, 400) if "binary" in name else rng.choice([0, 1, 7, 900], 400)
-        norms = np.linalg.norm(rows_of(name, x, y.astype(float), public), axis=1)
-        assert norms.max() <= 1
-        worst = max(worst, float(norms.max()))
-    assert worst > 0.99
+        x, y, present = some_records(rng, name, 400, most_rows, features)
+        blocks = blocks_of(name, x, y, public, present=present)
+        worst = max(worst, float(np.sqrt(np.square(blocks).sum(axis=(1, 2))).max()))
+    return worst
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("most_rows", [1, 4])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_no_block_is_longer_than_one_and_clipping_takes_nothing(
+    name: str, most_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With w |z| <= c / 3, or 1/5 for the largest curvature, blocks would be longer than 1, and clipping would hide it."""
+    monkeypatch.setattr(_releases, "clip_records", lambda rows, norm: rows)
+    assert 0.99 < worst_norm(name, most_rows) <= 1
+
+
+@pytest.mark.parametrize("name", ["residual of classes", "curvature of classes"])
+def test_wrong_bounds_of_classes_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The residual's length taken for that of one class, 1, and the curvature's trace for its largest eigenvalue, 1/2."""
+    wrong = {"cut": np.float64(1)} if name.startswith("residual") else {"most_curvature": np.float64(0.5)}
+    monkeypatch.setattr(_releases, "clip_records", lambda rows, norm: rows)
+    block = BLOCKS[name]
+    monkeypatch.setitem(BLOCKS, name, lambda rows, public: block(rows, public._replace(**wrong)))
+    assert worst_norm(name, 1) > 1.1
+
+
+@pytest.mark.parametrize("name", ["residual of binary", "residual of counts", "curvature of binary"])
+def test_wrong_bounds_of_persons_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A weight of each row by itself, as if it were a person, and a bound without the root of the number of rows."""
+    monkeypatch.setattr(_releases, "clip_records", lambda rows, norm: rows)
+    made = _releases._weighted
+
+    def by_row(rows: Any, public: Public) -> Any:
+        alone = jax.tree.map(lambda value: value.reshape(-1, 1, *value.shape[2:]), rows)
+        return jax.tree.map(lambda value: value.reshape(len(rows.y), -1, *value.shape[2:]), made(alone, public))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_releases, "_weighted", by_row)
+        assert worst_norm(name, 4) > 1.5
+    if name == "residual of binary":
+        monkeypatch.setattr(_releases, "math", SimpleNamespace(sqrt=lambda value: 1.0 if value == 4 else value**0.5))
+        assert worst_norm(name, 4) > 1.9
+
+
+@pytest.mark.parametrize("name", BLOCKS)
 def test_what_is_not_finite_adds_nothing(name: str) -> None:
-    public = public_of(np.random.default_rng(0), 2)
+    public = public_of(np.random.default_rng(0), 2, name)
     x = np.array([[np.nan, 1], [np.inf, 0], [0.5, 0.5], [1e300, 1e300]])
-    rows = rows_of(name, x, np.array([1.0, 1.0, np.nan, 1.0]), public)
-    assert np.isfinite(rows).all()
-    assert (np.linalg.norm(rows, axis=1) <= 1).all()
+    blocks = blocks_of(name, x, np.array([1.0, 1.0, np.nan, 1.0]), public)
+    assert np.isfinite(blocks).all()
+    assert (np.linalg.norm(blocks, axis=(1, 2)) <= 1).all()
 
 
-@pytest.mark.parametrize("features", [1, 6, 31, 90])
-@pytest.mark.parametrize("name", ROWS)
-def test_a_row_is_the_same_in_every_place_and_beside_any_others(name: str, features: int) -> None:
-    """A last bit may move it by a step of the grid, which no noise is planned for. So the raw row is compared, to the bit."""
+@pytest.mark.parametrize("name", BLOCKS)
+def test_rows_that_a_person_does_not_have_add_nothing_whatever_they_hold(name: str) -> None:
+    rng = np.random.default_rng(0)
+    public = public_of(rng, 2, name)
+    x, y, present = some_records(rng, name, 40, 3, 2)
+    other = np.where(present[..., None], x, np.nan), np.where(present, y, 1e9)
+    found = blocks_of(name, *other, public, present=present)
+    np.testing.assert_array_equal(found, blocks_of(name, x, y, public, present=present))
+    # Nobody's rows are zeros. Whose rows are all absent is not finite, so zero.
+    np.testing.assert_array_equal(blocks_of(name, x, y, public, present=np.zeros_like(present)), 0 * found)
+
+
+@pytest.mark.parametrize(("features", "most_rows"), [(1, 1), (6, 1), (31, 1), (90, 1), (1, 2), (6, 3), (31, 7)])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_block_is_the_same_in_every_place_and_beside_any_others(name: str, features: int, most_rows: int) -> None:
+    """A last bit may move it by a step of the grid, which no noise is planned for. So the raw block is compared, to the bit."""
     rng = np.random.default_rng(features)
-    public, filled = public_of(rng, features), TURN - SPARE
-    one = rng.uniform(-1, 1, features)
-    others = rng.uniform(-1, 1, (3 * filled, features))
+    public, filled = public_of(rng, features, name), TURN - SPARE
+    one = rng.uniform(-1, 1, (most_rows, features))
+    others = rng.uniform(-1, 1, (3 * filled, most_rows, features))
     others[::3] = one
+    mine = rng.random(most_rows) < 0.8
+    mine[0] = True
+    theirs = rng.random((len(others), most_rows)) < 0.8
+    theirs[::3] = mine
 
-    def raw(x: Any, y: Any, mask: Any) -> Any:
+    def raw(*table: Any) -> Any:
         def turn(carry: float, part: Any) -> Any:
-            ones = jnp.concatenate([jnp.ones((TURN, 1)), part[0]], axis=1)
-            return carry, ROWS[name](ones, part[1], public)
+            return carry, BLOCKS[name](_releases._rows(*part[:3]), public)
 
-        return jax.lax.scan(turn, 0.0, _releases.turns_of(x, y, mask))[1]
+        return jax.lax.scan(turn, 0.0, _releases.turns_of(table))[1]
 
     found = []
     with jax.enable_x64(True):
-        for x in (np.tile(one, (3 * filled, 1)), others):
-            rows = np.asarray(jax.jit(raw)(*in_turns(x, np.ones(len(x)))))[:, :filled]
-            found.append(rows.reshape(-1, features + 1)[::3])
+        for x, present in ((np.tile(one, (3 * filled, 1, 1)), np.tile(mine, (3 * filled, 1))), (others, theirs)):
+            blocks = np.asarray(jax.jit(raw)(*in_turns(x, np.ones(x.shape[:2]), present)))[:, :filled]
+            found.append(blocks.reshape(-1, *blocks.shape[2:])[::3])
     assert (np.concatenate(found) == found[0][0]).all()
 
 
@@ -94,22 +164,25 @@ def test_rows_at_the_bound_are_on_the_grid(name: str, grid: float) -> None:
     rng = np.random.default_rng(0)
     x, y = rng.uniform(-1, 1, (500, 3)), np.full(500, 1e4)
     x[::2] = 0
-    rows = rows_of(name, x, y, public_of(rng, 3), grid) * grid
+    rows = blocks_of(name, x, y, public_of(rng, 3), grid) * grid
     np.testing.assert_array_equal(rows, np.round(rows))
 
 
+@pytest.mark.parametrize("most_rows", [1, 3])
 @pytest.mark.parametrize("kind", ["products", "total"])
-def test_sums_are_exact(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_are_exact(kind: str, most_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In any order, and one record more moves them by what it adds, at the end of a turn and at the beginning of the next."""
     monkeypatch.setattr(_releases, "planned_gaussian", lambda key, sums, *_: sums)
     rng = np.random.default_rng(0)
     public, filled = public_of(rng, 3), TURN - SPARE
-    release = functools.partial(_releases._PROGRAMS[kind], row=ROWS["residual of binary"], noise=1.0)
-    x, y = rng.uniform(-1, 1, (2 * filled + 1, 3)), rng.integers(0, 2, 2 * filled + 1).astype(float)
+    release = functools.partial(_releases._PROGRAMS[kind], block=BLOCKS["residual of binary"], noise=1.0)
+    shape = 2 * filled + 1, most_rows
+    x, y = rng.uniform(-1, 1, (*shape, 3)), rng.integers(0, 2, shape).astype(float)
 
     def sums(rows: Any) -> np.ndarray:
         with jax.enable_x64(True):
-            return np.asarray(release(jax.random.key(0), *in_turns(x[rows], y[rows]), public))
+            table = in_turns(x[rows], y[rows], np.ones(y[rows].shape, bool))
+            return np.asarray(release(jax.random.key(0), table, public))
 
     whole = np.arange(len(x))
     np.testing.assert_array_equal(sums(whole), sums(rng.permutation(len(x))))
@@ -118,15 +191,16 @@ def test_sums_are_exact(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("relation", [Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE])
-@pytest.mark.parametrize("family", ["binary", "counts"])
+@pytest.mark.parametrize("most_rows", [1, 3])
+@pytest.mark.parametrize("family", ["binary", "counts", "classes"])
 def test_each_release_is_proved_to_be_what_the_plan_pays_for(
-    family: str, relation: Relation, monkeypatch: pytest.MonkeyPatch
+    family: str, most_rows: int, relation: Relation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = NewtonPlan.calibrate(
-        epsilon=1.0, delta=1e-6, family=family, num_features=3, num_records=1000, relation=relation
-    )
+    shape: dict[str, Any] = {"family": family, "num_features": 3, "num_records": 1000, "max_rows": most_rows}
+    shape |= {"num_classes": 4} if family == "classes" else {}
+    plan = NewtonPlan.calibrate(epsilon=1.0, delta=1e-6, relation=relation, **shape)
     prove = _releases.program.__wrapped__
-    where = (2 * TURN, 3), ("float32", "float64"), relation, False
+    where = (2 * TURN, most_rows, 3), ("float32", "float64"), relation, False, (3,) if family == "classes" else ()
     with jax.enable_x64(True):
         for kind, rows, noise, _ in plan.releases:
             # A replaced record moves two bins by one each, which is less than a sum may move.
@@ -139,9 +213,11 @@ def test_each_release_is_proved_to_be_what_the_plan_pays_for(
                     prove(kind, rows, noise, *where)
 
 
+@pytest.mark.parametrize("most_rows", [1, 3])
 @pytest.mark.parametrize("family", ["binary", "counts"])
-def test_the_releases_are_together_one_with_all_of_the_budget(family: str) -> None:
-    plan = NewtonPlan.calibrate(epsilon=0.7, delta=1e-6, family=family, num_features=3, num_records=1000)
+def test_the_releases_are_together_one_with_all_of_the_budget(family: str, most_rows: int) -> None:
+    shape = {"family": family, "num_features": 3, "num_records": 1000, "max_rows": most_rows}
+    plan = NewtonPlan.calibrate(epsilon=0.7, delta=1e-6, **shape)
     assert 0.699 < plan.epsilon() <= 0.7
     assert sum(count * (plan.noise_multiplier / noise) ** 2 for *_, noise, count in plan.releases) == pytest.approx(1)
     assert plan.state(reproducible=False).epsilon == plan.epsilon()
@@ -149,7 +225,15 @@ def test_the_releases_are_together_one_with_all_of_the_budget(family: str) -> No
 
 @pytest.mark.parametrize(
     "change",
-    [{"family": "linear"}, {"delta": 2.0}, {"num_features": 0}, {"num_records": 0}, {"epsilon": 0.0}, {"delta": 1.0}],
+    [
+        {"family": "linear"},
+        {"delta": 2.0},
+        {"num_features": 0},
+        {"num_records": 0},
+        {"max_rows": 0},
+        {"epsilon": 0.0},
+        {"delta": 1.0},
+    ],
 )
 def test_wrong_plans_are_refused(change: dict[str, Any]) -> None:
     given = {"epsilon": 1.0, "delta": 1e-6, "family": "binary", "num_features": 3, "num_records": 1000}

@@ -117,6 +117,8 @@ def _products() -> None:
     own = ("clipped", "other", "masked", "limited", "raw", "raw masked", "placed")
     triples("dot_general", lambda x, y: lax.dot_general(x, y, over), [(x, y) for x in own for y in (*own, "places")])
     triples("dot_general", lambda x, y: lax.dot_general(x, y, beside), [(x, y) for x in own for y in (*own, "places")])
+    whole = (((0, 1), (0, 1)), ((), ()))
+    triples("dot_general", lambda x, y: lax.dot_general(x, y, whole), [(x, y) for x in own for y in (*own, "places")])
     enter(
         "dot_general",
         lambda *x: [jnp.einsum("rd,rd->r", x[0], x[1]), jnp.einsum("rd,re->rde", *x)],

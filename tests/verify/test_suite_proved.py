@@ -1,5 +1,6 @@
 """Programs that are private, and the event that each must get. z is the noise multiplier, q the rate, C = 2."""
 
+import functools
 import math
 
 import attr
@@ -561,6 +562,21 @@ def test_laplace_noise_pays_for_its_grid_in_the_l1_norm():
     most = mechanisms.LAPLACE.most_multiplier(100)
     cell = mechanisms.LAPLACE.cell(100, most, 3)
     assert multiplier_of(1e5, 100) == pytest.approx((1 + most * cell) / (1e-5 + cell), rel=1e-9)
+
+
+@pytest.mark.essential
+def test_products_of_the_rows_of_one_record_are_bounded_by_the_norm_of_all_rows():
+    """By Cauchy and Schwarz; a product with the rows of another record is not."""
+
+    def step(x, mask, key, turn=False):
+        kept = jnp.where(mask[:, None], dp.clip_records(x, C), 0.0).reshape(6, 2, 3)
+        other = kept[::-1] if turn else kept
+        return noisy(key, jnp.einsum("nri,nrj->ij", kept, other), Z * C**2)
+
+    arguments = jnp.ones((6, 6)), jnp.ones(6, bool), KEY
+    assert dp.certify(step, *arguments, records=0, mask=1).event.noise_multiplier == pytest.approx(Z)
+    with pytest.raises(dp.PrivacyError):
+        dp.certify(functools.partial(step, turn=True), *arguments, records=0, mask=1)
 
 
 @pytest.mark.essential

@@ -270,7 +270,7 @@ class OfRecords(Method, ABC):
         if asked.plan_file is not None and self.planned is not None:
             say_other_size(asked.plan_file, self.planned, count)
         self.room += 16 * (asked.draws or NUM_DRAWS) * features
-        too_large = asked.by is None and count * features > self.most_cells
+        too_large = asked.by is None and count * self.schema.max_rows * features > self.most_cells
         method = self.instead(**vars(self)) if too_large else self
         method.plan = method.plan_for(count, delta)
         warn(self.schema, asked.seed, asked.ledger, asked.data, by_bounds=asked.bounds is not None)
@@ -759,6 +759,7 @@ class InSums(OfRecords):
         " To predict, use the estimates in summary.json, which are drawn to 0 where the noise hides a coefficient. Features are "
         "scaled to [-1, 1] by their bounds."
     )
+    several_rows = False  # True if a person may have several rows
     most_cells = 2**26  # It needs three copies of the table in 64 bits
     instead = InSteps
     waiting = "Measuring noisy sums. It takes some seconds."
@@ -771,17 +772,18 @@ class InSums(OfRecords):
 
     @classmethod
     def suits(cls, asked: "Asked", schema: "dp.tables.Schema") -> bool:
-        usual = not asked.distributed and schema.max_rows == 1 and not schema.drops
+        # Rows of persons with several are dropped by the mask.
+        usual = not asked.distributed and (cls.several_rows if schema.max_rows > 1 else not schema.drops)
         return cls.takes(asked) and (asked.by == cls.by or usual)
 
     def plan_for(self, num_records: int, delta: float) -> Any:
         schema = self.schema
-        if schema.max_rows > 1:
+        if schema.max_rows > 1 and not self.several_rows:
             raise ValueError(
                 f"--by {self.by} takes one row a person, and the schema's max_rows is {schema.max_rows}: write "
                 "max_rows = 1 in the schema, by which one row of each person is used, or fit in steps by --by svi"
             )
-        if schema.drops:
+        if self.drops:
             raise ValueError(f'--by {self.by} takes every row, and the schema drops some (missing = "drop"): --by svi')
         return self.calibrate(
             epsilon=self.asked.epsilon,
@@ -852,9 +854,14 @@ class Newton(InSums):
     by = MethodName.NEWTON
     models = (*FAMILIES,)
     purpose = "NEWTON"
+    several_rows = True
 
     def calibrate(self, **terms: Any) -> "dp.newton.NewtonPlan":
-        return dp.newton.NewtonPlan.calibrate(family=FAMILIES[str(self.asked.model)], **terms)
+        target = self.schema.target_column
+        if self.asked.model == MULTINOMIAL and target is not None:
+            terms |= {"num_classes": len(target.categories)}
+        family = FAMILIES[str(self.asked.model)]
+        return dp.newton.NewtonPlan.calibrate(family=family, max_rows=self.schema.max_rows, **terms)
 
     def describe_plan(self, noun: str) -> tuple[dict[str, float], str]:
         releases = sum(count for *_, count in self.plan.releases)
@@ -868,14 +875,12 @@ class Newton(InSums):
 
         A curvature is 1/4 at most, so N records show N / 4P of each of P coordinates.
         """
-        return self.plan.num_features + 1, 4 * self.plan.noise(self.plan.gradient_share)
+        return self.plan.outputs * (self.plan.num_features + 1), 4 * self.plan.noise(self.plan.gradient_share)
 
     def fit(self, key: "PRNGKeyArray", **how: Any) -> "dp.newton.NewtonResult":
-        levels = dp.tables.are_levels(self.schema)
-        shown = self.asked.progress_bar
-        return dp.newton.fit_newton(
-            key, self.records.x, self.records.y, self.plan, levels=levels, progress_bar=shown, **how
-        )
+        x, y, *mask = self.records.arrays
+        how |= {"levels": dp.tables.are_levels(self.schema), "progress_bar": self.asked.progress_bar}
+        return dp.newton.fit_newton(key, x, y, self.plan, mask=mask[0] if mask else None, **how)
 
 
 class Counts(Method):

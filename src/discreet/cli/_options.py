@@ -55,7 +55,7 @@ REGRESSIONS: dict[str, tuple[str, str, Callable[[Any, Any], Any]]] = {
         lambda models, _: models.negative_binomial_regression,
     ),
 }
-FAMILIES = {"logistic": "binary", "poisson": "counts", "negative-binomial": "counts"}
+FAMILIES = {"logistic": "binary", MULTINOMIAL: "classes", "poisson": "counts", "negative-binomial": "counts"}
 """The regressions that private Newton fits."""
 MODELS = {
     **{name: purpose for name, (purpose, *_) in REGRESSIONS.items()},
@@ -292,9 +292,9 @@ By = Annotated[
         "--by",
         metavar="<method>",
         help="marginals, for twin: the model is fitted to noisy counts. moments, for linear: it is fitted to noisy sums of "
-        "products. newton, for logistic and counts: to a few noisy gradients. svi, for all: to the records, in steps. Default: "
-        "the first that the model has; svi for several rows per person, large tables (twin: over 60 columns), or if --steps or "
-        "another setting of steps is given.",
+        "products. newton, for classes and counts: to a few noisy gradients. svi, for all: to the records, in steps. Default: "
+        "the first that the model has; svi for lines and twins of several rows per person, large tables (twin: over 60 "
+        "columns), or if --steps or another setting of steps is given.",
     ),
 ]
 Choices = Annotated[

@@ -106,7 +106,7 @@ def summarise(
             if estimate is None or site == NO_INTERVAL:
                 numbers = (numbers[0], math.nan, math.nan, math.nan)
             rows.append((name, dict(zip(PARTS, map(float, numbers), strict=True))))
-    for (_, row), value in zip(rows, () if estimate is None else estimate, strict=False):
+    for (_, row), value in zip(rows, () if estimate is None else np.ravel(estimate), strict=False):
         row["estimate"] = float(value)
     return rows
 

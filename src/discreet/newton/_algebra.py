@@ -78,22 +78,25 @@ class Prior:
     Attributes:
         precisions: Of the intercept and the weights, under the stated scale.
         centred: From theta to the predictor at the features' mean, and the weights.
+        outputs: Numbers of a predictor; each has an intercept and weights, one after another.
     """
 
     precisions: Vector
     centred: Matrix
+    outputs: int = 1
 
     @classmethod
-    def of(cls, intercept: float, weights: Vector, centre: Vector, to: Matrix) -> Prior:
+    def of(cls, intercept: float, weights: Vector, centre: Vector, to: Matrix, outputs: int = 1) -> Prior:
         """From standard deviations, the features' mean (with a leading 1), and the map of the features."""
         shift = np.eye(len(to))
         shift[0] = centre
-        return cls(np.append(intercept, weights) ** -2.0, shift @ to)
+        precisions = np.tile(np.append(intercept, weights) ** -2.0, outputs)
+        return cls(precisions, np.kron(np.eye(outputs), shift @ to), outputs)
 
     def matrix(self, scale: float) -> Matrix:
         """Precision of theta where all weights have this scale."""
         precisions = self.precisions.copy()
-        precisions[1:] /= scale**2
+        precisions.reshape(self.outputs, -1)[:, 1:] /= scale**2
         return (self.centred.T * precisions) @ self.centred
 
     def mixture(self, likelihood: Likelihood, num_scales: int) -> tuple[Vector, Matrix]:
@@ -114,28 +117,29 @@ class Prior:
         return mean, np.einsum("k,kij->ij", chances, np.array(covariances)) + (off.T * chances) @ off
 
     def draws(self, likelihood: Likelihood, rng: np.random.Generator) -> Float[np.ndarray, "draw latent"]:
-        """Draws of theta where each weight has a scale of its own, by Gibbs sampling.
+        """Draws of theta where each weight has a scale of its own, the same for all outputs, by Gibbs sampling.
 
         Weight j has the scale SCALES[k] with probability p[k], and p is uniform (a local scale for each, as in Stephens,
         False discovery rates, Biostatistics 2017).
         """
-        size = len(self.precisions)
+        size = len(self.precisions) // self.outputs
         scales = SCALES[:NUM_PREDICTIVE]
         back = np.linalg.inv(self.centred)
         precision = back.T @ likelihood.precision @ back
         pull = back.T @ likelihood.pull
-        of_scale = self.precisions[1:, None] * scales**-2.0
+        of_scale = self.precisions[1:size, None] * scales**-2.0
         chosen = np.full(size - 1, len(scales) // 3)
         chances = np.full(len(scales), 1 / len(scales))
         own = self.precisions.copy()
-        found = np.empty((NUM_DRAWS, size))
+        found = np.empty((NUM_DRAWS, len(own)))
         for sweep in range(BURN_IN + NUM_DRAWS):
-            own[1:] = of_scale[np.arange(size - 1), chosen]
+            own.reshape(self.outputs, size)[:, 1:] = of_scale[np.arange(size - 1), chosen]
             unit = 1 / np.sqrt(np.diag(precision) + own)
             root = np.linalg.cholesky((precision + np.diag(own)) * unit * unit[:, None])
-            white = solve_triangular(root, pull * unit, lower=True) + rng.normal(size=size)
+            white = solve_triangular(root, pull * unit, lower=True) + rng.normal(size=len(own))
             beta = unit * solve_triangular(root.T, white)
-            fit = (np.log(of_scale) - of_scale * beta[1:, None] ** 2) / 2 + np.log(chances)
+            squares = np.square(beta.reshape(self.outputs, size)[:, 1:]).sum(axis=0)
+            fit = (self.outputs * np.log(of_scale) - of_scale * squares[:, None]) / 2 + np.log(chances)
             odds = np.exp(fit - fit.max(axis=1, keepdims=True)).cumsum(axis=1)
             chosen = (odds < rng.random(size - 1)[:, None] * odds[:, -1:]).sum(axis=1)
             chances = rng.dirichlet(1 + np.bincount(chosen, minlength=len(scales))) + 1e-12
@@ -322,12 +326,12 @@ def diagnose(
     sampling: Matrix,
     noise: float,
     draws: Float[np.ndarray, "draw latent"],
-    one: Vector,
+    ones: Float[np.ndarray, "latent output"],
 ) -> Diagnosis:
-    """Judge a fit by its releases; `draws` are the predictive's, `one` is the intercept in theta's coordinates."""
+    """Judge a fit by its releases; `draws` are the predictive's, `ones` are the intercepts in theta's coordinates."""
     theta = draws.mean(axis=0)
     spread = float(np.trace(curvature @ np.cov(draws.T)))
-    along = theta @ curvature @ one
-    gain = theta @ curvature @ theta - along**2 / (one @ curvature @ one)
+    along = theta @ curvature @ ones
+    gain = theta @ curvature @ theta - along @ np.linalg.solve(ones.T @ curvature @ ones, along)
     moved, lack = agreement(gradients, curvature, theta, spread)
     return Diagnosis(float(gain / (gain + spread)), ratio_of(noise, sampling), moved, lack)

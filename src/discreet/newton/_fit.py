@@ -45,16 +45,18 @@ from discreet.newton._algebra import (
 )
 from discreet.newton._counts import SHARE_LOST, Counts
 from discreet.newton._plan import (
+    CLASSES,
     COUNTS,
     CURVATURES,
     DIRECTIONS,
     HISTOGRAM,
     NUM_GRADIENTS,
     RESIDUALS,
+    SIZES,
     SQUARES,
     NewtonPlan,
 )
-from discreet.newton._releases import MOST_RECORDS, Public, in_turns, program
+from discreet.newton._releases import MOST_RECORDS, Public, in_turns, plane, program
 from discreet.released import Released
 from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, Unit, counted
 
@@ -67,7 +69,7 @@ WARY = 3.5  # of gradients far away, for intervals
 KEPT, HIDING, NOISY = 0.65, 0.8, 3.0
 """A usable fit keeps that share of the gain, unless there is less noise than sampling: then there is little to gain. One for its
 coefficients has at most so much more noise than sampling."""
-_PRIOR = {"binary": (2.5, 5.0), "counts": (1.0, 3.0)}
+_PRIOR = {"binary": (2.5, 5.0), "counts": (1.0, 3.0), "classes": (2.5, 5.0)}
 """Standard deviations of a weight, for a column of standard deviation 1, and of the intercept at the features' mean."""
 
 
@@ -76,7 +78,8 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
     """The posterior of a regression: privacy noise and sampling noise are both in it. Everything in it is covered by `statement`.
 
     Attributes:
-        mean: Posterior mean of intercept and weights, (feature + 1,), in the units of the fitted features.
+        mean: Posterior mean of intercept and weights, (feature + 1,), in the units of the fitted features. Of classes those of
+            each class, one after another, here and in the next three; they sum to zero over the classes.
         covariance: Their posterior covariance. Intervals come from these two.
         predictive: Draws of intercept and weights to predict with, (draw, feature + 1): where the noise hides a coefficient they
             are drawn to 0.
@@ -108,15 +111,27 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
     statement: Statement
 
     @property
-    def estimate(self) -> Float[np.ndarray, " feature+1"]:
+    def estimate(self) -> Float[np.ndarray, "feature+1 *class"]:
         """Intercept and weights to predict with: the mean of `predictive`."""
-        return self.predictive.mean(axis=0)
+        return self._by_class(self.predictive.mean(axis=0))
 
     @property
     def to_predict(self) -> dict[str, np.ndarray]:
         """Draws of `intercept` and `weights` to predict with; of counts the estimate alone, as exp of a wide draw explodes."""
-        draws = self.estimate[None] if self.plan.family == COUNTS else self.predictive
+        draws = self.predictive
+        if self.plan.family == COUNTS:
+            draws = draws.mean(axis=0, keepdims=True)
+        return self._named(draws)
+
+    def _named(self, draws: np.ndarray) -> dict[str, np.ndarray]:
+        draws = self._by_class(draws)
         return {"intercept": draws[:, 0], "weights": draws[:, 1:]}
+
+    def _by_class(self, coefficients: np.ndarray) -> np.ndarray:
+        """With an axis of the classes at the end, if the target has classes."""
+        if self.plan.family != CLASSES:
+            return coefficients
+        return np.moveaxis(coefficients.reshape(*coefficients.shape[:-1], self.plan.num_classes, -1), -2, -1)
 
     @property
     def converged(self) -> bool:
@@ -126,6 +141,8 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
     def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
         """Independent draws of `intercept`, (draw,), and `weights`, (draw, feature): those that intervals come from. At no cost.
 
+        With classes both have an axis of them at the end.
+
         Args:
             key: Any JAX key.
             num_samples: Number of draws.
@@ -134,7 +151,7 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
         drawn = np.asarray(jax.random.normal(secret, (num_samples, len(self.mean))), np.float64)
         values, vectors = np.linalg.eigh(self.covariance)
         drawn = self.mean + (drawn * np.sqrt(np.maximum(values, 0))) @ vectors.T
-        return {"intercept": drawn[:, 0], "weights": drawn[:, 1:]}
+        return self._named(drawn)
 
     def to_arviz(self, key: PRNGKeyArray, num_samples: int, **names: Any) -> Any:
         """Draws of `posterior` for ArviZ, with the statement in their attributes; as `discreet.inference_data.to_arviz`."""
@@ -150,13 +167,14 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
 class _Records:
     """The records and their certified programs; each call is one release, with a key of its own."""
 
-    def __init__(self, x: np.ndarray, y: np.ndarray, plan: NewtonPlan, act: Act) -> None:
-        arrays = in_turns(x, y)
+    def __init__(self, x: np.ndarray, y: np.ndarray, present: np.ndarray, plan: NewtonPlan, act: Act) -> None:
+        arrays = in_turns(x, y, present)
         shape, dtypes = arrays[0].shape, (str(x.dtype), str(y.dtype))
         self._programs = {}
         counts = []
         for kind, rows, noise, count in plan.releases:
-            made = program(kind, rows, noise, shape, dtypes, plan.relation, act.reproducible)
+            outputs = (plan.outputs,) if plan.family == CLASSES else ()
+            made = program(kind, rows, noise, shape, dtypes, plan.relation, act.reproducible, outputs)
             self._programs[kind, rows, noise] = made
             counts.append(count)
         act.prove(
@@ -168,6 +186,8 @@ class _Records:
 
     def __call__(self, kind: str, rows: str, noise: float, public: Public) -> np.ndarray:
         """One release; a matrix is made symmetric, which halves the variance beside its diagonal."""
+        if self._family == CLASSES:
+            public = public._replace(theta=public.theta.reshape(-1, len(public.to)).T)
         arguments = jax.tree.map(np.float64, public)
         found = self._programs[kind, rows, noise](next(self._keys), *self._arrays, arguments)
         found = np.asarray(found, np.float64)
@@ -178,16 +198,17 @@ class _Records:
 
 def fit_newton(
     rng_key: PRNGKeyArray,
-    x: Float[np.ndarray, "record feature"],
-    y: Float[np.ndarray, " record"],
+    x: Float[np.ndarray, "record *row feature"],
+    y: Float[np.ndarray, "record *row"],
     plan: NewtonPlan,
     *,
+    mask: Bool[np.ndarray, "record row"] | None = None,
     levels: Bool[np.ndarray, " feature"] | None = None,
     person: str | None = None,
     ledger: Ledger | None = None,
     progress_bar: bool = False,
 ) -> NewtonResult:
-    """Fit a logistic or a Poisson regression to noisy sums: a posterior with honest intervals, without settings.
+    """Fit a logistic, a multinomial or a Poisson regression to noisy sums: a posterior with honest intervals, without settings.
 
     Guarantee: all that is returned is `plan.event()`, under the plan's relation, but for its `slack`. Each release is proved to
     be its part of that before it runs. Sums are exact, since rows are rounded to a grid.
@@ -197,12 +218,15 @@ def fit_newton(
 
     Args:
         rng_key: `discreet.random.key()`, for this fit alone.
-        x: Features in [-1, 1].
-        y: 0 or 1; or counts.
+        x: Features in [-1, 1]. With the plan's `max_rows` above 1, a record is a person with an axis of so many rows; then the
+            intervals hold whether or not a person's rows are independent.
+        y: 0 or 1; or counts; or classes, 0 to the plan's num_classes - 1.
         plan: The plan of the fit.
+        mask: With `max_rows` above 1, True for the rows that a person has. None: all.
         levels: True for columns that are 0/1 levels by the schema, whose priors are not widened. None: those that may be, by the
             released moments.
-        person: Name of the column that identifies persons, if each record is all that one person has.
+        person: Name of the column that identifies persons, if each record is all that one person has; needed with `max_rows`
+            above 1.
         ledger: The table's budget, debited before the first release.
         progress_bar: Show progress after two seconds.
 
@@ -231,10 +255,10 @@ def fit_newton(
     """
     one_process("fit_newton", [x, y])
     key = random.check_key(rng_key)
-    features, target = _checked(x, y, levels, plan)
-    act = Act.on(plan, key, random.Purpose.NEWTON, ledger=ledger, unit=Unit(person))
+    table = _checked(x, y, mask, levels, plan)
+    act = Act.on(plan, key, random.Purpose.NEWTON, ledger=ledger, unit=Unit(person, plan.max_rows))
     with jax.enable_x64(True):
-        records = _Records(features, target, plan, act)
+        records = _Records(*table, plan, act)
         act.begin()
         with tqdm(total=NUM_GRADIENTS, desc="Newton", delay=2.0, disable=not progress_bar) as bar:
             found = _Newton(records, plan, levels).run(bar)
@@ -249,17 +273,25 @@ def words_of(key: PRNGKeyArray) -> np.ndarray:
     return np.asarray(jax.random.bits(random.subkey(key, random.Purpose.POSTERIOR), (4,), np.uint32))
 
 
-def _checked(x: Any, y: Any, levels: Any, plan: NewtonPlan) -> tuple[np.ndarray, np.ndarray]:
+def _checked(x: Any, y: Any, mask: Any, levels: Any, plan: NewtonPlan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features, targets and which rows there are, each with an axis of rows."""
     features, target = np.asarray(x), np.asarray(y, np.float64)
+    rows = (plan.max_rows,) * (plan.max_rows > 1)
+    wanted = ", ".join(["record", *(f"{size} rows" for size in rows)])
     if levels is not None and (np.shape(levels) != (plan.num_features,) or np.asarray(levels).dtype != bool):
         raise ValueError(f"levels must be {plan.num_features} Booleans, one for each feature; or None.")
-    if features.ndim != 2 or features.dtype.kind not in "iufb" or features.shape[1] != plan.num_features:
+    shaped = features.ndim == 2 + len(rows) and features.shape[1:] == (*rows, plan.num_features)
+    if not shaped or features.dtype.kind not in "iufb":
         raise ValueError(
-            f"x has the shape {features.shape} and dtype {features.dtype}: pass numbers, (record, {plan.num_features}), as in "
+            f"x has the shape {features.shape} and dtype {features.dtype}: pass numbers, ({wanted}, {plan.num_features}), as in "
             "the plan."
         )
-    if target.shape != features.shape[:1] or not len(features):
-        raise ValueError(f"y has the shape {target.shape}: pass one target for each of the {len(features)} records.")
+    if target.shape != features.shape[:-1] or not len(features):
+        each = "each row" if rows else f"each of the {len(features)} records"
+        raise ValueError(f"y has the shape {target.shape}: pass one target for {each}, ({wanted}).")
+    present = np.ones(target.shape, bool) if mask is None else np.asarray(mask)
+    if (mask is not None and not rows) or present.shape != target.shape or present.dtype != bool:
+        raise ValueError("mask must be a Boolean for each row of each person; None where a record is one row.")
     if len(features) > MOST_RECORDS:
         raise ValueError(
             f"x has {len(features):,} records; sums are exact for at most {MOST_RECORDS:,}. Draw fewer of them."
@@ -270,12 +302,15 @@ def _checked(x: Any, y: Any, levels: Any, plan: NewtonPlan) -> tuple[np.ndarray,
             f"x has {len(features)} records, but the plan says num_records={plan.num_records}, a public number where one record "
             f"is replaced. Calibrate a plan for {len(features)} records."
         )
-    allowed = np.isin(target, (0, 1)) if plan.family != COUNTS else (target >= 0) & (target == np.round(target))
-    if not allowed.all():
-        what = "whole numbers of at least 0" if plan.family == COUNTS else "0 or 1"
+    allowed = (target >= 0) & (target == np.round(target))
+    allowed &= (plan.family == COUNTS) | (target < plan.num_classes)
+    if not allowed[present].all():
+        most = "1" if plan.num_classes == 2 else f"a whole number up to {plan.num_classes - 1}"
+        what = "whole numbers of at least 0" if plan.family == COUNTS else f"0 or {most}"
         raise ValueError(f"y has values that are not allowed: each must be {what}.")
     kept = features if features.dtype == np.float64 else features.astype(np.float32)
-    return kept, target
+    shape = len(target), plan.max_rows
+    return kept.reshape(*shape, -1), target.reshape(shape), present.reshape(shape)
 
 
 class _Newton:
@@ -287,7 +322,10 @@ class _Newton:
         self.points: list[Vector] = []
         self.values: list[Vector] = []
         self.precision_of_curvature = 0.0
+        size = plan.num_features + 1
+        self.nowhere = Public(np.eye(size), np.zeros(size * plan.outputs))
         self._map()
+        self._count_rows()
         self._weigh()
 
     # The map of the features.
@@ -295,7 +333,7 @@ class _Newton:
     def _map(self) -> None:
         plan, size = self.plan, self.plan.num_features + 1
         sigma = plan.noise(SQUARES)
-        nowhere = Public(np.eye(size), np.zeros(size))
+        nowhere = self.nowhere
         squares = self.records("total", "squares", sigma, nowhere)
         scale = np.sqrt(plan.num_records / np.maximum(squares, 2 * sigma))
         sigma = plan.noise(DIRECTIONS)
@@ -329,36 +367,55 @@ class _Newton:
         else:
             self.unseen &= ~np.asarray(levels, bool)
         spread = np.where(levels, 1.0, spread)
-        return Prior.of(intercept, weight / spread, centre, self.to)
+        return Prior.of(intercept, weight / spread, centre, self.to, plan.outputs)
 
     # How far long rows count, and where residuals are cut.
 
+    def _count_rows(self) -> None:
+        """The rows of a record on average, and of the record that a row is of: those with many have many of all rows."""
+        plan = self.plan
+        self.mean_rows = self.typical_rows = 1.0
+        if plan.max_rows > 1:
+            seen = self.records("total", "sizes", plan.noise(SIZES), self.nowhere)
+            share, square = np.maximum(seen * np.sqrt(2) / plan.num_records, 0)
+            self.mean_rows = float(np.clip(plan.max_rows * share, 1, plan.max_rows))
+            typical = plan.max_rows * square / max(share, 1e-9)
+            self.typical_rows = float(np.clip(typical, self.mean_rows, plan.max_rows))
+        self.num_rows = plan.num_records * self.mean_rows
+
     def _weigh(self) -> None:
         plan = self.plan
-        size, length = len(self.to), np.sqrt(self.fill.sum())
+        size, most_rows = len(self.to), plan.max_rows
+        length = np.sqrt(self.fill.sum() * self.typical_rows)
         self.cut, self.bias, variance, start = 1.0, 0.0, 0.15, 0.25
-        self.theta = np.zeros(size)
+        self.theta = np.zeros(size * plan.outputs)
+        if plan.family == CLASSES:
+            # The length of e_y - p, and the largest eigenvalue of its covariance.
+            self.cut, variance, start = np.sqrt(2), 0.6 / plan.num_classes, 0.5
         if plan.family == COUNTS:
             sigma = plan.noise(HISTOGRAM)
-            bins = self.records("histogram", "", sigma, Public(np.eye(size), np.zeros(size)))
-            self.counts = counts = Counts(bins, sigma)
+            bins = self.records(*plan.histogram, sigma, self.nowhere)
+            self.counts = counts = Counts(bins * most_rows, sigma * most_rows)
             self.first_mean = counts.mean
-            self.cut = counts.reach(np.sqrt(size / plan.gradient_share) * plan.noise_multiplier)
+            # The cut bias of a row against the noise, which is that of a record.
+            more = np.sqrt(most_rows * self.typical_rows)
+            self.cut = counts.reach(np.sqrt(size / plan.gradient_share) * plan.noise_multiplier * more)
             variance = counts.mean * (1 + counts.mean / counts.dispersion)
             start = 2 * counts.mean
             self.theta = self.back[:, 0] * np.log(counts.mean)
-        noise = plan.noise_multiplier / np.sqrt(plan.gradient_share)
+        noise = plan.noise_multiplier / np.sqrt(plan.gradient_share / most_rows)
         # k: the noise grows with (1 + k^2) / 2k, and may be half of the sampling's.
-        room = max(1.0, 0.5 * np.sqrt(plan.num_records * variance) / (length * self.cut * noise))
+        room = max(1.0, 0.5 * np.sqrt(self.num_rows * variance) / (length * self.cut * noise))
         least = 2.0 if self.counts is not None else 1.0
         times = min(FARTHEST_WEIGHT, max(room + np.sqrt(room**2 - 1), least))
         self.weight = times**2 / (1 + times**2)  # of a typical row
         self.reach = 2 * times * length
-        self.most = 4 * plan.num_records * self.weight * start
-        self.curvature = self.most * np.diag(self.fill)
+        self.bound = self.cut * self.reach / 2 * np.sqrt(most_rows)
+        self.most = 4 * self.num_rows * self.weight * start
+        self.curvature = self.most * np.diag(np.tile(self.fill, plan.outputs))
         self.sampling = self.weight * self.curvature
         if self.counts is not None:
-            self.bias = SHARE_LOST * self.counts.excess(self.cut) * self.reach / 2
+            self.bias = SHARE_LOST * self.counts.excess(self.cut) * self.reach / 2 / np.sqrt(self.typical_rows)
             self.shift = self.counts.shift(self.cut)
 
     def _public(self, most_curvature: float = 1.0) -> Public:
@@ -376,8 +433,8 @@ class _Newton:
                 self._measure(AT.index(step))
             found = self.records("total", f"residual of {family}", noise, self._public())
             self.points.append(self.theta)
-            self.values.append(found * self.cut * self.reach / 2)
-            self.sigma = noise * self.cut * self.reach / 2
+            self.values.append(found * self.bound)
+            self.sigma = noise * self.bound
             guess, self.spread, _ = settle(
                 self.gradients,
                 self.curvature if step < 3 else self.improved(),
@@ -409,8 +466,8 @@ class _Newton:
 
     def _measure(self, which: int) -> None:
         """The curvature at the present point; of counts the spread of the gradients, too, at the last one."""
-        plan, size = self.plan, len(self.to)
-        most = 0.25
+        plan, size = self.plan, len(self.theta)
+        most = 0.25 if plan.family != CLASSES else 1 - 1 / plan.num_classes
         if self.counts is not None:
             spread = self._spread_of_predictor()
             most = self.first_mean * np.exp(2 * spread)
@@ -422,7 +479,7 @@ class _Newton:
         sigma = noise * unit
         self.precision_of_curvature += sigma**-2.0
         if which == 0:
-            share = np.clip(np.trace(raw) / (self.most * self.fill.sum()), 0.02, 4)
+            share = np.clip(np.trace(raw) / (self.most * self.fill.sum() * plan.outputs), 0.02, 4)
             self.least = 0.05 * share * self.most
             values, vectors = spectrum(raw, sigma, self.least)
             if self.counts is not None:
@@ -436,7 +493,7 @@ class _Newton:
             values = np.maximum(values, self.least)
         self.curvature = (vectors * np.minimum(values, self.most)) @ vectors.T
         self.sampling = self.weight * self.curvature
-        if self.counts is not None and which == len(CURVATURES) - 1:
+        if plan.measures_spread and which == len(CURVATURES) - 1:
             self._measure_sampling()
 
     def _spread_of_predictor(self) -> float:
@@ -446,10 +503,10 @@ class _Newton:
         return min(1.5, 2 * np.sqrt(max((self.fill * self.theta**2).sum() - along, 0.0)))
 
     def _measure_sampling(self) -> None:
-        """Real counts vary more than Poisson's: the second moment of the records' gradients."""
-        plan, size = self.plan, len(self.to)
+        """Real counts vary more than Poisson's, and rows of a person less than others': the second moment of the gradients."""
+        plan, size = self.plan, len(self.theta)
         noise = plan.noise(RESIDUALS)
-        unit = (self.cut * self.reach / 2) ** 2
+        unit = self.bound**2
         raw = unit * self.records("products", f"residual of {plan.family}", noise, self._public())
         times = max(np.trace(raw) / np.trace(self.sampling), 1.0)
         least = 0.1 * times * np.trace(self.sampling) / size
@@ -460,7 +517,7 @@ class _Newton:
 
     def result(self, rng: np.random.Generator, statement: Statement) -> NewtonResult:
         """Two priors on one likelihood: the stated one for intervals, one of unknown scales for predictions."""
-        size = len(self.to)
+        plan, size = self.plan, len(self.theta)
         curvature, gradients = self.improved(), self.gradients
         error = 1 / (self.precision_of_curvature + 1 / (0.1 * np.trace(curvature) / size) ** 2)
 
@@ -473,13 +530,15 @@ class _Newton:
         # Intervals rest on the curvature as measured: gradients on the way saw a larger one, which would make them too narrow.
         stated = functools.partial(settle, gradients, self.curvature, self.sampling, self.prior, rounds=20, trust=WARY)
         mean, covariance, _ = stated(likely, num_scales=1, extra=lambda distance, spread: found.extra)
-        said = diagnose(gradients, curvature, self.sampling, found.noise + found.extra, draws, self.back[:, 0])
-        covariance = self.to @ covariance @ self.to.T
-        before = np.diag(self.to @ np.linalg.inv(self.prior.matrix(1.0)) @ self.to.T)
+        ones = np.kron(np.eye(plan.outputs), self.back[:, :1])
+        said = diagnose(gradients, curvature, self.sampling, found.noise + found.extra, draws, ones)
+        to = self.to if plan.family != CLASSES else np.kron(plane(plan.num_classes), self.to)
+        covariance = to @ covariance @ to.T
+        before = np.diag(to @ np.linalg.inv(self.prior.matrix(1.0)) @ to.T)
         return NewtonResult(
-            mean=self.to @ mean,
+            mean=to @ mean,
             covariance=covariance,
-            predictive=draws @ self.to.T,
+            predictive=draws @ to.T,
             learned=1 - np.diag(covariance) / before,
             unseen=self.unseen,
             dispersion=math.nan if self.counts is None else self.counts.dispersion,

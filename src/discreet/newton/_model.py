@@ -182,7 +182,7 @@ def rows_of(kind: str, latents: Latents, leaves: Sequence[Array], mask: Array, p
 
 def _summed(kind: str, latents: Latents, leaves: Sequence[Array], mask: Array, public: Public) -> Array:
     """The exact sum over all records."""
-    turns = turns_of(*leaves, mask)
+    turns = tuple(turns_of([*leaves, mask]))
     if kind == "lengths":
         levels = jax.lax.map(lambda part: rows_of(kind, latents, part[:-1], part[-1], public), turns)
         return count_cells(levels.reshape(-1, 1), mask, (NUM_BINS,), ((0,),), (1,))

@@ -10,13 +10,14 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 from discreet._validate import choice, integer, positive, probability
 from discreet.accounting import Relation, calibrate_noise_multiplier, profile, suggest
 from discreet.mechanisms import GAUSSIAN
+from discreet.newton._counts import NUM_BINS
 from discreet.newton._releases import MOST_RECORDS
 from discreet.report import RECORD, Statement, Unit, counted, make_release_statement
 
 METHOD = "private Newton"
-BINARY, COUNTS = "binary", "counts"
+BINARY, COUNTS, CLASSES = "binary", "counts", "classes"
 NUM_GRADIENTS = 15
-SQUARES, DIRECTIONS, HISTOGRAM, RESIDUALS = 0.05, 0.20, 0.03, 0.01
+SQUARES, DIRECTIONS, HISTOGRAM, SIZES, RESIDUALS = 0.05, 0.20, 0.03, 0.01, 0.01
 CURVATURES = 0.08, 0.10
 """Shares of the squared inverse noise; the gradients have the rest, each the same."""
 
@@ -100,16 +101,24 @@ class NewtonPlan(SharedBudget):
     """The privacy plan of a private Newton fit of a regression. Public.
 
     Attributes:
-        family: "binary" for a target of 0 and 1, "counts" for one of whole numbers.
+        family: "binary" for a target of 0 and 1, "counts" for one of whole numbers, "classes" for one of 0 to num_classes - 1.
         num_features: Number of features, without the constant.
+        max_rows: Public; the most rows of a record. Above 1 a record is a person, whose rows need not be independent.
+        num_classes: Public number of classes; 2 in the other families.
     """
 
     family: str
     num_features: int
+    max_rows: int = 1
+    num_classes: int = 2
 
     def __post_init__(self) -> None:
-        choice("family", self.family, (BINARY, COUNTS))
+        choice("family", self.family, (BINARY, COUNTS, CLASSES))
         integer("num_features", self.num_features)
+        integer("max_rows", self.max_rows)
+        integer("num_classes", self.num_classes, least=2)
+        if self.family != CLASSES and self.num_classes > 2:
+            raise ValueError(f'num_classes is {self.num_classes}, which is for family="classes".')
         super().__post_init__()
 
     @classmethod
@@ -122,6 +131,8 @@ class NewtonPlan(SharedBudget):
         num_features: int,
         num_records: int,
         relation: Relation = Relation.ADD_OR_REMOVE_ONE,
+        max_rows: int = 1,
+        num_classes: int = 2,
     ) -> Self:
         """Find the least noise with which all releases together cost (epsilon, delta).
 
@@ -132,6 +143,8 @@ class NewtonPlan(SharedBudget):
             num_features: As above.
             num_records: As above.
             relation: As above.
+            max_rows: As above.
+            num_classes: As above.
 
         Raises:
             ValueError: An argument is out of range.
@@ -140,14 +153,31 @@ class NewtonPlan(SharedBudget):
         >>> round(plan.epsilon(), 3)
         1.0
         """
-        shape = {"family": family, "num_features": num_features, "num_records": num_records, "relation": relation}
+        shape: dict[str, Any] = {"family": family, "num_features": num_features, "num_records": num_records}
+        shape |= {"relation": relation, "max_rows": max_rows, "num_classes": num_classes}
         return cls._calibrated(epsilon, delta, **shape)
+
+    @property
+    def outputs(self) -> int:
+        """Numbers of a predictor: those of classes sum to zero."""
+        return self.num_classes - 1
+
+    @property
+    def measures_spread(self) -> bool:
+        """True if the variance of the records' gradients is released: the model's holds for one 0/1 target each, not beyond."""
+        return self.family == COUNTS or self.max_rows > 1
 
     @property
     def gradient_share(self) -> float:
         """The share of all gradients together."""
-        of_counts = HISTOGRAM + RESIDUALS if self.family == COUNTS else 0.0
-        return 1 - SQUARES - DIRECTIONS - sum(CURVATURES) - of_counts
+        persons = self.max_rows > 1
+        others = HISTOGRAM * (self.family == COUNTS) + SIZES * persons + RESIDUALS * self.measures_spread
+        return 1 - SQUARES - DIRECTIONS - sum(CURVATURES) - others
+
+    @property
+    def histogram(self) -> tuple[str, str]:
+        """Kind of program and of blocks of the counts' histogram."""
+        return ("histogram", "") if self.max_rows == 1 else ("total", "bins")
 
     @property
     def releases(self) -> tuple[Release, ...]:
@@ -161,17 +191,24 @@ class NewtonPlan(SharedBudget):
             ),
         ]
         if self.family == COUNTS:
-            found.append(Release("histogram", "", self.noise(HISTOGRAM)))
+            found.append(Release(*self.histogram, self.noise(HISTOGRAM)))
+        if self.max_rows > 1:
+            found.append(Release("total", "sizes", self.noise(SIZES)))
+        if self.measures_spread:
             found.append(Release("products", f"residual of {self.family}", self.noise(RESIDUALS)))
         return tuple(found)
 
     def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:
         """Make the statement of a fit by this plan, for a unit of privacy."""
         noun, size = unit.noun, self.num_features + 1
-        counts = self.family == COUNTS
-        what = "A Poisson" if counts else "A logistic"
-        numbers = size + (3 + counts) * size**2 + NUM_GRADIENTS * size + 14 * counts
+        counts, persons, spread = self.family == COUNTS, self.max_rows > 1, self.measures_spread
+        what = "A Poisson" if counts else "A logistic" if self.family == BINARY else "A multinomial"
+        latents = size * self.outputs
+        numbers = size + size**2 + (2 + spread) * latents**2 + NUM_GRADIENTS * latents + NUM_BINS * counts + 2 * persons
         fitted = f"{what} regression on {counted(self.num_features, 'feature')}, {self.num_records:,} {noun}s"
+        others = (
+            "of products of gradients, " * spread + "of counts in bins, " * counts + "of numbers of rows, " * persons
+        )
         return make_release_statement(
             self.event(),
             self.relation,
@@ -181,16 +218,18 @@ class NewtonPlan(SharedBudget):
             method=METHOD,
             mechanism=(
                 f"Sums over the {noun}s were released one after another: of squared features, of products of features, twice of "
-                f"products weighted by the curvature of the model, {'of products of gradients, of counts in bins, ' * counts}and "
-                f"{NUM_GRADIENTS} gradients. What one {noun} adds to each has a Euclidean norm of at most 1, since rows far from "
-                f"the others have a small weight{', and counts far from their mean are cut' * counts}. Gaussian noise of "
-                f"standard deviation {self.noise_multiplier:.6g}, divided by the square root of the release's share of the "
-                "budget, was added to each."
+                f"products weighted by the curvature of the model, {others}and {NUM_GRADIENTS} gradients. What one {noun} adds "
+                f"to each{', with all rows,' * persons} has a Euclidean norm of at most 1, since rows far from the others "
+                f"have a small weight{', and counts far from their mean are cut' * counts}. Gaussian noise of standard deviation "
+                f"{self.noise_multiplier:.6g}, divided by the square root of the release's share of the budget, was added to "
+                "each."
             ),
             plan={
                 "family": self.family,
                 "num_records": self.num_records,
                 "num_features": self.num_features,
+                **({"max_rows": self.max_rows} if persons else {}),
+                **({"num_classes": self.num_classes} if self.family == CLASSES else {}),
                 "contribution_bound": 1.0,
                 "noise_multiplier": self.noise_multiplier,
                 "noise_standard_deviations": [release.noise for release in self.releases],

@@ -1,32 +1,42 @@
-"""The programs that touch records in a private Newton fit: rows of norm at most 1, summed exactly, with noise.
+"""The programs that touch records in a private Newton fit: blocks of norm at most 1, summed exactly, with noise.
 
-A row is a function of one record and of public arguments. `products` releases the sum of the rows' outer products, which one
-record changes by at most 1 in Frobenius norm, and `total` that of the rows themselves. The bounds hold for every record, map and
-point: x has a leading 1, z = x @ to, and the weight w = 1 / (1 + |z|^2 / c^2) has w |z| <= c / 2.
+A record is a person with up to m rows, often one. A block, (row, latent), is a function of one record and of public arguments,
+and its entries together have a Euclidean norm of at most 1. `products` releases the sum over records of B^T B, which one record
+changes by at most 1 in Frobenius norm, and `total` that of all rows of the blocks. The bounds hold for every record, map and
+point: row j has x_j with a leading 1, z_j = x_j @ to, and the record's weight w = 1 / (1 + sum |z_j|^2 / c^2) has
+w sqrt(sum |z_j|^2) <= c / 2. So, by Cauchy and Schwarz, w sum |z_j| <= sqrt(m) c / 2.
 
-| kind | row | its norm |
+| kind | block | its norm |
 |---|---|---|
-| squares | x^2 over its sum | at most 1 |
-| directions | z over its length | 1 |
-| curvature | sqrt(v / v_max) w z 2 / c | at most 1, since v is cut at v_max |
-| residual | (r / R) w z 2 / c | at most 1, since r w z is cut at R c / 2 |
+| sizes | number of rows n over m, and its square, over sqrt 2 | at most 1 |
+| squares | sum x_j^2 over the sum of all its entries | at most 1 |
+| directions | all z_j over their length | 1 |
+| bins | numbers of rows with targets in bins, over m | at most 1 |
+| curvature | all sqrt(v_j / v_max) w z_j 2 / c | at most 1, since v is cut at v_max |
+| curvature of classes | all sqrt(p_jk / v_max) (e_k - p_j) x w z_j 2 / c | at most 1, since sum p_jk abs(e_k - p_j)^2 <= v_max |
+| residual | sum (r_j / R) w z_j 2 / (c sqrt m) | at most 1, since r_j is cut at R c sqrt(m) / (2 w sum abs z), at least R |
 
-Rows are rounded to a grid and clipped, so that sums are exact in 64 bits: no last bit of a sum depends on the rows' order, or
-on which others there are. A last bit of a row would move it by a whole step of the grid. So each row is computed alike whatever
-the number of rows: `TURN` at a time, by one program, as `in_turns` lays them out.
+Of K classes, vectors over the classes are in K - 1 coordinates, an orthonormal basis of those that sum to zero (`plane`);
+v_max = 1 - 1 / K is the largest trace of diag(p) - p p^T, and the length of e_y - p is at most R = sqrt 2.
+
+A row that a person does not have is zero, its leading 1 too. Blocks are rounded to a grid and clipped, so that sums are exact in
+64 bits: no last bit of a sum depends on the records' order, or on which others there are. A last bit of a block would move it by
+a whole step of the grid. So each block is computed alike whatever the number of records: `TURN` at a time, by one program, as
+`in_turns` lays them out.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from scipy.linalg import helmert
 
 from discreet import random
 from discreet.accounting import Relation
@@ -47,7 +57,7 @@ class Public(NamedTuple):
     """What rows are computed with. All of it follows from earlier releases."""
 
     to: Float[np.ndarray, "feature latent"]  # the map of the features
-    theta: Float[np.ndarray, " latent"]  # the point
+    theta: Float[np.ndarray, "latent *output"]  # the point
     reach: float = 1.0  # c
     most_curvature: float = 1.0  # v_max
     cut: float = 1.0  # R
@@ -55,83 +65,148 @@ class Public(NamedTuple):
     factor: Any = np.zeros((len(RATIOS), len(LOG_MEANS)))
 
 
-Row = Callable[[Array, Array, Public], Array]
+class Rows(NamedTuple):
+    """The rows of records. Those that a record does not have are zeros."""
+
+    x: Float[Array, "record row feature+1"]
+    y: Float[Array, "record row"]
+    present: Float[Array, "record row"]
 
 
-def _lengths(z: Array) -> Array:
-    return jnp.sum(jnp.square(z), axis=1)
+Block = Callable[[Rows, Public], Float[Array, "record block latent"]]
 
 
-def _squares(x: Array, y: Array, public: Public) -> Array:
-    del y, public
-    return jnp.square(x) / _lengths(x)[:, None]
+def _sizes(rows: Rows, public: Public) -> Array:
+    del public
+    share = jnp.mean(rows.present, axis=1)
+    return jnp.stack([share, jnp.square(share)], axis=1)[:, None] / math.sqrt(2)
 
 
-def _directions(x: Array, y: Array, public: Public) -> Array:
-    del y
-    z = x @ public.to
-    return z / jnp.sqrt(_lengths(z))[:, None]
+def _squares(rows: Rows, public: Public) -> Array:
+    del public
+    squares = jnp.sum(jnp.square(rows.x), axis=1, keepdims=True)
+    return squares / jnp.sum(squares, axis=2, keepdims=True)
 
 
-def _weighted(x: Array, public: Public) -> tuple[Array, Array, Array]:
-    """Z w 2 / c, the predictor, and w |z|."""
-    z = x @ public.to
-    lengths = _lengths(z)
-    weight = 1 / (1 + lengths / public.reach**2)
-    return z * (weight * 2 / public.reach)[:, None], z @ public.theta, weight * jnp.sqrt(lengths)
+def _directions(rows: Rows, public: Public) -> Array:
+    z = rows.x @ public.to
+    return z / jnp.sqrt(jnp.sum(jnp.square(z), axis=(1, 2), keepdims=True))
+
+
+def _bins(rows: Rows, public: Public) -> Array:
+    del public
+    levels = jnp.sum(rows.y[..., None] > EDGES[1:], axis=2)
+    found = (levels[..., None] == np.arange(NUM_BINS)) * rows.present[..., None]
+    return jnp.mean(found, axis=1, keepdims=True)
+
+
+def _weighted(rows: Rows, public: Public) -> tuple[Array, Array, Array]:
+    """Z w 2 / c, the predictor, for each output if there are several, and w sum |z| over the record's rows."""
+    z = rows.x @ public.to
+    lengths = jnp.sum(jnp.square(z), axis=2)
+    weight = 1 / (1 + jnp.sum(lengths, axis=1, keepdims=True) / public.reach**2)
+    length = weight * jnp.sum(jnp.sqrt(lengths), axis=1, keepdims=True)
+    return z * (weight * 2 / public.reach)[..., None], z @ public.theta, length
 
 
 def _tents(at: Array, knots: np.ndarray) -> Array:
     """Weights of linear interpolation between equidistant knots, of which the ends hold beyond them."""
     width = float(knots[1] - knots[0])
     inside = jnp.clip(at, knots[0], knots[-1])
-    return jnp.maximum(1 - jnp.abs(inside[:, None] - knots) / width, 0)
+    return jnp.maximum(1 - jnp.abs(inside[..., None] - knots) / width, 0)
 
 
-def _of_binary(x: Array, y: Array, public: Public) -> tuple[Array, Array, Array]:
-    z, predictor, _ = _weighted(x, public)
+def _of_binary(rows: Rows, public: Public) -> tuple[Array, Array, Array]:
+    z, predictor, _ = _weighted(rows, public)
     mean = jax.nn.sigmoid(predictor)
-    return z, y - mean, mean * (1 - mean)
+    return z, rows.y - mean, mean * (1 - mean)
 
 
-def _of_counts(x: Array, y: Array, public: Public) -> tuple[Array, Array, Array]:
-    """The cut of a row is R c / (2 w |z|), at least R; its shift is that of the largest of RATIOS below it."""
-    z, predictor, length = _weighted(x, public)
-    cut = public.cut * public.reach / 2 / length
+def _of_counts(rows: Rows, public: Public) -> tuple[Array, Array, Array]:
+    """The cut of a record is R c sqrt(m) / (2 w sum |z|), at least R; its shift is that of the largest of RATIOS below it."""
+    z, predictor, length = _weighted(rows, public)
+    ratio = public.reach / 2 * math.sqrt(z.shape[1]) / length
+    cut = public.cut * jnp.minimum(ratio, RATIOS[-1])
     mean = jnp.exp(jnp.clip(predictor, -_FARTHEST, _FARTHEST))
     between = _tents(predictor, LOG_MEANS)
-    below = (cut[:, None] / public.cut * (1 + 1e-9) >= RATIOS).astype(z.dtype)
-    own = below - jnp.concatenate([below[:, 1:], jnp.zeros_like(below[:, :1])], axis=1)
-    shift = jnp.sum((between @ public.shift.T) * own, axis=1)
-    factor = jnp.sum((between @ public.factor.T) * own, axis=1)
-    return z, jnp.clip(y - mean + shift, -cut, cut), mean * factor
+    below = (ratio[..., None] * (1 + 1e-9) >= RATIOS).astype(z.dtype)
+    own = below - jnp.concatenate([below[..., 1:], jnp.zeros_like(below[..., :1])], axis=2)
+    shift = jnp.sum((between @ public.shift.T) * own, axis=2)
+    factor = jnp.sum((between @ public.factor.T) * own, axis=2)
+    return z, jnp.clip(rows.y - mean + shift, -cut, cut), mean * factor
 
 
-def _curvature(parts: Callable[..., tuple[Array, Array, Array]]) -> Row:
-    def row(x: Array, y: Array, public: Public) -> Array:
-        z, _, curvature = parts(x, y, public)
+def _curvature(parts: Callable[..., tuple[Array, Array, Array]]) -> Block:
+    def block(rows: Rows, public: Public) -> Array:
+        z, _, curvature = parts(rows, public)
         share = jnp.clip(curvature / public.most_curvature, 0, 1)
-        return z * jnp.sqrt(share)[:, None]
+        return z * jnp.sqrt(share)[..., None]
 
-    return row
-
-
-def _residual(parts: Callable[..., tuple[Array, Array, Array]]) -> Row:
-    def row(x: Array, y: Array, public: Public) -> Array:
-        z, residual, _ = parts(x, y, public)
-        return z * (residual / public.cut)[:, None]
-
-    return row
+    return block
 
 
-ROWS: dict[str, Row] = {
+def _residual(parts: Callable[..., tuple[Array, Array, Array]]) -> Block:
+    def block(rows: Rows, public: Public) -> Array:
+        z, residual, _ = parts(rows, public)
+        scaled = residual / (public.cut * math.sqrt(z.shape[1]))
+        return jnp.sum(z * scaled[..., None], axis=1, keepdims=True)
+
+    return block
+
+
+def plane(num_classes: int) -> Float[np.ndarray, "class class-1"]:
+    """An orthonormal basis of the vectors over classes that sum to zero."""
+    return helmert(num_classes).T
+
+
+def _of_classes(rows: Rows, public: Public) -> tuple[Array, Array, np.ndarray]:
+    """Z w 2 / c, the probabilities of the classes, and the plane."""
+    z, predictor, _ = _weighted(rows, public)
+    basis = plane(predictor.shape[2] + 1)
+    return z, jax.nn.softmax(predictor @ basis.T, axis=2), basis
+
+
+def _curvature_of_classes(rows: Rows, public: Public) -> Array:
+    z, chances, basis = _of_classes(rows, public)
+    parts = jnp.sqrt(chances / public.most_curvature)[..., None] * (basis - (chances @ basis)[:, :, None])
+    found = parts[..., None] * z[:, :, None, None]
+    return found.reshape(len(z), -1, basis.shape[1] * z.shape[2])
+
+
+def _residual_of_classes(rows: Rows, public: Public) -> Array:
+    z, chances, basis = _of_classes(rows, public)
+    seen = (rows.y[..., None] == np.arange(len(basis))).astype(z.dtype)
+    scaled = ((seen - chances) @ basis) / (public.cut * math.sqrt(z.shape[1]))
+    return jnp.sum(scaled[..., None] * z[:, :, None], axis=1).reshape(len(z), 1, -1)
+
+
+BLOCKS: dict[str, Block] = {
+    "sizes": _sizes,
     "squares": _squares,
     "directions": _directions,
+    "bins": _bins,
     "curvature of binary": _curvature(_of_binary),
     "residual of binary": _residual(_of_binary),
     "curvature of counts": _curvature(_of_counts),
     "residual of counts": _residual(_of_counts),
+    "curvature of classes": _curvature_of_classes,
+    "residual of classes": _residual_of_classes,
 }
+
+Table = tuple[Float[Array, "record row feature"], Float[Array, "record row"], Bool[Array, "record row"], Array]
+"""Features, targets, which rows there are, and which records."""
+
+
+def _rows(x: Array, y: Array, present: Array) -> Rows:
+    own = present.astype(jnp.float64)
+    known = jnp.where(present[..., None], x, 0).astype(jnp.float64)
+    return Rows(jnp.concatenate([own[..., None], known], axis=2), jnp.where(present, y, 0).astype(jnp.float64), own)
+
+
+def _blocks(block: Block, table: Table, public: Public, grid: float) -> Array:
+    *rows, mask = table
+    found = block(_rows(*rows), public)
+    return on_grid(found.reshape(len(found), -1), mask, grid).reshape(found.shape)
 
 
 def on_grid(rows: Array, mask: Array, grid: float) -> Array:
@@ -140,42 +215,39 @@ def on_grid(rows: Array, mask: Array, grid: float) -> Array:
     return clip_records(jnp.round(rows * room * grid) / grid, 1.0) * mask[:, None]
 
 
-def _rows(row: Row, x: Array, y: Array, mask: Array, public: Public, grid: float) -> Array:
-    ones = jnp.concatenate([jnp.ones((len(x), 1)), x.astype(jnp.float64)], axis=1)
-    return on_grid(row(ones, y.astype(jnp.float64), public), mask, grid)
-
-
-def turns_of(*arrays: Array) -> Any:
+def turns_of(table: Sequence[Array]) -> list[Array]:
     """Arrays of `in_turns`, turn by turn."""
-    return tuple(x.reshape(-1, TURN, *x.shape[1:]) for x in arrays)
+    return [array.reshape(-1, TURN, *array.shape[1:]) for array in table]
 
 
-def products(key: PRNGKeyArray, x: Array, y: Array, mask: Array, public: Public, *, row: Row, noise: float) -> Array:
-    """The noisy sum of the rows' outer products; noise of standard deviation `noise` in each entry."""
+def _summed(block: Block, table: Table, public: Public, grid: float, add: Callable[[Array], Array]) -> Array:
+    """The sum over turns of what `add` makes of the blocks of each."""
 
-    def turn(total: Array, part: tuple[Array, Array, Array]) -> tuple[Array, None]:
-        rows = _rows(row, *part, public, GRID_OF_PRODUCTS)
-        return total + rows.T @ rows, None
+    def part(turn: Any) -> Array:
+        return add(_blocks(block, turn, public, grid))
 
-    total, _ = jax.lax.scan(turn, jnp.zeros((x.shape[1] + 1,) * 2), turns_of(x, y, mask))
-    return planned_gaussian(key, total, noise, noise)
-
-
-def total(key: PRNGKeyArray, x: Array, y: Array, mask: Array, public: Public, *, row: Row, noise: float) -> Array:
-    """The noisy sum of the rows; noise of standard deviation `noise` in each coordinate."""
-
-    def turn(total: Array, part: tuple[Array, Array, Array]) -> tuple[Array, None]:
-        rows = _rows(row, *part, public, GRID_OF_SUMS)
-        return total + jnp.sum(rows, axis=0), None
-
-    total, _ = jax.lax.scan(turn, jnp.zeros(x.shape[1] + 1), turns_of(x, y, mask))
-    return planned_gaussian(key, total, noise, noise)
+    turns = turns_of(table)
+    first = jax.eval_shape(part, [array[0] for array in turns])
+    return jax.lax.scan(lambda sum, turn: (sum + part(turn), None), jnp.zeros(first.shape), turns)[0]
 
 
-def histogram(key: PRNGKeyArray, x: Array, y: Array, mask: Array, public: Public, *, row: None, noise: float) -> Array:
-    """The noisy numbers of records whose target is in each bin of `EDGES`."""
-    del x, public, row
-    levels = jnp.sum(y[:, None] > EDGES[1:], axis=1).astype(jnp.int32)
+def products(key: PRNGKeyArray, table: Table, public: Public, *, block: Block, noise: float) -> Array:
+    """The noisy sum of B^T B over the blocks B; noise of standard deviation `noise` in each entry."""
+    found = _summed(block, table, public, GRID_OF_PRODUCTS, lambda blocks: jnp.einsum("pri,prj->ij", blocks, blocks))
+    return planned_gaussian(key, found, noise, noise)
+
+
+def total(key: PRNGKeyArray, table: Table, public: Public, *, block: Block, noise: float) -> Array:
+    """The noisy sum of blocks of one row; noise of standard deviation `noise` in each coordinate."""
+    found = _summed(block, table, public, GRID_OF_SUMS, lambda blocks: jnp.sum(blocks[:, 0], axis=0))
+    return planned_gaussian(key, found, noise, noise)
+
+
+def histogram(key: PRNGKeyArray, table: Table, public: Public, *, block: None, noise: float) -> Array:
+    """The noisy numbers of records of one row whose target is in each bin of `EDGES`."""
+    del public, block
+    _, y, _, mask = table
+    levels = jnp.sum(y > EDGES[1:], axis=1).astype(jnp.int32)
     counts = count_cells(levels[:, None], mask, (NUM_BINS,), ((0,),), (1,))
     return planned_gaussian(key, counts, noise, noise)
 
@@ -188,43 +260,46 @@ def program(
     kind: str,
     rows: str,
     noise: float,
-    shape: tuple[int, int],
+    shape: tuple[int, int, int],
     dtypes: tuple[str, str],
     relation: Relation,
     reproducible: bool,
+    outputs: tuple[int, ...] = (),
 ) -> Certificate:
-    """A release, proved and compiled once for tables of one shape."""
-    chosen = functools.partial(_PROGRAMS[kind], row=ROWS.get(rows), noise=noise)
+    """A release, proved and compiled once for tables of one shape; `outputs` are what a predictor has: none, or K - 1."""
+    chosen = functools.partial(_PROGRAMS[kind], block=BLOCKS.get(rows), noise=noise)
 
-    def release(key: PRNGKeyArray, x: Any, y: Any, mask: Any, public: Public) -> Any:
-        return chosen(key, x, y, mask, public)
+    def release(key: PRNGKeyArray, x: Any, y: Any, present: Any, mask: Any, public: Public) -> Any:
+        return chosen(key, (x, y, present, mask), public)
 
-    latents = shape[1] + 1
-    public = Public(np.zeros((latents, latents)), np.zeros(latents))
+    latents = shape[2] + 1
+    public = Public(np.zeros((latents, latents)), np.zeros((latents, *outputs)))
     shapes = (
         jax.ShapeDtypeStruct(shape, dtypes[0]),
-        jax.ShapeDtypeStruct(shape[:1], dtypes[1]),
+        jax.ShapeDtypeStruct(shape[:2], dtypes[1]),
+        jax.ShapeDtypeStruct(shape[:2], bool),
         jax.ShapeDtypeStruct(shape[:1], bool),
         jax.tree.map(lambda value: jax.ShapeDtypeStruct(np.shape(value), np.float64), public),
     )
     key = random.key(0 if reproducible else None)
-    return certify(release, key, *shapes, records=(1, 2), mask=3, relation=relation, expect=GAUSSIAN.event(noise))
+    return certify(release, key, *shapes, records=(1, 2, 3), mask=4, relation=relation, expect=GAUSSIAN.event(noise))
 
 
 def in_turns(*arrays: np.ndarray) -> list[np.ndarray]:
-    """Arrays and a mask in turns of `TURN` rows, the last `SPARE` of which stand for nobody (`gradients._contract`).
+    """Arrays of records and a mask in turns of `TURN`, the last `SPARE` of which stand for nobody (`gradients._contract`).
 
     There are two turns at least: XLA compiles a loop of one otherwise.
     """
     filled = TURN - SPARE
-    turns = max(2, -(-len(arrays[0]) // filled))
+    count = len(arrays[0])
+    turns = max(2, -(-count // filled))
 
     def laid(value: np.ndarray) -> np.ndarray:
         found = np.zeros((turns, TURN, *value.shape[1:]), value.dtype)
-        whole = len(value) // filled
+        whole = count // filled
         found[:whole, :filled] = value[: whole * filled].reshape(whole, filled, *value.shape[1:])
         left = value[whole * filled :]
         found[whole : whole + 1, : len(left)] = left
         return found.reshape(-1, *value.shape[1:])
 
-    return [laid(x) for x in (*arrays, np.ones(len(arrays[0]), bool))]
+    return [laid(array) for array in (*arrays, np.ones(count, bool))]

@@ -257,9 +257,9 @@ def _sum_of_products(
     assert isinstance(first, Private)
     assert isinstance(second, Private)
     assert first.axes is not None
-    whole_numbers = is_whole(equation.outvars[0])
-    if whole_numbers or set(contract[0]) != set(first.axes) or len(equation.params["dimension_numbers"][1][0]):
-        why = Why.ROWS("a product over records and other axes at once has no bound")
+    # Other axes may be contracted, too: Cauchy and Schwarz bound the product of a record's two matrices by their norms.
+    if is_whole(equation.outvars[0]) or len(equation.params["dimension_numbers"][1][0]):
+        why = Why.ROWS("a product over records with batch axes, or of integers, has no bound")
         return checker.unbounded(equation, operands, why)
     for row, by, shape, other in ((first, second, *shapes), (second, first, *shapes[::-1])):
         # Either one is the factor that clips the other, or both have bounds.
