@@ -18,7 +18,7 @@ from jaxtyping import Float
 from scipy.special import expit
 from tqdm.auto import tqdm
 
-from discreet._validate import finite_or_none, integer, positive
+from discreet._validate import finite_or_none, integer, positive, require
 from discreet.accounting import suggest
 from discreet.inference import UseWarning
 from discreet.newton import NewtonPlan, NewtonResult, fit_invented
@@ -165,6 +165,9 @@ def dry_run_of_newton(
     >>> found.asked.use, found.rows[0].ratio > found.rows[-1].ratio
     ('for its coefficients', True)
     """
+    require("threadpoolctl", extra="tables", what="A dry run")
+    from threadpoolctl import threadpool_limits
+
     template = template_of(schema)
     integer("num_records", num_records, least=20, hint="Nothing can be learnt from fewer records under privacy.")
     positive("epsilon", epsilon)
@@ -182,7 +185,8 @@ def dry_run_of_newton(
     ]
     rows = []
     shown = {"desc": "dry run", "unit": "fit", "delay": 2.0, "disable": None if progress_bar else True}
-    with tqdm(total=len(plans) * len(tables), **shown) as bar:
+    # Its matrices are small: threads that wait for each other take five times as long.
+    with threadpool_limits(1, user_api="blas"), tqdm(total=len(plans) * len(tables), **shown) as bar:
         for factor, plan in zip(FACTORS, plans, strict=True):
             # Noise over sampling goes with noise_multiplier / sqrt(num_records).
             noise = plan.noise_multiplier * math.sqrt(num_rows / num_records)
@@ -230,7 +234,7 @@ class _Table:
     @property
     def levels(self) -> np.ndarray:
         """True for columns of 0 and 1."""
-        return np.isin(self.x, (0, 1)).all(axis=0)
+        return np.all(np.isin(self.x, (0, 1)), axis=0)
 
     @classmethod
     def invented(cls, schema: Schema, family: str, spread: float, num_rows: int, rng: np.random.Generator) -> _Table:
