@@ -113,7 +113,8 @@ def adult(scale: Scale) -> Table:
     import pyarrow.csv
 
     schema = schema_from_toml(ROOT / "examples" / "adult.schema.toml")
-    whole = pyarrow.csv.read_csv(_file("adult.csv.gz"))
+    missing = pyarrow.csv.ConvertOptions(null_values=["?"], strings_can_be_null=True)
+    whole = pyarrow.csv.read_csv(_file("adult.csv.gz"), convert_options=missing)
     parts = []
     for split in ("train", "test"):
         rows = whole.filter(pyarrow.compute.field("split") == split)
