@@ -41,6 +41,7 @@ WORKLOADS = (
     "overhead",
     "compile_time",
     "memory",
+    "posteriors",
 )
 SLOW = ("synthetic",)
 HERE = _results.ROOT / "benchmarks"

@@ -21,6 +21,8 @@ PACKAGES = (
     "torch",
     "mbi",
     "smartnoise-synth",
+    "diffprivlib",
+    "statsmodels",
 )
 
 

@@ -122,6 +122,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "inference",
         "models",
         "moments",
+        "newton",
         "random",
         "report",
     },

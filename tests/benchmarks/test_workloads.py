@@ -30,6 +30,7 @@ from benchmarks import (
     logistic,
     memory,
     mixture,
+    posteriors,
     shards,
     synthetic,
     vae,
@@ -184,6 +185,38 @@ def test_compile_time_and_memory_ask_for_fresh_processes(monkeypatch: pytest.Mon
         ("memory", "vae", "non-private", 1024, 60_000),
         ("memory", "vae", "private", 8192, 60_000),
     }
+
+
+def test_private_posteriors_are_compared_on_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(posteriors, "EPSILONS", (3.0,))
+    monkeypatch.setattr(posteriors, "load", Mock(side_effect=AbsentError("diffprivlib does not import")))
+    # Most of the time would go into compiling it.
+    monkeypatch.delitem(posteriors.CONTENDERS, "discreet, DPSVI")
+    (outcome,) = posteriors.measure(TINY)
+    figures = {figure.name: figure.value for figure in outcome.figures}
+    assert outcome.skipped == {"diffprivlib, C = 0.01": "diffprivlib does not import"}
+    best = figures["without privacy: log loss"]
+    assert best - 0.03 < figures["discreet, Newton, ε = 3: log loss"] < 0.7
+    assert figures["discreet, Newton, ε = 3: exact mean held"] >= 2 / 3
+    assert {timing.name for timing in outcome.timings} == {
+        "NumPyro's SVI, not private",
+        *(f"{name}, ε = 3" for name in posteriors.CONTENDERS if name not in outcome.skipped),
+    }
+
+
+def test_the_reference_is_the_mode_of_the_posterior() -> None:
+    table = posteriors.simulated(TINY)
+    found = posteriors.exact(table)
+    x = np.column_stack([np.ones(len(table.x)), table.x]).astype(np.float64)
+    spread = table.x.std(axis=0, dtype=np.float64)
+
+    def loss(theta: Any) -> Any:
+        middle = theta[0] + jnp.asarray(x[:, 1:].mean(axis=0)) @ theta[1:]
+        prior = jnp.square(middle / 5) + jnp.sum(jnp.square(theta[1:] * spread / 2.5))
+        return jnp.sum(jnp.logaddexp(0, x @ theta) - table.y * (x @ theta)) + prior / 2
+
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(jax.grad(loss)(jnp.asarray(found.mean)), 0, atol=1e-6)
 
 
 def test_synthetic_twins_are_compared_by_the_same_measures(monkeypatch: pytest.MonkeyPatch) -> None:

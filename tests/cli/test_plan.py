@@ -12,14 +12,22 @@ from discreet.cli import _plan
 from discreet.cli._app import app
 from discreet.cli._methods import InSteps
 from discreet.plan import PrivacyPlan
-from discreet.planning import DryRun, Row, Setting, TableScores
+from discreet.planning import DryRun, Row, Setting, TableScores, _newton
 from discreet.planning._dry_run import CurvePoint
 from discreet.report import PREDICTION, make_statement
 from discreet.sampling import PoissonSampling
 
 RUN = CliRunner()
 BOUNDS = "age=0:100,smoker=no|yes"
-GIVEN = {"model": "logistic", "target": "smoker", "bounds": BOUNDS, "num_records": "3000", "epsilon": "1"}
+GIVEN = {
+    "model": "logistic",
+    "target": "smoker",
+    "bounds": BOUNDS,
+    "num_records": "3000",
+    "epsilon": "1",
+    "steps": "300",
+}
+NO_STEPS = {"steps": None}
 
 
 def arguments(*more: str, **changes: str | None) -> list[str]:
@@ -111,7 +119,7 @@ def test_json_and_files(no_dry_run, tmp_path: Path) -> None:
 
 
 def test_a_line_has_no_settings_but_what_its_noise_leaves(no_dry_run, tmp_path: Path) -> None:
-    given = {"model": "linear", "target": "height", "bounds": "age=0:100,smoker=no|yes,height=0:200"}
+    given = NO_STEPS | {"model": "linear", "target": "height", "bounds": "age=0:100,smoker=no|yes,height=0:200"}
     outcome = RUN.invoke(app, arguments(**given))
     assert outcome.exit_code == 0, outcome.stderr
     assert "has no settings: 3 releases, to which each of 3,000 records adds at most 1" in " ".join(
@@ -130,8 +138,30 @@ def test_a_line_has_no_settings_but_what_its_noise_leaves(no_dry_run, tmp_path: 
     assert refused.exit_code == 2
     assert "there is no plan to write" in " ".join(refused.stderr.split())
     assert not no_dry_run
-    assert RUN.invoke(app, arguments(**given, steps="100")).exit_code == 0
+    assert RUN.invoke(app, arguments(**{**given, "steps": "100"})).exit_code == 0
     assert len(no_dry_run) == 1
+
+
+def test_a_regression_is_fitted_as_fit_would(no_dry_run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(_newton, "FACTORS", (0.1, 1.0))
+    outcome = RUN.invoke(app, arguments(**NO_STEPS))
+    assert outcome.exit_code == 0, outcome.stderr
+    for part in (
+        "3,000 records, 1 features",
+        "ε noise learned held AUC best use",
+        "Use at ε = 1: For its coefficients.",
+    ):
+        assert part in " ".join(outcome.stdout.split())
+    content = json.loads(RUN.invoke(app, arguments("--json", **NO_STEPS)).stdout)
+    assert content["verdict"] == "for its coefficients"
+    little, much = content["curve"]
+    assert (little["epsilon"], much["epsilon"]) == (0.1, 1.0)
+    assert little["ratio"] > 3 * much["ratio"]
+    assert content["least_epsilon"]["for its coefficients"] == 1.0
+    refused = RUN.invoke(app, arguments(**NO_STEPS, out=str(tmp_path / "plan.toml")))
+    assert refused.exit_code == 2
+    assert "there is no plan to write" in " ".join(refused.stderr.split())
+    assert not no_dry_run
 
 
 def test_ctrl_c_gives_the_best_so_far(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -188,9 +218,10 @@ def test_wrong_input_is_one_paragraph_and_exit_code_2(no_dry_run, changes: dict,
     ],
 )
 def test_wrong_numbers_are_refused_by_the_dry_run_itself(changes: dict, said: str) -> None:
-    outcome = RUN.invoke(app, arguments(**changes))
-    assert outcome.exit_code == 2, outcome.output
-    assert said in " ".join(outcome.stderr.split())
+    for steps in ({}, NO_STEPS):
+        outcome = RUN.invoke(app, arguments(**changes, **steps))
+        assert outcome.exit_code == 2, outcome.output
+        assert said in " ".join(outcome.stderr.split())
 
 
 # --- what fit makes of a plan ---------------------------------------------------------------

@@ -42,7 +42,7 @@ FIT = "fit --data table.csv --schema schema.toml --model logistic --epsilon 1 --
 WORDS = {
     "demo": "demo --out demo",
     "describe": "describe table.csv --schema schema.toml --epsilon 1 --out described",
-    "plan": "plan --schema schema.toml --model logistic --num-records 100 --epsilon 1 --out new-plan.toml",
+    "plan": "plan --schema schema.toml --model logistic --num-records 100 --epsilon 1 --steps 5 --out new-plan.toml",
     "convert": "convert table.csv --schema schema.toml --out records",
     "fit": f"{FIT} --out out",
     "resume": "resume saved",

@@ -29,8 +29,10 @@ import discreet as dp
 from discreet import planning
 from discreet.cli._app import app
 from discreet.marginals import fit_twins
-from discreet.planning import DryRun, Row, Setting, TableScores
-from discreet.report import PREDICTION
+from discreet.newton import NewtonPlan
+from discreet.planning import NewtonDryRun, NewtonRow
+from discreet.report import COEFFICIENTS
+from discreet.tables import describe_features
 
 NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 SETUP = "make demo\n. .venv/bin/activate\nmkdir tutorial\ncd tutorial\n"
@@ -85,20 +87,12 @@ def archive(path: Path, table: Path, rows: dict[str, int]) -> None:
         zipped.writestr("adult.test", stray + "".join(f"{line}.\n" for line in halves["test"]) + "\n")
 
 
-def dry_run(model: Any, about: Any, *, num_records: int, epsilon: float, delta: float, **options: Any) -> DryRun:
-    """In the place of a dry run: the plan that it proposes for the page's command."""
-    del model, about, options
-    scores = TableScores(0.5, {"log density": -0.42}, {"log density": -0.41}, {"log density": -0.6})
-    row = Row(Setting(1_000, 0.0154, 1.8, 0.02), 8.3, 0.01, (scores,))
-    plan = dp.PrivacyPlan.calibrate(
-        epsilon=epsilon,
-        delta=delta,
-        num_records=num_records,
-        num_steps=row.setting.num_steps,
-        sampling=dp.PoissonSampling(rate=row.setting.rate),
-        clipping_norm=row.setting.clipping_norm,
-    )
-    return DryRun(plan, 0.02, epsilon, row, (row,), (), PREDICTION, "A reason.", True)
+def dry_run(schema: Any, *, progress_bar: bool, seed: int, **terms: Any) -> NewtonDryRun:
+    """In the place of a dry run: what it finds for the page's command."""
+    del progress_bar, seed
+    width = len(describe_features(schema))
+    row = NewtonRow(terms["epsilon"], 1.18, 0.84, 1.0, 0.712, 0.728, COEFFICIENTS)
+    return NewtonDryRun(NewtonPlan.calibrate(num_features=width, **terms), terms["epsilon"], (row,))
 
 
 def executable(path: Path, text: str) -> None:
@@ -200,7 +194,7 @@ def tutorial(tmp_path: Path, tmp_path_factory, repository: Path, table) -> Itera
 
 def test_the_tutorial_runs_as_printed(tutorial, quick_compilation, monkeypatch: pytest.MonkeyPatch) -> None:
     del quick_compilation
-    monkeypatch.setattr(planning, "dry_run", dry_run)
+    monkeypatch.setattr(planning, "dry_run_of_newton", dry_run)
     monkeypatch.setitem(fit_twins.__kwdefaults__, "num_steps", 100)
     names = tutorial(True)
     assert names["result"].statement.epsilon <= 0.3

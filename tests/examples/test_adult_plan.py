@@ -8,7 +8,7 @@ import pytest
 
 @pytest.mark.exhaustive
 def test_the_fit_reaches_what_was_promised(repository, table) -> None:
-    command = [sys.executable, repository / "examples" / "adult_plan.py", table("adult.csv.gz"), "--quick"]
+    command = [sys.executable, repository / "examples" / "adult_plan.py", table("adult.csv.gz")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "promised" in done.stdout

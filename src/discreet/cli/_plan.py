@@ -179,10 +179,11 @@ def plan(
 
     `discreet plan --model twin --schema schema.toml --num-records 3000 --epsilon 1 --out plan.toml`
 
-    Draws tables from the model's prior within the public bounds and fits them with and without noise, for several numbers of
-    steps, sampling rates, clipping norms and learning rates. Prints which setting loses least, how much it loses, and whether
-    the noise leaves anything to learn. Ctrl-C ends with the best setting so far. A linear model has no such settings: what its
-    noise leaves is printed; with any of them its fit in steps is rehearsed.
+    Draws tables from the model's prior within the public bounds and fits them as fit would. Regressions on noisy sums have no
+    settings: for logistic and counts it prints, for several ε, how large the noise is, how many coefficients can be learned, how
+    often the intervals hold the truth, what the fit may be used for, and the least ε that is enough. For other models, and with
+    --steps, --rates, --clips or --learning-rates, it tries settings of a fit in steps with and without noise, and prints which
+    loses least, and how much. Ctrl-C ends with the best setting so far.
     """
     picture = plot if plot is not None else out.with_suffix(".png") if out is not None else None
     check_file(out, overwrite=overwrite)
@@ -195,22 +196,26 @@ def plan(
     }
     function, about = _what(model, components, target, bounds, schema)
     in_steps = any(x is not None for x in lists.values())
-    if model == LINEAR and about is not None and not in_steps and about.max_rows == 1 and not about.drops:
+    keep_compiled_programs(settings.compilation_cache)
+    if model in (LINEAR, *FAMILIES) and about is not None and not in_steps and about.max_rows == 1 and not about.drops:
         if out is not None or plot is not None:
             raise ValueError(
-                "a linear model is fitted to noisy moments, which have no settings: there is no plan to write. Leave out --out "
+                f"a {model} model is fitted to noisy sums, which have no settings: there is no plan to write. Leave out --out "
                 "and --plot, and give fit its --epsilon; or give --steps for a fit in steps"
             )
-        line = dp.planning.dry_run_of_line(about, num_records=num_records, epsilon=epsilon, delta=delta, seed=seed)
-        if as_json:
-            say_json("plan", line.to_dict())
+        terms = {"num_records": num_records, "epsilon": epsilon, "delta": delta, "seed": seed}
+        if model == LINEAR:
+            expected = dp.planning.dry_run_of_line(about, **terms)
         else:
-            say_lines(str(line))
+            expected = dp.planning.dry_run_of_newton(about, family=FAMILIES[model], progress_bar=not as_json, **terms)
+        if as_json:
+            say_json("plan", expected.to_dict())
+        else:
+            say_lines(str(expected))
         return
     grid = dataclasses.replace(
         dp.planning.default_grid(function), **{name: x for name, x in lists.items() if x is not None}
     )
-    keep_compiled_programs(settings.compilation_cache)
     rehearsal = dp.planning.dry_run(
         function,
         about,
@@ -234,10 +239,6 @@ def plan(
         say_json("plan", {**rehearsal.to_dict(), "files": files})
     else:
         _say(rehearsal, files)
-        if model in FAMILIES:
-            say_lines(
-                f"Without --plan, discreet fit --model {model} needs no settings: it fits by private Newton, with intervals."
-            )
     if not rehearsal.complete:
         say_error("Stopped by Ctrl-C: this is the best setting so far. Nothing was spent.")
         raise typer.Exit(130)

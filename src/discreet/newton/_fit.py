@@ -189,7 +189,7 @@ class _Records:
         if self._family == CLASSES:
             public = public._replace(theta=public.theta.reshape(-1, len(public.to)).T)
         arguments = jax.tree.map(np.float64, public)
-        found = self._programs[kind, rows, noise](next(self._keys), *self._arrays, arguments)
+        found = self._programs[kind, rows, noise](next(self._keys), np.float64(noise), *self._arrays, arguments)
         found = np.asarray(found, np.float64)
         if not np.isfinite(found).all():
             raise FloatingPointError("a release is not finite")

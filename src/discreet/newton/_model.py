@@ -30,8 +30,8 @@ from discreet import random
 from discreet.accounting import Relation
 from discreet.inference._elbo import LATENT, PARAM, Objective
 from discreet.inference._structure import parameter_of
-from discreet.mechanisms import GAUSSIAN, count_cells, planned_gaussian
-from discreet.newton._releases import GRID_OF_PRODUCTS, GRID_OF_SUMS, on_grid, turns_of
+from discreet.mechanisms import count_cells, planned_gaussian
+from discreet.newton._releases import GRID_OF_PRODUCTS, GRID_OF_SUMS, on_grid, proved, turns_of
 from discreet.verify import Certificate, Given, certify
 
 OCTAVES = 24
@@ -235,7 +235,4 @@ def program(
     """
     shape = _Shape(latents, leaves, relation, reproducible)
     size = {"lengths": NUM_BINS, "gradients": latents.num_touched}.get(kind, latents.num_touched**2)
-    most = 1.0 if noise <= GAUSSIAN.most_multiplier(size) else noise
-    proved = _certified(kind, shape, most).given(*shape.arguments(noise))
-    proved.check(GAUSSIAN.event(noise))
-    return proved
+    return proved(functools.partial(_certified, kind, shape), shape.arguments, noise, size)

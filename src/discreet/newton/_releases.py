@@ -43,7 +43,7 @@ from discreet.accounting import Relation
 from discreet.gradients import SPARE
 from discreet.mechanisms import GAUSSIAN, clip_records, count_cells, planned_gaussian
 from discreet.newton._counts import EDGES, LOG_MEANS, NUM_BINS, RATIOS
-from discreet.verify import Certificate, certify
+from discreet.verify import Certificate, Given, certify
 
 TURN = 512
 MOST_RECORDS = 2**26
@@ -231,31 +231,87 @@ def _summed(block: Block, table: Table, public: Public, grid: float, add: Callab
     return jax.lax.scan(lambda sum, turn: (sum + part(turn), None), jnp.zeros(first.shape), turns)[0]
 
 
-def products(key: PRNGKeyArray, table: Table, public: Public, *, block: Block, noise: float) -> Array:
-    """The noisy sum of B^T B over the blocks B; noise of standard deviation `noise` in each entry."""
-    found = _summed(block, table, public, GRID_OF_PRODUCTS, lambda blocks: jnp.einsum("pri,prj->ij", blocks, blocks))
-    return planned_gaussian(key, found, noise, noise)
+def products(block: Block, table: Table, public: Public) -> Array:
+    """The sum of B^T B over the blocks B."""
+    return _summed(block, table, public, GRID_OF_PRODUCTS, lambda blocks: jnp.einsum("pri,prj->ij", blocks, blocks))
 
 
-def total(key: PRNGKeyArray, table: Table, public: Public, *, block: Block, noise: float) -> Array:
-    """The noisy sum of blocks of one row; noise of standard deviation `noise` in each coordinate."""
-    found = _summed(block, table, public, GRID_OF_SUMS, lambda blocks: jnp.sum(blocks[:, 0], axis=0))
-    return planned_gaussian(key, found, noise, noise)
+def total(block: Block, table: Table, public: Public) -> Array:
+    """The sum of blocks of one row."""
+    return _summed(block, table, public, GRID_OF_SUMS, lambda blocks: jnp.sum(blocks[:, 0], axis=0))
 
 
-def histogram(key: PRNGKeyArray, table: Table, public: Public, *, block: None, noise: float) -> Array:
-    """The noisy numbers of records of one row whose target is in each bin of `EDGES`."""
-    del public, block
+def histogram(block: None, table: Table, public: Public) -> Array:
+    """The numbers of records of one row whose target is in each bin of `EDGES`."""
+    del block, public
     _, y, _, mask = table
     levels = jnp.sum(y > EDGES[1:], axis=1).astype(jnp.int32)
-    counts = count_cells(levels[:, None], mask, (NUM_BINS,), ((0,),), (1,))
-    return planned_gaussian(key, counts, noise, noise)
+    return count_cells(levels[:, None], mask, (NUM_BINS,), ((0,),), (1,))
 
 
-_PROGRAMS: dict[str, Callable[..., Array]] = {"products": products, "total": total, "histogram": histogram}
+_SUMS: dict[str, Callable[..., Array]] = {"products": products, "total": total, "histogram": histogram}
+
+
+def sum_of(kind: str, rows: str, table: Table, public: Public) -> Array:
+    """The exact sum of one kind of blocks over all records."""
+    return _SUMS[kind](BLOCKS.get(rows), table, public)
+
+
+def proved(
+    certified: Callable[[float], Certificate], arguments: Callable[[float], Any], noise: float, size: int
+) -> Any:
+    """A release of so many numbers, proved for this noise by the certificate of a program that is compiled once for all.
+
+    Args:
+        certified: The certificate for noise up to so much.
+        arguments: The program's, with this noise as a `Given`.
+        noise: Its standard deviation, in units of the bound on one record.
+        size: How many numbers are released.
+
+    Raises:
+        PrivacyError: There is no proof.
+    """
+    most = 1.0 if noise <= GAUSSIAN.most_multiplier(size) else noise
+    found = certified(most).given(*arguments(noise))
+    found.check(GAUSSIAN.event(noise))
+    return found
+
+
+class _Shape(NamedTuple):
+    """What a program is compiled for."""
+
+    shape: tuple[int, int, int]  # records, rows, features
+    dtypes: tuple[str, str]  # of features and targets
+    relation: Relation
+    reproducible: bool
+    outputs: tuple[int, ...]  # what a predictor has: none, or K - 1
+
+    def arguments(self, noise: float) -> tuple[Any, ...]:
+        """What a program is certified for."""
+        latents = self.shape[2] + 1
+        public = Public(np.zeros((latents, latents)), np.zeros((latents, *self.outputs)))
+        return (
+            random.key(0 if self.reproducible else None),
+            Given(np.float64(noise)),
+            jax.ShapeDtypeStruct(self.shape, self.dtypes[0]),
+            jax.ShapeDtypeStruct(self.shape[:2], self.dtypes[1]),
+            jax.ShapeDtypeStruct(self.shape[:2], bool),
+            jax.ShapeDtypeStruct(self.shape[:1], bool),
+            jax.tree.map(lambda value: jax.ShapeDtypeStruct(np.shape(value), np.float64), public),
+        )
 
 
 @functools.lru_cache(maxsize=64)
+def _certified(kind: str, rows: str, shape: _Shape, most: float) -> Certificate:
+    """A release with noise 1, compiled once for all noises up to `most`."""
+
+    def release(key: PRNGKeyArray, noise: Any, x: Any, y: Any, present: Any, mask: Any, public: Public) -> Any:
+        return planned_gaussian(key, sum_of(kind, rows, (x, y, present, mask), public), noise, most)
+
+    return certify(release, *shape.arguments(1.0), records=(2, 3, 4), mask=5, relation=shape.relation)
+
+
+@functools.lru_cache(maxsize=256)
 def program(
     kind: str,
     rows: str,
@@ -266,23 +322,15 @@ def program(
     reproducible: bool,
     outputs: tuple[int, ...] = (),
 ) -> Certificate:
-    """A release, proved and compiled once for tables of one shape; `outputs` are what a predictor has: none, or K - 1."""
-    chosen = functools.partial(_PROGRAMS[kind], block=BLOCKS.get(rows), noise=noise)
+    """A release, proved for tables of one shape; to be called with a key, the noise, the arrays of `in_turns` and what is public.
 
-    def release(key: PRNGKeyArray, x: Any, y: Any, present: Any, mask: Any, public: Public) -> Any:
-        return chosen(key, (x, y, present, mask), public)
-
-    latents = shape[2] + 1
-    public = Public(np.zeros((latents, latents)), np.zeros((latents, *outputs)))
-    shapes = (
-        jax.ShapeDtypeStruct(shape, dtypes[0]),
-        jax.ShapeDtypeStruct(shape[:2], dtypes[1]),
-        jax.ShapeDtypeStruct(shape[:2], bool),
-        jax.ShapeDtypeStruct(shape[:1], bool),
-        jax.tree.map(lambda value: jax.ShapeDtypeStruct(np.shape(value), np.float64), public),
-    )
-    key = random.key(0 if reproducible else None)
-    return certify(release, key, *shapes, records=(1, 2, 3), mask=4, relation=relation, expect=GAUSSIAN.event(noise))
+    Raises:
+        PrivacyError: There is no proof.
+    """
+    made_for = _Shape(shape, dtypes, relation, reproducible, outputs)
+    latents = (shape[2] + 1) * math.prod(outputs)
+    size = latents**2 if kind == "products" else max(latents, NUM_BINS)
+    return proved(functools.partial(_certified, kind, rows, made_for), made_for.arguments, noise, size)
 
 
 def in_turns(*arrays: np.ndarray) -> list[np.ndarray]:

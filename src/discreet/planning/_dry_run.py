@@ -8,7 +8,6 @@ the same table: one without noise, which shows what there is to learn, and a bli
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import warnings
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from discreet import random
 from discreet._validate import finite_or_none, integer, positive, probability
 from discreet.accounting import suggest
 from discreet.inference import DPSVI, UseWarning, starting_objective, too_few
-from discreet.models import MixtureOfProducts, contrasts, guide_for, logistic_regression
+from discreet.models import MixtureOfProducts, guide_for
 from discreet.moments import MomentsPlan, fit_moments
 from discreet.plan import PrivacyPlan
 from discreet.planning._fits import Fitter
@@ -43,11 +42,10 @@ from discreet.planning._invent import (
     plan_for,
     template_of,
     template_of_twin,
-    widths_of,
 )
 from discreet.report import NOT_USABLE, PREDICTION
 from discreet.sampling import FullBatch
-from discreet.tables import Kind, Schema
+from discreet.tables import Schema
 
 # --- the result of a dry run, as numbers, text and a plot ---------------------------------
 
@@ -66,7 +64,7 @@ class TableScores:
         blind: Score of a fit that cannot learn the relation: to a permuted target, or no fit at all.
         width: Distance of the private fit's latents from the other's, in its posterior's standard deviations: root mean
             square.
-        distance: Their squared distance, of the contrasts of a logistic regression.
+        distance: Their squared distance.
         rested: True if the private fit converged; None if there are too few steps to tell.
     """
 
@@ -609,7 +607,7 @@ class _Stage:
         num_rows = min(num_records, max(1_000, _MOST_CELLS // width))
         held_out = min(_MOST_HELD_OUT, max(500, num_records))
         judge = Judge.of(objective, dict(inventor.observed), twin, start, example, template.mask)
-        fitter = Fitter(objective, start, num_records, twin, _contrasts(model, about))
+        fitter = Fitter(objective, start, num_records, twin)
         return cls(inventor, fitter, judge, num_records, epsilon, delta, num_rows, held_out)
 
     @property
@@ -675,7 +673,7 @@ class _Stage:
         for prepared in tables:
             key = jax.random.fold_in(jax.random.key(prepared.seed), 1)
             psi, rested = self.fitter.fit_and_rest(prepared.table.rows, setting, noise_multiplier, key)
-            apart = self.judge.apart(psi, prepared.parameters, self.fitter.contrasts)
+            apart = self.judge.apart(psi, prepared.parameters)
             private = self.judge(psi, prepared.table)
             known = prepared.table.strength, private, prepared.non_private, prepared.blind
             scores.append(TableScores(*known, *apart, rested))
@@ -718,17 +716,6 @@ class _Stage:
                 continue
             points.append(CurvePoint(other, self.tried(tables, row.setting, other).tables))
         return tuple(sorted(points, key=lambda point: point.epsilon))
-
-
-def _contrasts(model: Any, about: Any) -> np.ndarray | None:
-    """The contrasts by which convergence of a logistic regression of a described table is judged; None for others."""
-    if model is not logistic_regression or not isinstance(about, Schema):
-        return None
-    widths = widths_of(about)
-    ends = list(itertools.accumulate(widths))
-    columns = zip(about.features, widths, ends, strict=True)
-    groups = [range(end - width, end) for column, width, end in columns if column.kind is Kind.CATEGORICAL]
-    return contrasts(sum(widths), groups)
 
 
 def _ranked(rows: Sequence[Row], *, to_converge: bool = True) -> list[Row]:

@@ -65,7 +65,6 @@ def clipped_sum(
     return {**u, "latent": {name: sums[name][None] for name in u["latent"]}}
 
 
-_LOCATIONS = ("intercept_auto_loc", "weights_auto_loc")
 _KEPT = 200
 _MOST_ROWS = 16_384
 """Larger batches are stood for by so many rows, each of which then counts more than once."""
@@ -95,7 +94,6 @@ class Fitter:
     start: dict[str, Any]  # Its initial parameters, unconstrained
     num_records: int  # Public number of records; the invented table may have fewer
     twin: MixtureOfProducts | None = None  # The mixture, where that is the model
-    contrasts: np.ndarray | None = None  # Of a logistic regression: what predictions depend on
 
     def fit(
         self, rows: Sequence[np.ndarray], setting: Setting, noise_multiplier: float, key: PRNGKeyArray
@@ -122,11 +120,6 @@ class Fitter:
             return None
         if not np.isfinite(blocks).all():
             return False
-        if self.contrasts is not None:
-            named = jax.tree.leaves_with_path(self.start)
-            names = [path[-1].key for path, x in named for _ in range(x.size)]
-            places = [place for name in _LOCATIONS for place, x in enumerate(names) if x == name]
-            blocks = blocks[:, places] @ self.contrasts.T
         return Trace(np.arange(len(blocks)), blocks).converged_from is not None
 
     def fit_without_noise(

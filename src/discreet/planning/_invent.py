@@ -249,11 +249,6 @@ def _from_schema(schema: Schema) -> Template:
     return Template(draw, (*limits, None), (*discrete, False), mask=len(limits))
 
 
-def widths_of(schema: Schema) -> list[int]:
-    """The number of features of each column that predicts the target."""
-    return [_features(column, np.random.default_rng(0), np.zeros(1)).shape[1] for column in schema.features]
-
-
 def _features(
     column: Column, rng: np.random.Generator, common: Float[np.ndarray, " record"]
 ) -> Float[np.ndarray, "record feature"]:
@@ -493,18 +488,12 @@ class Judge:
         there = ... if self.mask is None else table.held_out[self.mask]
         return scores | prediction_scores(table.held_out[self.observed[self.site]][there], predicted[there])
 
-    def apart(
-        self, private: Mapping[str, Any], non_private: Mapping[str, Any], contrasts: np.ndarray | None
-    ) -> tuple[float, float]:
-        """The distance of one fit's latents from another's, twice.
-
-        In the other's standard deviations, root mean square; and as the sum of squares, of the contrasts where there are any.
-        """
+    def apart(self, private: Mapping[str, Any], non_private: Mapping[str, Any]) -> tuple[float, float]:
+        """The distance of one fit's latents from another's: in the other's standard deviations, root mean square; and squared."""
         means, _ = self._moments(private, jax.random.key(1))
         other, stddevs = self._moments(non_private, jax.random.key(1))
         x, y, spread = (np.asarray(ravel_pytree(tree)[0], np.float64) for tree in (means, other, stddevs))
-        difference = x - y if contrasts is None else contrasts @ (x - y)
-        return float(np.sqrt(np.mean(np.square((x - y) / spread)))), float(np.sum(np.square(difference)))
+        return float(np.sqrt(np.mean(np.square((x - y) / spread)))), float(np.sum(np.square(x - y)))
 
     @functools.partial(jax.jit, static_argnums=0)
     def _log_density(self, u: Any, rows: list[Array]) -> Float[Array, ""]:
