@@ -78,7 +78,7 @@ def by_newton(key: Any, ledger: Any) -> Any:
 
 
 def of_a_model(key: Any, ledger: Any) -> Any:
-    terms = dp.ModelPlan.calibrate(epsilon=1.0, **TERMS)
+    terms = dp.newton.ModelPlan.calibrate(epsilon=1.0, **TERMS)
     return dp.DPNewton(model, plan=terms).run(key, X, ledger=ledger, progress_bar=False)
 
 

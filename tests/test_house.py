@@ -52,19 +52,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "plots",
     },
     "standardise": {"act", "released", "random", "accounting", "ledger", "mechanisms", "plan", "report", "verify"},
-    "newton": {
-        "act",
-        "accounting",
-        "gradients",
-        "inference",
-        "inference_data",
-        "ledger",
-        "mechanisms",
-        "random",
-        "released",
-        "report",
-        "verify",
-    },
     "moments": {
         "act",
         "inference_data",
@@ -81,6 +68,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Released draws and rows to predict for, and nothing that fits.
     "predict": set(),
     "models": {"tables", "accounting", "sampling", "clipping", "plan", "inference"},
+    "newton": {
+        "act",
+        "accounting",
+        "gradients",
+        "inference",
+        "inference_data",
+        "ledger",
+        "mechanisms",
+        "models",
+        "random",
+        "released",
+        "report",
+        "verify",
+    },
     # Counts records in its `_release`; the rest is computed from those counts.
     "marginals": {
         "tables",

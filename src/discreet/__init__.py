@@ -27,7 +27,6 @@ _HOME = {
     "FullBatch": "sampling",
     "Ledger": "ledger",
     "LedgerError": "ledger",
-    "ModelPlan": "newton",
     "OnePosteriorSample": "inference",
     "PoissonSampling": "sampling",
     "PrivacyError": "verify",
@@ -45,7 +44,6 @@ _HOME = {
     "load_result": "inference",
     "poisson_subsample": "mechanisms",
     "subsample_without_replacement": "mechanisms",
-    "suggest_clipping": "inference",
     "sum_records": "mechanisms",
     "symbol": "verify",
 }
@@ -89,7 +87,6 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
     from discreet.inference import DPSVIResult as DPSVIResult
     from discreet.inference import OnePosteriorSample as OnePosteriorSample
     from discreet.inference import load_result as load_result
-    from discreet.inference import suggest_clipping as suggest_clipping
     from discreet.ledger import Ledger as Ledger
     from discreet.ledger import LedgerError as LedgerError
     from discreet.ledger import SpentError as SpentError
@@ -102,7 +99,6 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
     from discreet.mechanisms import subsample_without_replacement as subsample_without_replacement
     from discreet.mechanisms import sum_records as sum_records
     from discreet.newton import DPNewton as DPNewton
-    from discreet.newton import ModelPlan as ModelPlan
     from discreet.newton import fit as fit
     from discreet.plan import PrivacyPlan as PrivacyPlan
     from discreet.report import Statement as Statement

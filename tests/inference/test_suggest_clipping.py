@@ -32,7 +32,7 @@ def point(y):
 
 
 def suggest(model, *shapes, key=0, guide=None, **options):
-    return dp.suggest_clipping(model, guide or AutoNormal(model), *shapes, key=dp.random.key(key), **options)
+    return dp.inference.suggest_clipping(model, guide or AutoNormal(model), *shapes, key=dp.random.key(key), **options)
 
 
 def test_observations_come_from_the_prior_predictive():
@@ -186,4 +186,4 @@ def test_a_table_in_a_closure_is_refused_when_nobody_said_how_long_tables_are():
             numpyro.sample("x", dist.Normal(w * jnp.sum(table), 1), obs=x)
 
     with pytest.raises(ValueError, match="5000"):
-        dp.suggest_clipping(model, AutoNormal(model), jnp.zeros(1), key=dp.random.key(0))
+        dp.inference.suggest_clipping(model, AutoNormal(model), jnp.zeros(1), key=dp.random.key(0))

@@ -15,10 +15,9 @@ from tests.newton.own_models import INIT, MODELS, drawn
 import discreet as dp
 from discreet.accounting import Relation
 from discreet.gradients import SPARE
-from discreet.inference import UseWarning, take_apart
-from discreet.inference._ops import objective_of_points
+from discreet.inference import Latents, UseWarning, latents_of, take_apart
 from discreet.newton import _model, _sampling
-from discreet.newton._model import EDGES, KINDS, NUM_BINS, Latents, Public, moments_of, program, rows_of
+from discreet.newton._model import EDGES, KINDS, NUM_BINS, Public, moments_of, program, rows_of
 from discreet.newton._releases import TURN, in_turns
 from discreet.report import COEFFICIENTS, NOT_USABLE
 
@@ -45,10 +44,10 @@ def on_a_line(num_records: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return x, (0.5 - x + 0.5 * rng.normal(size=num_records)).astype(np.float32)
 
 
-def latents_of(model: Any, *data: Any) -> Latents:
+def of_model(model: Any, *data: Any) -> Latents:
     records = take_apart(data, {})
     made_of = {"placeholder": None, "static": {}, "num_records": records.size}
-    return Latents.of(*objective_of_points(records, dp.random.key(0), model=model, **made_of))
+    return latents_of(records, dp.random.key(0), model=model, **made_of)
 
 
 def public_of(latents: Latents, rng: np.random.Generator) -> Public:
@@ -57,15 +56,15 @@ def public_of(latents: Latents, rng: np.random.Generator) -> Public:
     return jax.tree.map(np.float64, Public(to, 0.3 * rng.normal(size=size), np.exp(2 * rng.normal())))
 
 
-def plan_of(num_records: int, epsilon: float = 1.0, **changes: Any) -> dp.ModelPlan:
-    return dp.ModelPlan.calibrate(**{"epsilon": epsilon, "delta": 1e-6, "num_records": num_records, **changes})
+def plan_of(num_records: int, epsilon: float = 1.0, **changes: Any) -> dp.newton.ModelPlan:
+    return dp.newton.ModelPlan.calibrate(**{"epsilon": epsilon, "delta": 1e-6, "num_records": num_records, **changes})
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "lengths"])
 def test_no_row_is_longer_than_one_and_what_is_not_finite_adds_nothing(kind: str) -> None:
     """In other units of the data, and where a gradient overflows: nothing is asked of the model."""
     data, _ = drawn("survival", np.random.default_rng(0), 2 * TURN)
-    latents, longest = latents_of(MODELS["survival"], *data), 0.0
+    latents, longest = of_model(MODELS["survival"], *data), 0.0
     for seed in range(10):
         rng = np.random.default_rng(seed)
         wild = [np.asarray(x * np.exp(3 * rng.normal()), np.float32) for x in data]
@@ -82,7 +81,7 @@ def test_no_row_is_longer_than_one_and_what_is_not_finite_adds_nothing(kind: str
 
 def test_lengths_are_counted_in_the_bin_that_holds_them() -> None:
     x, y = on_a_line(TURN)
-    latents = latents_of(line, x, y)
+    latents = of_model(line, x, y)
     public = public_of(latents, np.random.default_rng(1))
     with jax.enable_x64(True):
         level = np.asarray(rows_of("lengths", latents, [x, y], jnp.ones(TURN, bool), public))
@@ -101,7 +100,7 @@ def test_a_row_is_the_same_in_every_place_and_sums_are_exact(kind: str, name: st
     """A last bit may move a row by a step of the grid, which no noise is planned for."""
     filled = TURN - SPARE
     data, _ = drawn(name, np.random.default_rng(0), 3 * filled)
-    latents = latents_of(MODELS[name], *data)
+    latents = of_model(MODELS[name], *data)
     public = public_of(latents, np.random.default_rng(1))._replace(reach=np.float64(1.0))
     leaves = [np.asarray(x, np.float32) if x.dtype.kind == "f" else np.asarray(x, np.int32) for x in data]
 
@@ -126,7 +125,7 @@ def test_a_row_is_the_same_in_every_place_and_sums_are_exact(kind: str, name: st
 @pytest.mark.parametrize("relation", [Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE])
 def test_each_release_is_proved_and_together_they_are_the_plan(relation: Relation) -> None:
     x, y = on_a_line(1_000)
-    latents, plan = latents_of(line, x, y), plan_of(1_000, relation=relation)
+    latents, plan = of_model(line, x, y), plan_of(1_000, relation=relation)
     leaves = tuple((array.shape, str(array.dtype)) for array in in_turns(x, y))
     for kind in KINDS:
         noise = next(release.noise for release in plan.releases if release.kind == kind)
@@ -140,7 +139,7 @@ def test_each_release_is_proved_and_together_they_are_the_plan(relation: Relatio
 
 def test_a_row_that_is_not_clipped_has_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = on_a_line(1_000)
-    latents = latents_of(line, x, y)
+    latents = of_model(line, x, y)
     leaves = tuple((array.shape, str(array.dtype)) for array in in_turns(x, y))
     monkeypatch.setattr(_model, "on_grid", lambda rows, mask, grid: rows * mask[:, None])
     _model._certified.cache_clear()
@@ -168,7 +167,7 @@ def test_draws_are_the_prior_times_the_likelihood() -> None:
     """A hierarchy of two groups, whose scale no record touches: against numerical integration over the three."""
     rng = np.random.default_rng(0)
     group = rng.integers(0, 2, 200)
-    latents = latents_of(groups, group, rng.normal(size=200).astype(np.float32))
+    latents = of_model(groups, group, rng.normal(size=200).astype(np.float32))
     assert [name for name, _ in latents.sites] == ["b", "scale"]
     assert latents.num_touched == 2
     precision, seen = np.array([[4.0, 1.0], [1.0, 2.0]]), np.array([1.5, -0.8])
@@ -223,7 +222,7 @@ def test_where_nothing_can_be_learned_the_prior_comes_back_and_is_called_that() 
 def test_it_starts_where_it_is_told() -> None:
     (y,), _ = drawn("mixture", np.random.default_rng(0), 500)
     plan, key = plan_of(500), dp.random.key(0)
-    latents = latents_of(MODELS["mixture"], y)
+    latents = of_model(MODELS["mixture"], y)
     told = {"m": np.array([[-0.5, 0.0], [0.5, 0.1]]), "p": np.array([0.2, 0.8])}
     start = dp.DPNewton(MODELS["mixture"], plan=plan, init=told)._start(latents)
     found = latents.values(jnp.asarray(start))

@@ -10,10 +10,13 @@ from discreet.inference._ops import DrawsPlan as DrawsPlan
 from discreet.inference._ops import OnePosteriorSample as OnePosteriorSample
 from discreet.inference._ops import OPSResult as OPSResult
 from discreet.inference._ops import Tempering as Tempering
+from discreet.inference._points import Latents as Latents
+from discreet.inference._points import latents_of as latents_of
 from discreet.inference._processes import FAILED as FAILED
 from discreet.inference._processes import START_AGAIN as START_AGAIN
 from discreet.inference._processes import Processes as Processes
 from discreet.inference._records import Records as Records
+from discreet.inference._records import check_public as check_public
 from discreet.inference._records import take_apart as take_apart
 from discreet.inference._records import with_levels as with_levels
 from discreet.inference._result import DPSVIResult as DPSVIResult
@@ -22,6 +25,7 @@ from discreet.inference._result import load_result as load_result
 from discreet.inference._result import too_few as too_few
 from discreet.inference._result import warn_of_use as warn_of_use
 from discreet.inference._step import DPSVIState as DPSVIState
+from discreet.inference._structure import NoPointError as NoPointError
 from discreet.inference._suggest_clipping import ClippingSuggestion as ClippingSuggestion
 from discreet.inference._suggest_clipping import Unobserved as Unobserved
 from discreet.inference._suggest_clipping import starting_objective as starting_objective

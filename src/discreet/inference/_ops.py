@@ -45,9 +45,9 @@ from discreet.accounting import Relation, pure_event
 from discreet.act import Act
 from discreet.gradients import SPARE
 from discreet.inference._dpsvi import explain_steps
-from discreet.inference._elbo import Objective, loss_at_start
-from discreet.inference._records import Program, Records, check_public, refuse_tables, take_apart, value_of_improper
-from discreet.inference._structure import NoPointError, PointGuide
+from discreet.inference._elbo import Objective
+from discreet.inference._points import objective_of_points
+from discreet.inference._records import Program, Records, check_public, refuse_tables, take_apart
 from discreet.inference._support import refuse_outside_support
 from discreet.inference_data import to_arviz
 from discreet.ledger import Ledger
@@ -768,61 +768,6 @@ class OnePosteriorSample:
         num_records = known if self.num_records is None else self.num_records
         made_of = {"model": self.model, "placeholder": self.placeholder, "static": self.static_kwargs}
         return objective_of_points(records, key, num_records=num_records, **made_of)
-
-
-def objective_of_points(
-    records: Records, key: PRNGKeyArray, *, model: Program, **made_of: Any
-) -> tuple[Objective, dict[str, Any]]:
-    """A model taken apart, with a point guide whose parameters are the global latents; and where these start.
-
-    Args:
-        records: The records, of which only shapes are used.
-        key: The caller's key.
-        model: The model.
-        made_of: The rest of `Objective.of`.
-
-    Raises:
-        NoPointError: The log density at a point of the latents is none of a posterior.
-        ValueError: The model cannot be split into records, or is not finite where it starts.
-    """
-    objective, psi, start_key = Objective.of(records, key, model=model, guide=PointGuide(model), **made_of)
-    if objective.structure.has_model_params:
-        raise NoPointError(
-            "The model has a param site, which has no prior, so there is no posterior to draw it from. Make it a sample "
-            "site with a proper prior, or fit the model by DPSVI."
-        )
-    _check_priors(objective)
-    if objective.uses_key:
-        raise NoPointError(
-            "A record's log-likelihood is random (the model draws numbers beside its sites, as dropout does), so it has "
-            "no posterior density to sample. Make what is drawn a latent site outside the record plate, or leave it out."
-        )
-    objective.refuse_tables(records.size)
-    loss_at_start(objective, psi, start_key)
-    return objective, psi
-
-
-def _check_priors(objective: Objective) -> None:
-    """A likelihood that is bounded, or hidden by noise, leaves an improper prior improper: there would be no posterior."""
-    improper: list[str] = []
-
-    def watch(site: Mapping[str, Any]) -> Any:
-        value = value_of_improper(site)
-        if value is not None:
-            improper.append(site["name"])
-        return value
-
-    programs, plates = objective.programs, objective.structure.record_plates
-
-    def look(rows: Any) -> None:
-        programs.trace(programs.model, rows, jax.random.key(0), plates, rule=watch)
-
-    jax.eval_shape(look, objective.placeholder)
-    if improper:
-        raise NoPointError(
-            f"The prior of {improper[0]!r} is improper. Clipping or noise may leave nothing of the likelihood in some "
-            "direction, and the posterior would not be a distribution. Give it a proper prior, however wide."
-        )
 
 
 def _limits(

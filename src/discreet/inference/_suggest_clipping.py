@@ -107,7 +107,7 @@ def suggest_clipping(
         ...     with numpyro.plate("data", x.shape[0]):
         ...         numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
         >>> x, y = jax.ShapeDtypeStruct((5000, 4), jnp.float32), jax.ShapeDtypeStruct((5000,), jnp.float32)
-        >>> suggestion = dp.suggest_clipping(model, AutoNormal(model), x, y, key=dp.random.key(0))
+        >>> suggestion = dp.inference.suggest_clipping(model, AutoNormal(model), x, y, key=dp.random.key(0))
         >>> bool(1.0 < suggestion.norm < 4.0), suggestion.redrawn
         (True, ('y',))
     """

@@ -10,8 +10,7 @@ from jaxtyping import PRNGKeyArray
 
 from discreet import random
 from discreet.accounting import Relation
-from discreet.inference import DPSVIResult, UseWarning, take_apart
-from discreet.inference._structure import NoPointError
+from discreet.inference import DPSVIResult, NoPointError, UseWarning, take_apart
 from discreet.ledger import Ledger
 from discreet.models import defaults_for
 from discreet.newton._model_plan import ModelPlan

@@ -15,10 +15,8 @@ alike in every place, as in `_releases`. Which latents no record touches (a hier
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -28,8 +26,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from discreet import random
 from discreet.accounting import Relation
-from discreet.inference._elbo import LATENT, PARAM, Objective
-from discreet.inference._structure import parameter_of
+from discreet.inference import Latents
 from discreet.mechanisms import count_cells, planned_gaussian
 from discreet.newton._releases import GRID_OF_PRODUCTS, GRID_OF_SUMS, on_grid, proved, turns_of
 from discreet.verify import Certificate, Given, certify
@@ -47,85 +44,6 @@ class Public(NamedTuple):
     to: Float[np.ndarray, "latent latent"]  # the map of the gradients
     at: Float[np.ndarray, " latent"]  # the point, of the latents that records touch
     reach: float = 1.0  # C
-
-
-@dataclasses.dataclass(frozen=True)
-class Latents:
-    """The unconstrained global latents of a model as one vector: first those that records touch.
-
-    Attributes:
-        objective: The model with a `PointGuide`, whose parameters they are.
-        touched: Names and shapes of the latents that records touch.
-        above: The same of the others.
-        wide: Whether the model is computed in 64 bits.
-    """
-
-    objective: Objective
-    touched: tuple[tuple[str, tuple[int, ...]], ...]
-    above: tuple[tuple[str, tuple[int, ...]], ...]
-    wide: bool
-
-    @classmethod
-    def of(cls, objective: Objective, psi: Mapping[str, Any]) -> Latents:
-        """Those of a model; `psi` has values of the point guide's parameters."""
-        named = [(name, np.shape(psi[parameter_of(name)])) for name in objective.structure.global_latents]
-        touched = tuple(pair for pair in named if pair[0] in objective.touched_latents)
-        above = tuple(pair for pair in named if pair[0] not in objective.touched_latents)
-        return cls(objective, touched, above, jnp.result_type(float) == np.float64)
-
-    @property
-    def sites(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """Names and shapes, in the vector's order."""
-        return self.touched + self.above
-
-    @property
-    def num_touched(self) -> int:
-        """Number of coordinates that records touch."""
-        return sum(math.prod(shape) for _, shape in self.touched)
-
-    @property
-    def size(self) -> int:
-        """Number of all coordinates."""
-        return sum(math.prod(shape) for _, shape in self.sites)
-
-    def split(self, vector: Any) -> dict[str, Any]:
-        """The latents' unconstrained values; of a shorter vector those that it has."""
-        found, start = {}, 0
-        for name, shape in self.sites[: len(self.touched)] if len(vector) == self.num_touched else self.sites:
-            end = start + math.prod(shape)
-            found[name] = vector[start:end].reshape(shape)
-            start = end
-        return found
-
-    def joined(self, values: Mapping[str, Any]) -> np.ndarray:
-        """The inverse of `split`."""
-        return np.concatenate([np.ravel(np.asarray(values[name], np.float64)) for name, _ in self.sites])
-
-    def _psi(self, vector: Any) -> dict[str, Any]:
-        return {parameter_of(name): value for name, value in self.split(vector).items()}
-
-    def gradients(self, at: Array, record: Sequence[Array]) -> Float[Array, " latent"]:
-        """The gradient of one record's log-likelihood, in the precision of the model."""
-
-        def loss(point: Array) -> Array:
-            latents = {name: value[None] for name, value in self.split(point).items()}
-            return self.objective.record_loss({LATENT: latents, PARAM: {}}, record, jax.random.key(0))
-
-        return -jax.grad(loss)(at)
-
-    def log_prior(self, vector: Array) -> Float[Array, ""]:
-        """Log prior density of the unconstrained vector."""
-        _, free = self.objective.link(self._psi(vector), jax.random.key(0))
-        return -free
-
-    def values(self, vector: Array) -> dict[str, Array]:
-        """The latents' values in the model."""
-        return self.objective.draw_globals(self.objective.constrain(self._psi(vector)), jax.random.key(0))
-
-    def drawn(self, key: PRNGKeyArray) -> Float[Array, " latent"]:
-        """A draw of the vector from the prior."""
-        found = self.objective.points(key, {})
-        return jnp.concatenate([jnp.ravel(found[name]) for name, _ in self.sites])
 
 
 class PriorDraws(NamedTuple):

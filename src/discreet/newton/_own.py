@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -30,11 +30,7 @@ from discreet._jax import one_process, tracing
 from discreet._validate import integer
 from discreet.accounting import Relation
 from discreet.act import Act
-from discreet.inference import take_apart, warn_of_use
-from discreet.inference._ops import objective_of_points
-from discreet.inference._records import Program, Records, check_public, refuse_tables
-from discreet.inference._structure import NoPointError
-from discreet.inference._support import refuse_outside_support
+from discreet.inference import Latents, NoPointError, Records, check_public, latents_of, take_apart, warn_of_use
 from discreet.ledger import Ledger
 from discreet.newton._algebra import (
     Gradients,
@@ -48,7 +44,7 @@ from discreet.newton._algebra import (
     spectrum,
 )
 from discreet.newton._fit import words_of
-from discreet.newton._model import EDGES, Latents, Public, moments_of, program
+from discreet.newton._model import EDGES, Public, moments_of, program
 from discreet.newton._model_plan import NUM_GRADIENTS, STAGES, ModelPlan, Stage
 from discreet.newton._releases import MOST_RECORDS, in_turns
 from discreet.newton._sampling import draw
@@ -194,7 +190,7 @@ class DPNewton:
     ...         numpyro.sample("y", dist.Normal(slope * x, noise), obs=y)
     >>> rng = np.random.default_rng(0)
     >>> x = rng.normal(size=5_000)
-    >>> plan = dp.ModelPlan.calibrate(epsilon=1.0, num_records=5_000)
+    >>> plan = dp.newton.ModelPlan.calibrate(epsilon=1.0, num_records=5_000)
     >>> result = dp.DPNewton(model, plan=plan).run(dp.random.key(), x, 0.7 * x + 0.3 * rng.normal(size=5_000))
     >>> bool(abs(result.estimate["slope"] - 0.7) < 0.05)
     True
@@ -202,7 +198,7 @@ class DPNewton:
 
     def __init__(
         self,
-        model: Program,
+        model: Callable[..., Any],
         *,
         plan: ModelPlan,
         init: Mapping[str, Any] | None = None,
@@ -278,16 +274,13 @@ class DPNewton:
             raise ValueError(
                 f"There are {records.size:,} records; sums are exact for at most {MOST_RECORDS:,}. Draw fewer of them."
             )
-        refuse_tables(jax.tree.leaves(self.static_kwargs), [records.size])
         made_of = {"model": self.model, "placeholder": self.placeholder, "static": self.static_kwargs}
-        objective, psi = objective_of_points(records, key, num_records=self.plan.num_records, **made_of)
-        latents = Latents.of(objective, psi)
+        latents = latents_of(records, key, num_records=self.plan.num_records, **made_of)
         if latents.size > MOST_LATENTS:
             raise NoPointError(
                 f"The model has {latents.size:,} coordinates of global latents; private Newton releases matrices of that size, "
                 f"and takes at most {MOST_LATENTS}. Fit the model by DPSVI."
             )
-        refuse_outside_support(objective, psi, [(list(records.leaves), None)])
         return latents, self._start(latents)
 
     def _start(self, latents: Latents) -> Vector:
@@ -329,18 +322,22 @@ class _Releases:
         # Their fingerprints follow the number of records.
         act.prove(*self._programs, named=False)
         self._arrays = [jax.device_put(array) for array in arrays]
-        self._planned = iter(enumerate(zip(plan.releases, self._programs, strict=True)))
+        self._planned = iter(enumerate(plan.releases))
         self._keys = jax.random.split(act.key, plan.num_releases)
+        nowhere = Public(np.eye(latents.num_touched), np.zeros(latents.num_touched))
+        for number, release in enumerate(plan.releases):
+            # Before anything is spent, since the first of each kind takes seconds that one may not want to wait.
+            self._programs[number].compile(*self._arguments(number, release.noise, nowhere))
 
     def __call__(self, kind: str, public: Public) -> tuple[np.ndarray, float]:
         """The next release of the plan, which is of this kind, and the standard deviation of its noise."""
-        number, (release, certificate) = next(self._planned)
+        number, release = next(self._planned)
         assert release.kind == kind
-        made_public = jax.tree.map(np.float64, public)
-        found = np.asarray(
-            certificate(self._keys[number], np.float64(release.noise), made_public, *self._arrays), np.float64
-        )
-        return np.nan_to_num(found), release.noise
+        found = self._programs[number](*self._arguments(number, release.noise, public))
+        return np.nan_to_num(np.asarray(found, np.float64)), release.noise
+
+    def _arguments(self, number: int, noise: float, public: Public) -> tuple[Any, ...]:
+        return self._keys[number], np.float64(noise), jax.tree.map(np.float64, public), *self._arrays
 
 
 class _Fit:

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from discreet.inference import Latents
 from discreet.newton._algebra import Matrix, Vector
-from discreet.newton._model import Latents
 
 NUM_CHAINS = 256
 SWEEPS, WARM_UPS, KEPT = 12, 6, 4

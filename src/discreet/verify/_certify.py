@@ -521,6 +521,23 @@ class Certificate:
             TypeError: The arguments are of another kind than those certified.
             ValueError: A symbol has no value, or not the number that is passed; or a key is passed twice.
         """
+        leaves = self._checked(args)
+        # Use the same x64 setting as at trace time, since it affects rounding.
+        with jax.enable_x64(self._wide):
+            return jax.tree.unflatten(self._out_tree, _compiled(self._program).of(leaves)(*leaves))
+
+    def compile(self, *args: Any) -> None:
+        """Compile the program for calls with such arguments, which takes seconds, and run nothing.
+
+        Args:
+            args: As for a call, with the same errors.
+        """
+        leaves = self._checked(args)
+        with jax.enable_x64(self._wide):
+            _compiled(self._program).of(leaves)
+
+    def _checked(self, args: tuple[Any, ...]) -> list[Any]:
+        """The operands of the program."""
         if self._known:
             named = _named(self._known)
             raise ValueError(f"Bind the open symbols first: call certificate.at({named}).")
@@ -550,9 +567,7 @@ class Certificate:
                     f"{list(kind.shape)}: another program. Certify again, or pad to the certified number of rows."
                 )
         _check_different(leaves)
-        # Use the same x64 setting as at trace time, since it affects rounding.
-        with jax.enable_x64(self._wide):
-            return jax.tree.unflatten(self._out_tree, _compiled(self._program)(*leaves))
+        return leaves
 
     def _repr_html_(self) -> str:
         headline, _, text = str(self).partition("\n")
@@ -608,22 +623,28 @@ def fingerprint(program: ClosedJaxpr, given: Sequence[Any] = ()) -> str:
     return digest.hexdigest()
 
 
-@functools.lru_cache(maxsize=64)
-def _compiled(program: ClosedJaxpr) -> Callable[..., list[Any]]:
-    """A program to be called; one for all certificates that differ in `Given` values alone."""
-    run = jax.jit(functools.partial(run_jaxpr, program))
-    kept: dict[Any, Callable[..., list[Any]]] = {}
+class _Runner:
+    """A program to be called, compiled for each kind and place of its operands."""
 
-    def call(*leaves: Any) -> list[Any]:
+    def __init__(self, program: ClosedJaxpr) -> None:
+        self._run = jax.jit(functools.partial(run_jaxpr, program))
+        self._kept: dict[Any, Callable[..., list[Any]]] = {}
+
+    def of(self, leaves: Sequence[Any]) -> Callable[..., list[Any]]:
+        """The program for such operands."""
         if any(isinstance(leaf, Tracer) for leaf in leaves):
-            return run(*leaves)
+            return self._run
         placed = tuple((type(leaf), getattr(leaf, "sharding", None)) for leaf in leaves)
-        if placed not in kept:
-            # Without it, values of one record may depend on those beside it.
-            kept[placed] = compiled(run.lower(*leaves))
-        return kept[placed](*leaves)
+        if placed not in self._kept:
+            # By XLA alone, values of one record might depend on those beside it.
+            self._kept[placed] = compiled(self._run.lower(*leaves))
+        return self._kept[placed]
 
-    return call
+
+@functools.lru_cache(maxsize=64)
+def _compiled(program: ClosedJaxpr) -> _Runner:
+    """One for all certificates that differ in `Given` values alone."""
+    return _Runner(program)
 
 
 @functools.lru_cache(maxsize=32)

@@ -1,0 +1,173 @@
+"""A model as a density at points: the global latents as one unconstrained vector, with the prior and records' log-likelihoods.
+
+For methods that need no guide: a posterior's sampler, and private Newton. Whether the model has such a density is checked here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from discreet.inference._elbo import LATENT, PARAM, Objective, loss_at_start
+from discreet.inference._records import Program, Records, refuse_tables, value_of_improper
+from discreet.inference._structure import NoPointError, PointGuide, parameter_of
+from discreet.inference._support import refuse_outside_support
+
+
+def objective_of_points(
+    records: Records, key: PRNGKeyArray, *, model: Program, **made_of: Any
+) -> tuple[Objective, dict[str, Any]]:
+    """A model taken apart, with a point guide whose parameters are the global latents; and where these start.
+
+    Args:
+        records: The records, of which only shapes are used.
+        key: The caller's key.
+        model: The model.
+        made_of: The rest of `Objective.of`.
+
+    Raises:
+        NoPointError: The log density at a point of the latents is none of a posterior.
+        ValueError: The model cannot be split into records, or is not finite where it starts.
+    """
+    objective, psi, start_key = Objective.of(records, key, model=model, guide=PointGuide(model), **made_of)
+    if objective.structure.has_model_params:
+        raise NoPointError(
+            "The model has a param site, which has no prior, so there is no posterior to draw it from. Make it a sample "
+            "site with a proper prior, or fit the model by DPSVI."
+        )
+    _check_priors(objective)
+    if objective.uses_key:
+        raise NoPointError(
+            "A record's log-likelihood is random (the model draws numbers beside its sites, as dropout does), so it has "
+            "no posterior density to sample. Make what is drawn a latent site outside the record plate, or leave it out."
+        )
+    objective.refuse_tables(records.size)
+    loss_at_start(objective, psi, start_key)
+    return objective, psi
+
+
+def _check_priors(objective: Objective) -> None:
+    """A likelihood that is bounded, or hidden by noise, leaves an improper prior improper: there would be no posterior."""
+    improper: list[str] = []
+
+    def watch(site: Mapping[str, Any]) -> Any:
+        value = value_of_improper(site)
+        if value is not None:
+            improper.append(site["name"])
+        return value
+
+    programs, plates = objective.programs, objective.structure.record_plates
+
+    def look(rows: Any) -> None:
+        programs.trace(programs.model, rows, jax.random.key(0), plates, rule=watch)
+
+    jax.eval_shape(look, objective.placeholder)
+    if improper:
+        raise NoPointError(
+            f"The prior of {improper[0]!r} is improper. Clipping or noise may leave nothing of the likelihood in some "
+            "direction, and the posterior would not be a distribution. Give it a proper prior, however wide."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Latents:
+    """The unconstrained global latents of a model as one vector: first those that records touch.
+
+    Attributes:
+        objective: The model with a `PointGuide`, whose parameters they are.
+        touched: Names and shapes of the latents that records touch.
+        above: The same of the others.
+        wide: Whether the model is computed in 64 bits.
+    """
+
+    objective: Objective
+    touched: tuple[tuple[str, tuple[int, ...]], ...]
+    above: tuple[tuple[str, tuple[int, ...]], ...]
+    wide: bool
+
+    @classmethod
+    def of(cls, objective: Objective, psi: Mapping[str, Any]) -> Latents:
+        """Those of a model; `psi` has values of the point guide's parameters."""
+        named = [(name, np.shape(psi[parameter_of(name)])) for name in objective.structure.global_latents]
+        touched = tuple(pair for pair in named if pair[0] in objective.touched_latents)
+        above = tuple(pair for pair in named if pair[0] not in objective.touched_latents)
+        return cls(objective, touched, above, jnp.result_type(float) == np.float64)
+
+    @property
+    def sites(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Names and shapes, in the vector's order."""
+        return self.touched + self.above
+
+    @property
+    def num_touched(self) -> int:
+        """Number of coordinates that records touch."""
+        return sum(math.prod(shape) for _, shape in self.touched)
+
+    @property
+    def size(self) -> int:
+        """Number of all coordinates."""
+        return sum(math.prod(shape) for _, shape in self.sites)
+
+    def split(self, vector: Any) -> dict[str, Any]:
+        """The latents' unconstrained values; of a shorter vector those that it has."""
+        found, start = {}, 0
+        for name, shape in self.sites[: len(self.touched)] if len(vector) == self.num_touched else self.sites:
+            end = start + math.prod(shape)
+            found[name] = vector[start:end].reshape(shape)
+            start = end
+        return found
+
+    def joined(self, values: Mapping[str, Any]) -> np.ndarray:
+        """The inverse of `split`."""
+        return np.concatenate([np.ravel(np.asarray(values[name], np.float64)) for name, _ in self.sites])
+
+    def _psi(self, vector: Any) -> dict[str, Any]:
+        return {parameter_of(name): value for name, value in self.split(vector).items()}
+
+    def gradients(self, at: Array, record: Sequence[Array]) -> Float[Array, " latent"]:
+        """The gradient of one record's log-likelihood, in the precision of the model."""
+
+        def loss(point: Array) -> Array:
+            latents = {name: value[None] for name, value in self.split(point).items()}
+            return self.objective.record_loss({LATENT: latents, PARAM: {}}, record, jax.random.key(0))
+
+        return -jax.grad(loss)(at)
+
+    def log_prior(self, vector: Array) -> Float[Array, ""]:
+        """Log prior density of the unconstrained vector."""
+        _, free = self.objective.link(self._psi(vector), jax.random.key(0))
+        return -free
+
+    def values(self, vector: Array) -> dict[str, Array]:
+        """The latents' values in the model."""
+        return self.objective.draw_globals(self.objective.constrain(self._psi(vector)), jax.random.key(0))
+
+    def drawn(self, key: PRNGKeyArray) -> Float[Array, " latent"]:
+        """A draw of the vector from the prior."""
+        found = self.objective.points(key, {})
+        return jnp.concatenate([jnp.ravel(found[name]) for name, _ in self.sites])
+
+
+def latents_of(records: Records, key: PRNGKeyArray, *, static: Mapping[str, Any], **made_of: Any) -> Latents:
+    """The latents of a model that records are given to.
+
+    Args:
+        records: The records. Only shapes are used, but that values outside of a support are refused.
+        key: The caller's key.
+        static: Public keyword arguments of the model.
+        made_of: As in `objective_of_points`.
+
+    Raises:
+        ValueError: As there; or a public argument looks like the table, or records lie outside of a support.
+    """
+    refuse_tables(jax.tree.leaves(static), [records.size])
+    objective, psi = objective_of_points(records, key, static=static, **made_of)
+    refuse_outside_support(objective, psi, [(list(records.leaves), None)])
+    return Latents.of(objective, psi)
