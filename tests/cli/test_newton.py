@@ -136,3 +136,33 @@ def test_what_it_cannot_fit_is_refused_before_anything_is_spent(survey: Path) ->
     drops = fit("--data survey.csv --schema drops.toml --model logistic --by newton --epsilon 1", code=2).stderr
     assert "--by newton takes every row" in " ".join(drops.split())
     assert len((survey / "book.ledger").read_text().splitlines()) == 1
+
+
+OWN = """
+import numpyro, numpyro.distributions as dist
+
+def model(x, y):
+    start = numpyro.sample("start", dist.Normal(0, 3))
+    weights = numpyro.sample("weights", dist.Normal(0, 3).expand([x.shape[-1]]).to_event(1))
+    with numpyro.plate("people", x.shape[0]):
+        numpyro.sample("y", dist.Poisson(numpyro.deterministic("mean", jnp.exp(start + x @ weights))), obs=y)
+"""
+
+
+def test_a_model_of_ones_own_has_intervals(survey: Path) -> None:
+    (survey / "mine.py").write_text("import jax.numpy as jnp" + OWN)
+    words = "--data survey.csv --schema visits.toml --model mine.py:model --by newton --epsilon 2"
+    assert "noisy sums of gradients" in fit(f"{words} --dry-run").stdout
+    assert not (survey / "out").exists()
+    said = " ".join(fit(f"{words} --out out").stdout.split())
+    assert "Use: For its coefficients" in said
+    row = json.loads((survey / "out" / "summary.json").read_text())["posterior"]["age"]
+    assert row["low"] < 73 / 80 + 0.15
+    assert row["high"] > 73 / 80 - 0.15
+    with np.load(survey / "out" / "posterior.npz") as drawn:
+        assert {"start", "weights"} <= set(drawn)
+    (survey / "mine.py").write_text(
+        "import jax.numpy as jnp" + OWN + "\n\ndef guide(x, y):\n    numpyro.sample('start', dist.Normal(0, 1))\n"
+    )
+    assert "takes no guide" in " ".join(fit(f"{words} --out other", code=2).output.split())
+    assert "takes no steps" in " ".join(fit(f"{words} --steps 10 --out other", code=2).output.split())

@@ -145,7 +145,7 @@ def fit(asked: Asked) -> None:
 def check_options(asked: Asked) -> None:
     """Refuse options that no method takes together, and numbers that none has."""
     if not any(method.takes(asked) for method in METHODS):
-        models = next(" or ".join(method.models) for method in METHODS if method.by == asked.by)
+        models = " or ".join(name for method in METHODS if method.by == asked.by for name in method.models)
         raise ValueError(
             f"--by {asked.by} is for --model {models}, and takes no steps: omit --steps, --rate, --batch-size, "
             "--sampling, --clip, --learning-rate, --plan and --checkpoint, or choose --by svi"

@@ -307,6 +307,18 @@ class OfRecords(Method, ABC):
             self.own = dataclasses.replace(own, seen=records.feature_names)
         self.records = records
 
+    def arguments(self) -> tuple[Any, ...]:
+        """The arguments of the model."""
+        import numpy as np
+
+        own = self.own
+        records = self.records
+        if own is None or not own.of_columns:
+            return records.arrays
+        named = dict(zip(records.feature_names, np.moveaxis(records.x, -1, 0), strict=True))
+        named = named if records.y is None else named | {own.schema.target: records.y}
+        return (named,) if records.mask is None else (named, records.mask)
+
     @abstractmethod
     def plan_for(self, num_records: int, delta: float) -> Any:
         """Calibrate the plan."""
@@ -462,7 +474,11 @@ class OfRecords(Method, ABC):
         schema = self.schema
         posterior = self.result.posterior(self.draw_key, self.asked.draws or NUM_DRAWS)
         self.samples = drawn = {name: np.asarray(draws) for name, draws in posterior.items()}
-        shrunk = estimate = getattr(self.result, "estimate", None)
+        estimate = getattr(self.result, "estimate", None)
+        if isinstance(estimate, dict):
+            # Of a model of one's own; by latent.
+            estimate = np.concatenate([np.ravel(estimate[name]) for name in drawn])
+        shrunk = estimate
         about = {}
         groups = ()
         if self.chosen.needs_target:
@@ -680,18 +696,6 @@ class InSteps(OfRecords):
             )
         return result, draw_key
 
-    def arguments(self) -> tuple[Any, ...]:
-        """The arguments of the model."""
-        import numpy as np
-
-        own = self.own
-        records = self.records
-        if own is None or not own.of_columns:
-            return records.arrays
-        named = dict(zip(records.feature_names, np.moveaxis(records.x, -1, 0), strict=True))
-        named = named if records.y is None else named | {own.schema.target: records.y}
-        return (named,) if records.mask is None else (named, records.mask)
-
     def plot(self) -> list[Path]:
         return draw_picture(self.asked.out / "fit.png", self.picture)
 
@@ -883,6 +887,46 @@ class Newton(InSums):
         return dp.newton.fit_newton(key, x, y, self.plan, mask=mask[0] if mask else None, **how)
 
 
+class OwnNewton(InSums):
+    """A fit of the user's model to a few noisy gradients, by `DPNewton`: where it is asked for."""
+
+    by = MethodName.NEWTON
+    purpose = "NEWTON"
+    several_rows = True
+    hints = ""
+
+    @classmethod
+    def takes(cls, asked: "Asked") -> bool:
+        own = asked.model.partition(":")[0].endswith(".py")
+        return own and asked.by == cls.by and not asked.in_steps
+
+    def plan_for(self, num_records: int, delta: float) -> "dp.newton.ModelPlan":
+        if self.own is not None and self.own.guide is not None:
+            raise ValueError(
+                f"--by {self.by} takes no guide, and {self.asked.model} has one: fit it in steps by --by svi, or remove the guide"
+            )
+        return super().plan_for(num_records, delta)
+
+    def calibrate(self, *, num_features: int, **terms: Any) -> "dp.newton.ModelPlan":
+        del num_features
+        return dp.newton.ModelPlan.calibrate(**terms)
+
+    @property
+    def cost(self) -> tuple[float, float]:
+        return self.plan.epsilon(), self.plan.delta
+
+    def describe_plan(self, noun: str) -> tuple[dict[str, float], str]:
+        return {}, f"{self.plan.num_releases} noisy sums of gradients, to which a {noun} adds at most 1"
+
+    def to_see(self) -> tuple[int | None, float]:
+        """The number of parameters, and the noise of the last gradients together."""
+        return self.num_parameters, self.plan.noise(self.plan.gradient_share)
+
+    def fit(self, key: "PRNGKeyArray", **how: Any) -> "dp.newton.DPNewtonResult":
+        how |= {"max_rows": self.schema.max_rows, "progress_bar": self.asked.progress_bar}
+        return dp.DPNewton(self.function, plan=self.plan).run(key, *self.arguments(), **how)
+
+
 class Counts(Method):
     """A twin fitted to noisy counts, which are released in one pass over the file."""
 
@@ -982,7 +1026,7 @@ class Counts(Method):
         say_twin(self.asked, "Fitted a twin to noisy counts", self.statement, self.files, budget)
 
 
-METHODS = (Moments, Newton, Counts, TwinInSteps, InSteps)
+METHODS = (Moments, Newton, OwnNewton, Counts, TwinInSteps, InSteps)
 
 
 def kept_secret(path: Path) -> bytes:

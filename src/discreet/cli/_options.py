@@ -292,9 +292,9 @@ By = Annotated[
         "--by",
         metavar="<method>",
         help="marginals, for twin: the model is fitted to noisy counts. moments, for linear: it is fitted to noisy sums of "
-        "products. newton, for classes and counts: to a few noisy gradients. svi, for all: to the records, in steps. Default: "
-        "the first that the model has; svi for lines and twins of several rows per person, large tables (twin: over 60 "
-        "columns), or if --steps or another setting of steps is given.",
+        "products. newton, for classes and counts, and where asked for a model of your own: to a few noisy gradients. svi, for "
+        "all: to the records, in steps. Default: the first that the model has; svi for models of your own, for lines and twins "
+        "of several rows per person, large tables (twin: over 60 columns), or if --steps or another setting of steps is given.",
     ),
 ]
 Choices = Annotated[

@@ -79,6 +79,11 @@ class ModelPlan(SharedBudget):
         return cls._calibrated(epsilon, delta, num_records=num_records, relation=relation)
 
     @property
+    def gradient_share(self) -> float:
+        """The share of the last stage's gradients together."""
+        return sum(STAGES[-1].gradients)
+
+    @property
     def releases(self) -> tuple[Release, ...]:
         """All releases, in their order."""
         found = []
