@@ -60,6 +60,19 @@ def plan_of(num_records: int, epsilon: float = 1.0, **changes: Any) -> dp.newton
     return dp.newton.ModelPlan.calibrate(**{"epsilon": epsilon, "delta": 1e-6, "num_records": num_records, **changes})
 
 
+def shares(x: Any, y: Any) -> None:
+    slope = numpyro.sample("slope", dist.Normal(0, 1))
+    mean = jax.nn.sigmoid(slope * x)
+    with numpyro.plate("people", len(y)):
+        numpyro.sample("y", dist.Beta(8 * mean, 8 * (1 - mean)), obs=y)
+
+
+def test_a_model_of_shares_needs_no_placeholder() -> None:
+    """A Beta has no density at 0 and 1, which were tried alone; and `dp.fit` takes no placeholder."""
+    latents = of_model(shares, np.zeros(20, np.float32), np.full(20, 0.3, np.float32))
+    assert latents.size == 1
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "lengths"])
 def test_no_row_is_longer_than_one_and_what_is_not_finite_adds_nothing(kind: str) -> None:
     """In other units of the data, and where a gradient overflows: nothing is asked of the model."""

@@ -167,6 +167,17 @@ def test_rows_at_the_bound_are_on_the_grid(name: str, grid: float) -> None:
     np.testing.assert_array_equal(rows, np.round(rows))
 
 
+@pytest.mark.parametrize("grid", [_releases.GRID_OF_PRODUCTS, _releases.GRID_OF_SUMS])
+def test_rows_beyond_the_bound_are_on_the_grid(grid: float) -> None:
+    """The square of 1.45e-154 is zero, so such a row over its length was longer than 1, and clipping moved it off the grid."""
+    with jax.enable_x64(True):
+        tiny = jnp.full((4, 8), 1.45e-154).at[:, 0].set(1.5e-154)
+        over = jax.jit(lambda z: z / jnp.sqrt(jnp.sum(jnp.square(z), axis=1, keepdims=True)))(tiny)
+        rows = np.asarray(_releases.on_grid(over, jnp.ones(4, bool), grid)) * grid
+    assert np.linalg.norm(over, axis=1).min() > 1
+    np.testing.assert_array_equal(rows, np.round(rows))
+
+
 @pytest.mark.parametrize("most_rows", [1, 3])
 @pytest.mark.parametrize("kind", ["products", "total"])
 def test_sums_are_exact(kind: str, most_rows: int) -> None:

@@ -574,7 +574,7 @@ def init_keys(key: PRNGKeyArray) -> tuple[PRNGKeyArray, ...]:
 
 
 def choose_placeholder(programs: Programs, given: Sequence[Any] | None, key: PRNGKeyArray) -> list[Array]:
-    """One artificial record: the caller's, or zeros, or ones where zeros are impossible."""
+    """One artificial record: the caller's, or zeros, or ones or halves where zeros are impossible, as for shares."""
     records = programs.records
     if given is not None:
         made_up = take_apart(tuple(given), {}).leaves
@@ -584,7 +584,7 @@ def choose_placeholder(programs: Programs, given: Sequence[Any] | None, key: PRN
                 "shaped like the records' with a leading axis of one, in the same order."
             )
         return [x.astype(r.dtype) for x, r in zip(made_up, records.leaves, strict=True)]
-    for candidate in (records.zeros(1), records.filled(1, 1)):
+    for candidate in (records.zeros(1), records.filled(1, 1), records.filled(0.5, 1)):
         try:
             if _has_finite_density(programs, candidate):
                 return candidate

@@ -65,8 +65,8 @@ class Records(NamedTuple):
         """`size` placeholder records: zeros of the right shapes and dtypes, free of data."""
         return [jnp.zeros((size, *x.shape[1:]), x.dtype) for x in self.leaves]
 
-    def filled(self, value: int, size: int) -> list[Array]:
-        """The same as `zeros`, with another constant."""
+    def filled(self, value: float, size: int) -> list[Array]:
+        """The same as `zeros`, with another constant; of integers its whole part."""
         return [jnp.full((size, *x.shape[1:]), value, x.dtype) for x in self.leaves]
 
     def shapes(self, size: int) -> list[jax.ShapeDtypeStruct]:

@@ -210,9 +210,12 @@ def _blocks(block: Block, table: Table, public: Public, grid: float) -> Array:
 
 
 def on_grid(rows: Array, mask: Array, grid: float) -> Array:
-    """Rows of norm at most 1, finite and on the grid: rounding leaves them below 1, and clipping leaves them on it."""
+    """Rows of norm at most 1, finite and on the grid: rounding leaves them below 1, and clipping leaves them on it.
+
+    A row divided by its length is longer than 1 where squares underflowed: so it is clipped before it is rounded, too.
+    """
     room = 1 - math.sqrt(rows.shape[1]) / grid - _CLIPPED_FROM
-    return clip_records(jnp.round(rows * room * grid) / grid, 1.0) * mask[:, None]
+    return clip_records(jnp.round(clip_records(rows, 1.0) * room * grid) / grid, 1.0) * mask[:, None]
 
 
 def turns_of(table: Sequence[Array]) -> list[Array]:
