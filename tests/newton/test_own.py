@@ -16,10 +16,10 @@ import discreet as dp
 from discreet.accounting import Relation
 from discreet.gradients import SPARE
 from discreet.inference import Latents, UseWarning, latents_of, take_apart
-from discreet.newton import _model, _sampling
+from discreet.newton import _model, _own, _sampling
 from discreet.newton._model import EDGES, KINDS, NUM_BINS, Public, moments_of, program, rows_of
 from discreet.newton._releases import TURN, in_turns
-from discreet.report import COEFFICIENTS, NOT_USABLE
+from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 
 TERMS: dict[str, Any] = {"delta": 1e-6, "progress_bar": False}
 
@@ -104,7 +104,20 @@ def test_lengths_are_counted_in_the_bin_that_holds_them() -> None:
     far = jnp.asarray(np.array([np.nan, 3e38, 0.0] + [1.0] * (TURN - 3), np.float32))
     with jax.enable_x64(True):
         level = np.asarray(rows_of("lengths", latents, [far, far], jnp.ones(TURN, bool), public))
-    assert ((level < NUM_BINS) & (level >= -(2**31))).all()
+    # What is not finite has a bin of its own: of half a table without a word, nobody would know.
+    assert (level[:3] == [NUM_BINS, NUM_BINS, level[2]]).all()
+    assert (level[2:] < NUM_BINS).all()
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_it_says_how_many_records_count_as_nothing(missing: float) -> None:
+    """Those whose x is above 0 are missing; the rest tells of the same line, and a table without gaps has no such word."""
+    x, y = on_a_line(5_000)
+    gone = (x > 0) & (np.random.default_rng(1).random(5_000) < 2 * missing)
+    found = dp.fit(line, np.where(gone, np.nan, x).astype(np.float32), y, epsilon=2.0, **TERMS)
+    assert isinstance(found, dp.newton.DPNewtonResult)
+    assert found.counted == pytest.approx(1 - gone.mean(), abs=0.05)
+    assert ("count as nothing" in found.statement.use_reason) == (missing > 0)
 
 
 @pytest.mark.parametrize("kind", ["moments", "gradients"])
@@ -320,3 +333,44 @@ def test_under_replacement_the_number_is_the_plans_and_the_doors_are_shut() -> N
         dp.DPNewton(line, plan=None)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="table"):
         dp.DPNewton(line, plan=plan_of(200), held=x).run(dp.random.key(), x, y)
+
+
+def scaled(x: Any, y: Any) -> None:
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([10]).to_event(1))
+    scale = numpyro.sample("scale", dist.HalfNormal(2))
+    with numpyro.plate("people", len(y)):
+        numpyro.sample("y", dist.Normal(x @ w, scale), obs=y)
+
+
+def test_the_interval_of_a_scale_among_ten_weights_holds() -> None:
+    """Its gradients have longer tails than the weights'. Shrunk to their curvature, its own was twice as large: 0.7 held."""
+    held, errors = [], []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=(5_000, 10)).astype(np.float32)
+        y = (x[:, :3] @ [1.5, -0.8, 0.3] + rng.normal(size=5_000)).astype(np.float32)
+        found = dp.fit(scaled, x, y, epsilon=1.0, rng_key=dp.random.key(seed), **TERMS)
+        assert isinstance(found, dp.newton.DPNewtonResult)
+        low, high = found.interval["scale"]
+        held.append(low < 1 < high)
+        errors.append((found.estimate["scale"] - 1) / found.draws["scale"].std())
+    assert np.mean(held) >= 0.7
+    assert np.sqrt(np.mean(np.square(errors))) < 1.3
+
+
+def test_the_verdict_follows_from_the_releases() -> None:
+    """A fit whose gradients miss by hundreds of deviations was called good for prediction; it predicted nonsense."""
+    learned = np.array([0.9, 0.9])
+    cases = [
+        ((1.0, 0.1, 0.0, 0.0, 1.0, learned), COEFFICIENTS, "include the noise"),
+        ((1.0, 0.1, 5.0, 0.0, 1.0, learned), PREDICTION, "do not agree"),
+        ((1.0, 0.1, 485.0, 0.0, 1.0, learned), NOT_USABLE, "has not arrived"),
+        ((1.0, 0.1, 0.0, 0.0, 0.7, learned), PREDICTION, "30 % of the records count as nothing"),
+        ((1.0, 0.1, 0.0, 0.2, 1.0, learned), PREDICTION, "were clipped"),
+        ((9.0, 0.1, 0.0, 0.0, 1.0, learned), PREDICTION, "9 times as wide"),
+        ((1.0, 0.1, 0.0, 0.0, 1.0, 0 * learned), NOT_USABLE, "the prior's"),
+    ]
+    for found, use, why in cases:
+        verdict = _own._use(*found)
+        assert verdict[0] == use
+        assert why in verdict[1]

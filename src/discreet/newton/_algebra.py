@@ -49,16 +49,19 @@ def soft(sigma: float, size: int) -> Callable[[Vector], Vector]:
     return change
 
 
-def spectrum(raw: Matrix, sigma: float, least: float) -> tuple[Vector, Matrix]:
+def spectrum(raw: Matrix, sigma: float, least: float, farthest: float = np.inf) -> tuple[Vector, Matrix]:
     """Eigenvalues and vectors of a positive estimate of a noisy second-moment matrix.
 
-    The diagonal is shrunk towards its mean, the rest by eigenvalue: where noise hides correlations, a diagonal is left.
+    The diagonal is shrunk towards its mean, the rest by eigenvalue: where noise hides correlations, a diagonal is left. One entry
+    that is unlike the others is moved by at most `farthest` standard deviations of the noise (Efron and Morris, JASA 1972).
     """
     diagonal = np.diag(raw)
     mean = max(float(diagonal.mean()), least)
     between = max(float(diagonal.var()) - sigma**2, 0.0)
     gain = between / (between + sigma**2 + 1e-300)
-    kept = np.maximum(mean + (diagonal - mean) * gain, least)
+    off = diagonal - mean
+    moved = np.maximum(np.abs(off) * gain, np.abs(off) - farthest * sigma)
+    kept = np.maximum(mean + np.sign(off) * moved, least)
     rest = rebuilt(raw - np.diag(diagonal), soft(sigma, len(raw)))
     values, vectors = np.linalg.eigh(np.diag(kept) + rest)
     return np.maximum(values, least), vectors

@@ -5,7 +5,7 @@ A record's row is the gradient g of its log-likelihood in the unconstrained late
 | kind | a record adds | what one record changes |
 |---|---|---|
 | directions | the outer product of z over its length | at most 1 |
-| lengths | one count, in the bin of its length | at most 1 |
+| lengths | one count, in the bin of its length, or of those that are not finite | at most 1 |
 | moments | the outer product of z / C, cut to the length 1 | at most 1 |
 | gradients | z / C, cut to the length 1 | at most 1 |
 
@@ -33,7 +33,7 @@ from discreet.verify import Certificate, Given, certify
 
 OCTAVES = 24
 EDGES = 2.0 ** np.arange(-OCTAVES, OCTAVES + 0.5, 0.5)
-"""Of the bins of lengths, which are half octaves; the first and the last bin have what is beyond."""
+"""Of the bins of lengths, half octaves; the first and the last have what is beyond, and one more has what is not finite."""
 NUM_BINS = len(EDGES) - 1
 KINDS = ("directions", "lengths", "moments", "gradients")
 
@@ -92,7 +92,7 @@ def rows_of(kind: str, latents: Latents, leaves: Sequence[Array], mask: Array, p
     z, length = _mapped(latents, leaves, public)
     if kind == "lengths":
         level = jnp.ceil(2 * jnp.log2(jnp.maximum(length, EDGES[0]))) + 2 * OCTAVES - 1
-        return jnp.clip(level, 0, NUM_BINS - 1).astype(jnp.int32)
+        return jnp.where(jnp.isfinite(length), jnp.clip(level, 0, NUM_BINS - 1), NUM_BINS).astype(jnp.int32)
     longest = length if kind == "directions" else jnp.maximum(length, public.reach)
     grid = GRID_OF_SUMS if kind == "gradients" else GRID_OF_PRODUCTS
     return on_grid(z / longest[:, None], mask, grid)
@@ -103,7 +103,7 @@ def _summed(kind: str, latents: Latents, leaves: Sequence[Array], mask: Array, p
     turns = tuple(turns_of([*leaves, mask]))
     if kind == "lengths":
         levels = jax.lax.map(lambda part: rows_of(kind, latents, part[:-1], part[-1], public), turns)
-        return count_cells(levels.reshape(-1, 1), mask, (NUM_BINS,), ((0,),), (1,))
+        return count_cells(levels.reshape(-1, 1), mask, (NUM_BINS + 1,), ((0,),), (1,))
     shape = (latents.num_touched,) * (1 if kind == "gradients" else 2)
 
     def turn(total: Array, part: tuple[Array, ...]) -> tuple[Array, None]:
@@ -152,5 +152,5 @@ def program(
         PrivacyError: There is no proof.
     """
     shape = _Shape(latents, leaves, relation, reproducible)
-    size = {"lengths": NUM_BINS, "gradients": latents.num_touched}.get(kind, latents.num_touched**2)
+    size = {"lengths": NUM_BINS + 1, "gradients": latents.num_touched}.get(kind, latents.num_touched**2)
     return proved(functools.partial(_certified, kind, shape), shape.arguments, noise, size)

@@ -62,6 +62,9 @@ LEARNED = 0.25
 NOISY, CUT = 3.0, 0.1
 """Intervals of a fit for its coefficients: at most so much more noise than sampling, and so many records clipped."""
 LEAST = 0.05  # eigenvalue of the curvature, of their mean
+FARTHEST = 0.5  # standard deviations by which an entry of the curvature is shrunk
+LOST = 30.0  # `lack` of a fit that is still under way
+MISSING = 0.01  # share of the records that do not count, beyond which the fit is not that of all
 _INTERVAL = 0.05, 0.95
 _SHOWN = 40
 
@@ -77,6 +80,8 @@ class DPNewtonResult(Released, what="private Newton fit of a model", parts=(Mode
         learned: For each latent's unconstrained coordinates the share of the prior's variance that is gone; where it is small,
             the prior decides.
         clipped: Share of the records whose gradient was longer than the bound, by a noisy histogram.
+        counted: Share of the records whose gradient was finite, by the same; the others count as nothing. 1 where the noise may
+            hide that there are any.
         ratio: Standard deviation of the releases' noise over that of sampling.
         moved: Distance of the estimate from where the last gradients were taken, over its own spread.
         lack: By how many standard deviations the last gradients miss what the curvature says.
@@ -89,6 +94,7 @@ class DPNewtonResult(Released, what="private Newton fit of a model", parts=(Mode
     draws: Mapping[str, Float[np.ndarray, "draw ..."]]
     learned: Mapping[str, Float[np.ndarray, "..."]]
     clipped: float
+    counted: float
     ratio: float
     moved: float
     lack: float
@@ -353,13 +359,17 @@ class _Fit:
         self.precision = np.linalg.inv(self.prior.covariance[own, own])
         self.at = start[own]
         self.to = np.diag(np.sqrt(np.diag(self.prior.covariance)[own]))
-        self.clipped = 0.0
+        self.clipped, self.counted = 0.0, 1.0
 
     def run(self, bar: Any) -> _Fit:
         """All stages."""
         for stage in STAGES:
             if stage.directions:
                 self._map()
+            else:
+                # Directions alone are a poor map where one latent's gradients have longer tails, as those of a scale.
+                values, vectors = np.linalg.eigh(self.improved)
+                self.to = self.to @ (vectors / np.sqrt(values / self.plan.num_records))
             self._bound(stage)
             self._measure()
             self._step(stage, bar)
@@ -376,8 +386,9 @@ class _Fit:
 
     def _bound(self, stage: Stage) -> None:
         """The least C whose clipping moves the sum by less than the noise, about; and what it may have moved."""
-        raw, sigma = self.releases("lengths", self._public)
-        counts = seen_of(raw, sigma)
+        (*raw, lost), sigma = self.releases("lengths", self._public)
+        self.counted = 1 - float(np.clip(lost / self.plan.num_records, 0, 1)) if lost > SEEN * sigma else 1.0
+        counts = seen_of(np.array(raw), sigma)
         middle = np.sqrt(EDGES[1:] * EDGES[:-1])
         noise = self.plan.noise(sum(stage.gradients))
         self.reach = EDGES[-1]
@@ -393,7 +404,7 @@ class _Fit:
         raw, sigma = self.releases("moments", self._public._replace(reach=self.reach))
         unit = self.reach**2
         mean = max(np.trace(raw) / self.size, 2 * sigma / np.sqrt(self.size))
-        values, vectors = spectrum(raw * unit, sigma * unit, LEAST * mean * unit)
+        values, vectors = spectrum(raw * unit, sigma * unit, LEAST * mean * unit, FARTHEST)
         self.curvature = (vectors * values) @ vectors.T
         self.curvature_sigma = sigma * unit
 
@@ -457,11 +468,12 @@ class _Fit:
         learned = 1 - vectors.var(axis=0) / np.diag(self.prior.covariance)
         said = (*agreement(self.gradients, self.improved, theta, float(np.trace(self.improved @ covariance))),)
         ratio = ratio_of(found.noise + found.extra, self.improved)
-        use = _use(ratio, *said, self.clipped, learned)
+        use = _use(ratio, *said, self.clipped, self.counted, learned)
         return DPNewtonResult(
             draws={name: np.asarray(values[name]) for name in latents.objective.structure.global_latents},
             learned=latents.split(learned),
             clipped=self.clipped,
+            counted=self.counted,
             ratio=ratio,
             moved=said[0],
             lack=said[1],
@@ -477,13 +489,25 @@ def seen_of(counts: Vector, sigma: float) -> Vector:
     return np.where((counts >= ALONE * sigma) | (high[1:-1] & beside), counts, 0)
 
 
-def _use(ratio: float, moved: float, lack: float, clipped: float, learned: Vector) -> tuple[str, str]:
+def _use(
+    ratio: float, moved: float, lack: float, clipped: float, counted_share: float, learned: Vector
+) -> tuple[str, str]:
     """The verdict on the use of the result, and the reason, from the releases."""
     hidden = int((learned < LEARNED).sum())
     if hidden == len(learned):
         return NOT_USABLE, (
             "the noise hides what the records say, and intervals are the prior's. A larger epsilon, more records or fewer "
             "latents help"
+        )
+    if lack > LOST:
+        return NOT_USABLE, (
+            "the fit has not arrived: the gradients do not agree with the curvature. Scale columns and priors so that latents "
+            "are about 1, or give init a start that is nearer"
+        )
+    if 1 - counted_share > MISSING:
+        return PREDICTION, (
+            f"{100 * (1 - counted_share):.0f} % of the records count as nothing, since their gradients are not finite, as where "
+            "a cell is missing: the fit is that of the others"
         )
     if not is_settled(moved, lack):
         return PREDICTION, (
