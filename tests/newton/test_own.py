@@ -374,3 +374,17 @@ def test_the_verdict_follows_from_the_releases() -> None:
         verdict = _own._use(*found)
         assert verdict[0] == use
         assert why in verdict[1]
+
+
+def test_a_record_that_no_constant_makes_is_passed() -> None:
+    """Counts of a fixed total: neither zeros nor ones are a record."""
+
+    def totals(y: Any) -> None:
+        shares = numpyro.sample("shares", dist.Dirichlet(jnp.ones(3)))
+        with numpyro.plate("people", len(y)):
+            numpyro.sample("y", dist.DirichletMultinomial(5 * shares, 6), obs=y)
+
+    y = np.random.default_rng(0).multinomial(6, [0.5, 0.3, 0.2], 2_000)
+    found = dp.fit(totals, y, epsilon=2.0, placeholder=([[2, 2, 2]],), **TERMS)
+    assert isinstance(found, dp.newton.DPNewtonResult)
+    np.testing.assert_allclose(found.estimate["shares"], [0.5, 0.3, 0.2], atol=0.06)

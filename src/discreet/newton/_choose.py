@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxtyping import PRNGKeyArray
@@ -26,6 +26,7 @@ def fit(
     rng_key: PRNGKeyArray | None = None,
     relation: Relation = Relation.ADD_OR_REMOVE_ONE,
     init: Mapping[str, Any] | None = None,
+    placeholder: Sequence[Any] | None = None,
     static: Mapping[str, Any] | None = None,
     ledger: Ledger | None = None,
     person: str | None = None,
@@ -48,6 +49,7 @@ def fit(
         rng_key: `discreet.random.key()`, for this fit alone; None: a new one.
         relation: The neighbouring relation.
         init: Where `DPNewton` starts: public values of some latents. None: the prior's mean.
+        placeholder: An artificial record, each array with a leading axis of one, where zeros, ones and halves are none of the model.
         static: Public keyword arguments of the model.
         ledger: The table's budget, debited before the first release.
         person: Name of the column that identifies persons, if a record is all that one person has.
@@ -72,16 +74,17 @@ def fit(
     True
     """
     static = dict(static or {})
+    made_up = {} if placeholder is None else {"placeholder": placeholder}
     key = random.key() if rng_key is None else rng_key
     size = take_apart(args, kwargs, programs=(model,)).size if num_records is None else num_records
     terms = {"epsilon": epsilon, "delta": delta, "num_records": size, "relation": relation}
     paid_by = {"ledger": ledger, "person": person, "max_rows": max_rows, "progress_bar": progress_bar}
     try:
-        newton = DPNewton(model, plan=ModelPlan.calibrate(**terms), init=init, **static)
+        newton = DPNewton(model, plan=ModelPlan.calibrate(**terms), init=init, placeholder=placeholder, **static)
         return newton.run(key, *args, **paid_by, **kwargs)
     except NoPointError as error:
         if init:
             raise
         warnings.warn(f"Fitted in steps, by DPSVI: {error}", UseWarning, stacklevel=2)
     settings = defaults_for(model)
-    return settings.dpsvi(settings.plan(**terms), **static).run(key, *args, **paid_by, **kwargs)
+    return settings.dpsvi(settings.plan(**terms), **made_up, **static).run(key, *args, **paid_by, **kwargs)
