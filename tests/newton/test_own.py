@@ -385,6 +385,6 @@ def test_a_record_that_no_constant_makes_is_passed() -> None:
             numpyro.sample("y", dist.DirichletMultinomial(5 * shares, 6), obs=y)
 
     y = np.random.default_rng(0).multinomial(6, [0.5, 0.3, 0.2], 2_000)
-    found = dp.fit(totals, y, epsilon=2.0, placeholder=([[2, 2, 2]],), **TERMS)
+    found = dp.fit(totals, y, epsilon=2.0, placeholder=(np.array([[2, 2, 2]]),), **TERMS)
     assert isinstance(found, dp.newton.DPNewtonResult)
     np.testing.assert_allclose(found.estimate["shares"], [0.5, 0.3, 0.2], atol=0.06)
