@@ -49,7 +49,7 @@ def fit(
         rng_key: `discreet.random.key()`, for this fit alone; None: a new one.
         relation: The neighbouring relation.
         init: Where `DPNewton` starts: public values of some latents. None: the prior's mean.
-        placeholder: An artificial record as arrays with a leading axis of one, where zeros, ones and halves are none of the model.
+        placeholder: An artificial record as arrays with a leading axis of one, where zeros, ones and halves are none of it.
         static: Public keyword arguments of the model.
         ledger: The table's budget, debited before the first release.
         person: Name of the column that identifies persons, if a record is all that one person has.
