@@ -627,17 +627,17 @@ class _Runner:
     """A program to be called, compiled for each kind and place of its operands."""
 
     def __init__(self, program: ClosedJaxpr) -> None:
-        self._run = jax.jit(functools.partial(run_jaxpr, program))
+        self.run = jax.jit(functools.partial(run_jaxpr, program))
         self._kept: dict[Any, Callable[..., list[Any]]] = {}
 
     def of(self, leaves: Sequence[Any]) -> Callable[..., list[Any]]:
         """The program for such operands."""
         if any(isinstance(leaf, Tracer) for leaf in leaves):
-            return self._run
+            return self.run
         placed = tuple((type(leaf), getattr(leaf, "sharding", None)) for leaf in leaves)
         if placed not in self._kept:
             # By XLA alone, values of one record might depend on those beside it.
-            self._kept[placed] = compiled(self._run.lower(*leaves))
+            self._kept[placed] = compiled(self.run.lower(*leaves))
         return self._kept[placed]
 
 
