@@ -217,14 +217,18 @@ def test_draws_are_the_prior_times_the_likelihood() -> None:
     np.testing.assert_allclose(np.mean(values["b"], axis=0), chances @ np.array(means), atol=0.05)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "epsilon"), [*((name, 0.3) for name in MODELS), ("robust", 5.0)])
 @pytest.mark.filterwarnings("ignore::discreet.inference.UseWarning")
-def test_intervals_hold_what_drew_the_table(name: str) -> None:
-    """Ten tables of 5,000 records at ε = 1. Without the records' own noise in the posterior half of the intervals held."""
+def test_intervals_hold_what_drew_the_table(name: str, epsilon: float) -> None:
+    """Ten tables of 5,000 records.
+
+    Of robust lines, 0.73 held at ε = 0.3 with half of the variance from privacy, 0.62 without it, 0.70 with a curvature twice
+    as large; at ε = 5, where there is little noise, 0.20 without the records' own.
+    """
     held = []
     for seed in range(10):
         data, truth = drawn(name, np.random.default_rng(seed), 5_000)
-        found = dp.fit(MODELS[name], *data, epsilon=1.0, init=INIT.get(name), rng_key=dp.random.key(seed), **TERMS)
+        found = dp.fit(MODELS[name], *data, epsilon=epsilon, init=INIT.get(name), rng_key=dp.random.key(seed), **TERMS)
         assert isinstance(found, dp.newton.DPNewtonResult)
         for latent, value in truth.items():
             low, high = found.interval[latent]

@@ -339,8 +339,10 @@ class _Releases:
         """The next release of the plan, which is of this kind, and the standard deviation of its noise."""
         number, release = next(self._planned)
         assert release.kind == kind
-        found = self._programs[number](*self._arguments(number, release.noise, public))
-        return np.nan_to_num(np.asarray(found, np.float64)), release.noise
+        found = np.asarray(self._programs[number](*self._arguments(number, release.noise, public)), np.float64)
+        if not np.isfinite(found).all():
+            raise FloatingPointError("a release is not finite")
+        return found, release.noise
 
     def _arguments(self, number: int, noise: float, public: Public) -> tuple[Any, ...]:
         return self._keys[number], np.float64(noise), jax.tree.map(np.float64, public), *self._arrays

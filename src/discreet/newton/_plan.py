@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from typing import Any, NamedTuple, Self
 
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
@@ -32,7 +33,7 @@ class Release(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SharedBudget:
+class SharedBudget(ABC):
     """The plan of Gaussian releases that share one budget. Public.
 
     A release with the share s has noise of the standard deviation noise_multiplier / sqrt(s), in units of the bound on one
@@ -70,9 +71,9 @@ class SharedBudget:
         return self.noise_multiplier / share**0.5
 
     @property
+    @abstractmethod
     def releases(self) -> tuple[Release, ...]:
         """All releases."""
-        raise NotImplementedError
 
     @property
     def num_releases(self) -> int:
