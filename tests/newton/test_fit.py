@@ -101,6 +101,9 @@ class _Unproved:
     def check(self, *_: Any) -> None:
         pass
 
+    def compile(self, *_: Any) -> None:
+        pass
+
     def __call__(self, *arguments: Any) -> Any:
         return self._release(*arguments)
 

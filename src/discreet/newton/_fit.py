@@ -177,23 +177,30 @@ class _Records:
             made = program(kind, rows, noise, shape, dtypes, plan.relation, act.reproducible, outputs)
             self._programs[kind, rows, noise] = made
             counts.append(count)
-        act.prove(
-            *self._programs.values(), times=counts, named=False
-        )  # their fingerprints follow the number of records
+        # Their fingerprints follow the number of records.
+        act.prove(*self._programs.values(), times=counts, named=False)
         self._arrays = [jax.device_put(array) for array in arrays]
-        self._keys = iter(jax.random.split(act.key, sum(counts)))
+        keys = jax.random.split(act.key, sum(counts))
         self._family = plan.family
+        size = plan.num_features + 1
+        nowhere = Public(np.eye(size), np.zeros(size * plan.outputs))
+        for (_, _, noise), made in self._programs.items():
+            # Before anything is spent, since it takes seconds that one may not want to wait.
+            made.compile(*self._arguments(keys[0], noise, nowhere))
+        self._keys = iter(keys)
 
     def __call__(self, kind: str, rows: str, noise: float, public: Public) -> np.ndarray:
         """One release; a matrix is made symmetric, which halves the variance beside its diagonal."""
-        if self._family == CLASSES:
-            public = public._replace(theta=public.theta.reshape(-1, len(public.to)).T)
-        arguments = jax.tree.map(np.float64, public)
-        found = self._programs[kind, rows, noise](next(self._keys), np.float64(noise), *self._arrays, arguments)
+        found = self._programs[kind, rows, noise](*self._arguments(next(self._keys), noise, public))
         found = np.asarray(found, np.float64)
         if not np.isfinite(found).all():
             raise FloatingPointError("a release is not finite")
         return (found + found.T) / 2 if kind == "products" else found
+
+    def _arguments(self, key: PRNGKeyArray, noise: float, public: Public) -> tuple[Any, ...]:
+        if self._family == CLASSES:
+            public = public._replace(theta=public.theta.reshape(-1, len(public.to)).T)
+        return key, np.float64(noise), *self._arrays, jax.tree.map(np.float64, public)
 
 
 def fit_newton(
