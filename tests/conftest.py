@@ -3,9 +3,9 @@
 Most tests take milliseconds, and a few hundred compile a fit for seconds: those carry nine tenths of the time.
 `tests/costs.tsv` holds the processor time of every test that takes more than `QUICK_SECONDS`. `make test` (`--quick`)
 leaves them out, except those marked `essential`: an honest fit and a planted fault for each method, the rules of the
-verifier, refusals. `make test-all` runs everything and, with `--record-costs`, writes the file anew. A test that the
-file does not name counts as quick. A fixture that tests share is counted in full for each of them: without the first
-of them, the next one pays for it.
+verifier, refusals. `make test-all` runs everything; with `--rest` what `make test` does not, and with `--record-costs` it
+writes the file anew. A test that the file does not name counts as quick. A fixture that tests share is counted in full for
+each of them: without the first of them, the next one pays for it.
 """
 
 import gc
@@ -36,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--quick", action="store_true", help=f"leave out tests of more than {QUICK_SECONDS:g} s (costs.tsv)"
     )
+    parser.addoption("--rest", action="store_true", help="leave out what --quick runs")
     parser.addoption("--record-costs", action="store_true", help="write tests/costs.tsv from this run")
 
 
@@ -46,12 +47,13 @@ def recorded_costs() -> dict[str, float]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--quick"):
+    quick, rest = config.getoption("--quick"), config.getoption("--rest")
+    if not quick and not rest:
         return
     costs = recorded_costs()
     slow = {item for item in items if item.nodeid in costs and item.get_closest_marker("essential") is None}
-    config.hook.pytest_deselected(items=[item for item in items if item in slow])
-    items[:] = [item for item in items if item not in slow]
+    config.hook.pytest_deselected(items=[item for item in items if (item in slow) == quick])
+    items[:] = [item for item in items if (item in slow) != quick]
 
 
 def processor_time() -> float:

@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache, lru_cache, partial, wraps
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
@@ -321,9 +322,16 @@ def source_lines(equation: JaxprEqn, keep: Callable[[str], bool] = users_file) -
 
     A nested program lists only its own functions; `source_line` adds the rest. `keep` filters file names.
     """
-    lines = source_info_util.summarize(equation.source_info, num_frames=64).splitlines()
-    found = [re.sub(r":(\d+):\d+ \(", r":\1 (", line).replace(".<locals>", "") for line in reversed(lines)]
-    return [line for line in found if keep(line)]
+    return [line for line in _lines_of(equation.source_info.traceback) if keep(line)]
+
+
+@lru_cache(maxsize=4096)
+def _lines_of(traceback: Any) -> tuple[str, ...]:
+    """The lines of a call stack, the outermost last; kept, since a program is read once for each size of its noise."""
+    # Of an equation's source it reads the stack alone.
+    source: Any = SimpleNamespace(traceback=traceback)
+    lines = source_info_util.summarize(source, num_frames=64).splitlines()
+    return tuple(re.sub(r":(\d+):\d+ \(", r":\1 (", line).replace(".<locals>", "") for line in reversed(lines))
 
 
 def source_line(equation: JaxprEqn) -> str:

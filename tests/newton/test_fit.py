@@ -136,9 +136,9 @@ def test_intervals_hold_for_persons_whose_rows_are_alike(monkeypatch: pytest.Mon
         found = fit_newton(dp.random.key(seed), x, y, plan, mask=present, person="id")
         return np.abs(found.mean - truth) < Z90 * np.sqrt(np.diag(found.covariance))
 
-    seeds = range(15)
+    seeds = range(25)
     measured = np.mean([held(seed) for seed in seeds])
-    assert 0.87 <= measured <= 0.99, measured
+    assert 0.85 <= measured <= 0.98, measured
     monkeypatch.setattr(_fit._Newton, "_measure_sampling", lambda self: None)
     assumed = np.mean([held(seed) for seed in seeds])
     assert assumed < 0.82, assumed
@@ -326,7 +326,8 @@ def test_odd_tables_have_a_posterior(name: str, family: str) -> None:
     assert np.linalg.eigvalsh(found.covariance).min() > 0
     assert (found.learned <= 1).all()
     spread = np.sqrt(np.diag(found.covariance))
-    assert name != "a column of zeros" or spread[2] > 10 * spread[[1, 3]].min()
+    # Nothing is learned of it: the prior is left, Normal(0, 2.5) or (0, 1), or a wider one.
+    assert name != "a column of zeros" or spread[2] > (2.3 if family == "binary" else 0.9)
 
 
 def test_more_columns_than_can_be_told_apart() -> None:

@@ -209,17 +209,21 @@ def test_each_release_is_proved_to_be_what_the_plan_pays_for(
     plan = NewtonPlan.calibrate(epsilon=1.0, delta=1e-6, relation=relation, **shape)
     prove = _releases.program.__wrapped__
     where = (2 * TURN, most_rows, 3), ("float32", "float64"), relation, False, (3,) if family == "classes" else ()
+    sums = tuple((kind, rows) for kind, rows, *_ in plan.releases)
     with jax.enable_x64(True):
         for kind, rows, noise, _ in plan.releases:
             # A replaced record moves two bins by one each, which is less than a sum may move.
             cheaper = 2**0.5 if kind == "histogram" and relation is Relation.REPLACE_ONE else 1.0
-            assert prove(kind, rows, noise, *where).event.noise_multiplier == pytest.approx(cheaper * noise, rel=1e-5)
+            alone = prove((kind, rows), noise, *where, ((kind, rows),)).certificate
+            assert alone.event.noise_multiplier == pytest.approx(cheaper * noise, rel=1e-5)
+            among = prove((kind, rows), noise, *where, sums).certificate
+            assert among.event.noise_multiplier == pytest.approx(noise, rel=1e-5)
         monkeypatch.setattr(_releases, "clip_records", lambda rows, norm: dp.clip_records(rows, 1.01 * norm))
         monkeypatch.setattr(_releases, "_certified", _releases._certified.__wrapped__)
         for kind, rows, noise, _ in plan.releases:
             if kind != "histogram":
                 with pytest.raises(dp.PrivacyError, match="more than was declared"):
-                    prove(kind, rows, noise, *where)
+                    prove((kind, rows), noise, *where, ((kind, rows),))
 
 
 @pytest.mark.parametrize("most_rows", [1, 3])

@@ -56,7 +56,7 @@ from discreet.newton._plan import (
     SQUARES,
     NewtonPlan,
 )
-from discreet.newton._releases import MOST_RECORDS, Public, in_turns, plane, program
+from discreet.newton._releases import MOST_RECORDS, Public, in_turns, plane, program, rounded_up
 from discreet.released import Released
 from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, Unit, counted
 
@@ -147,8 +147,7 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
             key: Any JAX key.
             num_samples: Number of draws.
         """
-        secret = random.subkey(random.check_key(key), random.Purpose.POSTERIOR)
-        drawn = np.asarray(jax.random.normal(secret, (num_samples, len(self.mean))), np.float64)
+        drawn = np.random.default_rng(words_of(key)).standard_normal((num_samples, len(self.mean)))
         values, vectors = np.linalg.eigh(self.covariance)
         drawn = self.mean + (drawn * np.sqrt(np.maximum(values, 0))) @ vectors.T
         return self._named(drawn)
@@ -168,39 +167,31 @@ class _Records:
     """The records and their certified programs; each call is one release, with a key of its own."""
 
     def __init__(self, x: np.ndarray, y: np.ndarray, present: np.ndarray, plan: NewtonPlan, act: Act) -> None:
-        arrays = in_turns(x, y, present)
+        wide = np.pad(x, ((0, 0), (0, 0), (0, rounded_up(plan.num_features) - plan.num_features)))
+        arrays = in_turns(wide, y, present)
         shape, dtypes = arrays[0].shape, (str(x.dtype), str(y.dtype))
+        outputs = (plan.outputs,) if plan.family == CLASSES else ()
+        sums = tuple(dict.fromkeys((kind, rows) for kind, rows, _, _ in plan.releases))
         self._programs = {}
         counts = []
         for kind, rows, noise, count in plan.releases:
-            outputs = (plan.outputs,) if plan.family == CLASSES else ()
-            made = program(kind, rows, noise, shape, dtypes, plan.relation, act.reproducible, outputs)
+            made = program((kind, rows), noise, shape, dtypes, plan.relation, act.reproducible, outputs, sums)
             self._programs[kind, rows, noise] = made
             counts.append(count)
         # Their fingerprints follow the number of records.
-        act.prove(*self._programs.values(), times=counts, named=False)
+        act.prove(*(made.certificate for made in self._programs.values()), times=counts, named=False)
         self._arrays = [jax.device_put(array) for array in arrays]
-        keys = jax.random.split(act.key, sum(counts))
-        self._family = plan.family
+        keys = [jax.random.fold_in(act.key, number) for number in range(sum(counts))]
         size = plan.num_features + 1
         nowhere = Public(np.eye(size), np.zeros(size * plan.outputs))
-        for (_, _, noise), made in self._programs.items():
+        for made in self._programs.values():
             # Before anything is spent, since it takes seconds that one may not want to wait.
-            made.compile(*self._arguments(keys[0], noise, nowhere))
+            made.compile(keys[0], self._arrays, nowhere)
         self._keys = iter(keys)
 
     def __call__(self, kind: str, rows: str, noise: float, public: Public) -> np.ndarray:
-        """One release; a matrix is made symmetric, which halves the variance beside its diagonal."""
-        found = self._programs[kind, rows, noise](*self._arguments(next(self._keys), noise, public))
-        found = np.asarray(found, np.float64)
-        if not np.isfinite(found).all():
-            raise FloatingPointError("a release is not finite")
-        return (found + found.T) / 2 if kind == "products" else found
-
-    def _arguments(self, key: PRNGKeyArray, noise: float, public: Public) -> tuple[Any, ...]:
-        if self._family == CLASSES:
-            public = public._replace(theta=public.theta.reshape(-1, len(public.to)).T)
-        return key, np.float64(noise), *self._arrays, jax.tree.map(np.float64, public)
+        """One release."""
+        return self._programs[kind, rows, noise](next(self._keys), self._arrays, public)
 
 
 def fit_newton(
@@ -276,8 +267,8 @@ def fit_newton(
 
 
 def words_of(key: PRNGKeyArray) -> np.ndarray:
-    """A seed for what is drawn from releases."""
-    return np.asarray(jax.random.bits(random.subkey(key, random.Purpose.POSTERIOR), (4,), np.uint32))
+    """A seed for NumPy's generator, for what is drawn from releases: nothing else follows from these words."""
+    return np.asarray(jax.random.key_data(random.subkey(random.check_key(key), random.Purpose.POSTERIOR)))
 
 
 def _checked(x: Any, y: Any, mask: Any, levels: Any, plan: NewtonPlan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -15,6 +15,7 @@ alike in every place, as in `_releases`. Which latents no record touches (a hier
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -27,8 +28,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from discreet import random
 from discreet.accounting import Relation
 from discreet.inference import Latents
-from discreet.mechanisms import count_cells, planned_gaussian
-from discreet.newton._releases import GRID_OF_PRODUCTS, GRID_OF_SUMS, on_grid, proved, turns_of
+from discreet.mechanisms import planned_gaussian
+from discreet.newton._releases import GRID_OF_PRODUCTS, GRID_OF_SUMS, LARGEST_SHARED, on_grid, proved, turns_of
 from discreet.verify import Certificate, Given, certify
 
 OCTAVES = 24
@@ -36,6 +37,7 @@ EDGES = 2.0 ** np.arange(-OCTAVES, OCTAVES + 0.5, 0.5)
 """Of the bins of lengths, half octaves; the first and the last have what is beyond, and one more has what is not finite."""
 NUM_BINS = len(EDGES) - 1
 KINDS = ("directions", "lengths", "moments", "gradients")
+PRODUCTS = ("directions", "moments")
 
 
 class Public(NamedTuple):
@@ -65,7 +67,7 @@ def moments_of(latents: Latents) -> PriorDraws:
         ValueError: Draws of the prior are not finite.
     """
     keys = jax.random.split(jax.random.key(0), _NUM_PRIOR_DRAWS)
-    found = np.asarray(jax.jit(jax.vmap(latents.drawn))(keys), np.float64)
+    found = np.asarray(jax.jit(functools.partial(jax.lax.map, latents.drawn))(keys), np.float64)
     if not np.isfinite(found).all():
         bad = latents.split(~np.isfinite(found).all(axis=0))
         name = next(name for name, value in bad.items() if value.any())
@@ -87,35 +89,53 @@ def _mapped(latents: Latents, leaves: Sequence[Array], public: Public) -> tuple[
     return z, jnp.sqrt(jnp.sum(jnp.square(z), axis=1))
 
 
-def rows_of(kind: str, latents: Latents, leaves: Sequence[Array], mask: Array, public: Public) -> Array:
-    """What the records of one turn add: rows on the grid, or the bins of their lengths."""
-    z, length = _mapped(latents, leaves, public)
+def _rows(kind: str, z: Array, length: Array, mask: Array, reach: Any) -> Array:
+    """What each record adds, or whose products it adds, on the grid."""
     if kind == "lengths":
         level = jnp.ceil(2 * jnp.log2(jnp.maximum(length, EDGES[0]))) + 2 * OCTAVES - 1
-        return jnp.where(jnp.isfinite(length), jnp.clip(level, 0, NUM_BINS - 1), NUM_BINS).astype(jnp.int32)
-    longest = length if kind == "directions" else jnp.maximum(length, public.reach)
-    grid = GRID_OF_SUMS if kind == "gradients" else GRID_OF_PRODUCTS
-    return on_grid(z / longest[:, None], mask, grid)
+        level = jnp.where(jnp.isfinite(length), jnp.clip(level, 0, NUM_BINS - 1), NUM_BINS)
+        return on_grid((level[:, None] == np.arange(NUM_BINS + 1)).astype(z.dtype), mask, GRID_OF_SUMS)
+    longest = length if kind == "directions" else jnp.maximum(length, reach)
+    return on_grid(z / longest[:, None], mask, GRID_OF_PRODUCTS if kind in PRODUCTS else GRID_OF_SUMS)
 
 
-def _summed(kind: str, latents: Latents, leaves: Sequence[Array], mask: Array, public: Public) -> Array:
-    """The exact sum over all records."""
-    turns = tuple(turns_of([*leaves, mask]))
-    if kind == "lengths":
-        levels = jax.lax.map(lambda part: rows_of(kind, latents, part[:-1], part[-1], public), turns)
-        return count_cells(levels.reshape(-1, 1), mask, (NUM_BINS + 1,), ((0,),), (1,))
-    shape = (latents.num_touched,) * (1 if kind == "gradients" else 2)
+def rows_of(kind: str, latents: Latents, leaves: Sequence[Array], mask: Array, public: Public) -> Array:
+    """What the records of one turn add, or whose products they add, on the grid."""
+    return _rows(kind, *_mapped(latents, leaves, public), mask, public.reach)
+
+
+def _summed(
+    kinds: Sequence[str], which: Any, latents: Latents, leaves: Sequence[Array], mask: Array, public: Public
+) -> Array:
+    """The exact sum over all records of one of some kinds, and zeros behind it.
+
+    Its kind is chosen behind the gradients of a turn, which take the longest to compile.
+    """
+    size = size_of(kinds, latents)
+
+    def of_kind(kind: str, z: Array, length: Array, mask: Array, reach: Any) -> Array:
+        rows = _rows(kind, z, length, mask, reach)
+        found = (rows.T @ rows).reshape(-1) if kind in PRODUCTS else jnp.sum(rows, axis=0)
+        return jnp.pad(found, (0, size - found.size))
 
     def turn(total: Array, part: tuple[Array, ...]) -> tuple[Array, None]:
-        rows = rows_of(kind, latents, part[:-1], part[-1], public)
-        return total + (jnp.sum(rows, axis=0) if kind == "gradients" else rows.T @ rows), None
+        z, length = _mapped(latents, part[:-1], public)
+        sums = [functools.partial(of_kind, kind) for kind in kinds]
+        return total + jax.lax.switch(which, sums, z, length, part[-1], public.reach), None
 
-    return jax.lax.scan(turn, jnp.zeros(shape), turns)[0]
+    return jax.lax.scan(turn, jnp.zeros(size), tuple(turns_of([*leaves, mask])))[0]
+
+
+def size_of(kinds: Sequence[str], latents: Latents) -> int:
+    """How many numbers the largest of the sums has."""
+    sizes = {"lengths": NUM_BINS + 1, "gradients": latents.num_touched}
+    return max(sizes.get(kind, latents.num_touched**2) for kind in kinds)
 
 
 class _Shape(NamedTuple):
     """What a program is compiled for."""
 
+    kinds: tuple[str, ...]
     latents: Latents
     leaves: tuple[tuple[tuple[int, ...], str], ...]  # shapes and dtypes of the records' arrays, and of the mask
     relation: Relation
@@ -127,30 +147,61 @@ class _Shape(NamedTuple):
         leaves = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in self.leaves]
         public = Public(np.zeros((size, size)), np.zeros(size))
         shapes = jax.tree.map(lambda value: jax.ShapeDtypeStruct(np.shape(value), np.float64), public)
-        return random.key(0 if self.reproducible else None), Given(np.float64(noise)), shapes, *leaves
+        which = jax.ShapeDtypeStruct((), np.int32)
+        return random.key(0 if self.reproducible else None), Given(np.float64(noise)), which, shapes, *leaves
 
 
 @functools.lru_cache(maxsize=64)
-def _certified(kind: str, shape: _Shape, most: float) -> Certificate:
-    """A release with noise 1, compiled once for all noises up to `most`."""
+def _certified(shape: _Shape, most: float) -> Certificate:
+    """A release of any of the sums, compiled once for all of them and for all noises up to `most`."""
 
-    def release(key: PRNGKeyArray, noise: Any, public: Public, *arrays: Any) -> Any:
+    def release(key: PRNGKeyArray, noise: Any, which: Any, public: Public, *arrays: Any) -> Any:
         *leaves, mask = arrays
-        return planned_gaussian(key, _summed(kind, shape.latents, leaves, mask, public), noise, most)
+        return planned_gaussian(key, _summed(shape.kinds, which, shape.latents, leaves, mask, public), noise, most)
 
-    last = 2 + len(shape.leaves)
-    return certify(release, *shape.arguments(1.0), records=tuple(range(3, last)), mask=last, relation=shape.relation)
+    last = 3 + len(shape.leaves)
+    return certify(release, *shape.arguments(1.0), records=tuple(range(4, last)), mask=last, relation=shape.relation)
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A release of one kind with some noise, proved for tables of one shape, by a program that is made for other kinds, too.
+
+    As `_releases.Program` for regressions.
+    """
+
+    kind: str
+    noise: float
+    certificate: Certificate
+    shape: _Shape
+
+    def _arguments(self, key: PRNGKeyArray, public: Public, arrays: Sequence[Array]) -> tuple[Any, ...]:
+        which = np.int32(self.shape.kinds.index(self.kind))
+        return key, np.float64(self.noise), which, jax.tree.map(np.float64, public), *arrays
+
+    def compile(self, key: PRNGKeyArray, public: Public, arrays: Sequence[Array]) -> None:
+        """Compile it for these arguments."""
+        self.certificate.compile(*self._arguments(key, public, arrays))
+
+    def __call__(self, key: PRNGKeyArray, public: Public, arrays: Sequence[Array]) -> np.ndarray:
+        """Make one release, of the arrays of `in_turns`."""
+        found = np.asarray(self.certificate(*self._arguments(key, public, arrays)), np.float64)
+        if not np.isfinite(found).all():
+            raise FloatingPointError("a release is not finite")
+        found = found[: size_of([self.kind], self.shape.latents)]
+        return found.reshape(self.shape.latents.num_touched, -1) if self.kind in PRODUCTS else found
 
 
 @functools.lru_cache(maxsize=512)
-def program(
-    kind: str, noise: float, latents: Latents, leaves: Any, relation: Relation, reproducible: bool
-) -> Certificate:
-    """A release, proved for this noise; to be called with a key, the noise, what is public, and the arrays of `in_turns`.
+def program(kind: str, noise: float, latents: Latents, leaves: Any, relation: Relation, reproducible: bool) -> Program:
+    """A release of a kind, proved for this noise.
 
     Raises:
         PrivacyError: There is no proof.
     """
-    shape = _Shape(latents, leaves, relation, reproducible)
-    size = {"lengths": NUM_BINS + 1, "gradients": latents.num_touched}.get(kind, latents.num_touched**2)
-    return proved(functools.partial(_certified, kind, shape), shape.arguments, noise, size)
+    kinds = KINDS
+    if size_of(kinds, latents) > LARGEST_SHARED:
+        kinds = tuple(other for other in KINDS if (other in PRODUCTS) == (kind in PRODUCTS))
+    shape = _Shape(kinds, latents, leaves, relation, reproducible)
+    found = proved(functools.partial(_certified, shape), shape.arguments, noise, size_of(kinds, latents))
+    return Program(kind, noise, found, shape)

@@ -326,26 +326,20 @@ class _Releases:
         )
         self._programs = [certified(release.kind, release.noise) for release in plan.releases]
         # Their fingerprints follow the number of records.
-        act.prove(*self._programs, named=False)
+        act.prove(*(made.certificate for made in self._programs), named=False)
         self._arrays = [jax.device_put(array) for array in arrays]
         self._planned = iter(enumerate(plan.releases))
-        self._keys = jax.random.split(act.key, plan.num_releases)
+        self._keys = [jax.random.fold_in(act.key, number) for number in range(plan.num_releases)]
         nowhere = Public(np.eye(latents.num_touched), np.zeros(latents.num_touched))
-        for number, release in enumerate(plan.releases):
-            # Before anything is spent, since the first of each kind takes seconds that one may not want to wait.
-            self._programs[number].compile(*self._arguments(number, release.noise, nowhere))
+        for made in self._programs:
+            # Before anything is spent, since the first takes seconds that one may not want to wait.
+            made.compile(self._keys[0], nowhere, self._arrays)
 
     def __call__(self, kind: str, public: Public) -> tuple[np.ndarray, float]:
         """The next release of the plan, which is of this kind, and the standard deviation of its noise."""
         number, release = next(self._planned)
         assert release.kind == kind
-        found = np.asarray(self._programs[number](*self._arguments(number, release.noise, public)), np.float64)
-        if not np.isfinite(found).all():
-            raise FloatingPointError("a release is not finite")
-        return found, release.noise
-
-    def _arguments(self, number: int, noise: float, public: Public) -> tuple[Any, ...]:
-        return self._keys[number], np.float64(noise), jax.tree.map(np.float64, public), *self._arrays
+        return self._programs[number](self._keys[number], public, self._arrays), release.noise
 
 
 class _Fit:

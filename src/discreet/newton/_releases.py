@@ -27,6 +27,7 @@ a whole step of the grid. So each block is computed alike whatever the number of
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -50,6 +51,7 @@ MOST_RECORDS = 2**26
 GRID_OF_PRODUCTS = 2.0**13  # sums of products of 2^26 rows are exact in 64 bits
 GRID_OF_SUMS = 2.0**24  # and so are sums of 2^26 rows
 _CLIPPED_FROM = 2.0**-19  # more than `clip_records` keeps below its bound: it leaves rows of this length as they are
+LARGEST_SHARED = 2**16  # numbers of a release
 _FARTHEST = 20.0  # of a predictor; beyond it nothing changes
 
 
@@ -72,6 +74,9 @@ class Rows(NamedTuple):
     y: Float[Array, "record row"]
     present: Float[Array, "record row"]
 
+
+Sum = tuple[str, str]
+"""The kind of a sum, and of its blocks."""
 
 Block = Callable[[Rows, Public], Float[Array, "record block latent"]]
 
@@ -288,6 +293,17 @@ class _Shape(NamedTuple):
     relation: Relation
     reproducible: bool
     outputs: tuple[int, ...]  # what a predictor has: none, or K - 1
+    sums: tuple[Sum, ...]
+
+    @property
+    def latents(self) -> int:
+        """The number of coefficients."""
+        return (self.shape[2] + 1) * math.prod(self.outputs)
+
+    @property
+    def size(self) -> int:
+        """How many numbers a release has: as many as the largest sum."""
+        return max(self.latents**2 if kind == "products" else max(self.latents, NUM_BINS) for kind, _ in self.sums)
 
     def arguments(self, noise: float) -> tuple[Any, ...]:
         """What a program is certified for."""
@@ -296,6 +312,7 @@ class _Shape(NamedTuple):
         return (
             random.key(0 if self.reproducible else None),
             Given(np.float64(noise)),
+            jax.ShapeDtypeStruct((), np.int32),
             jax.ShapeDtypeStruct(self.shape, self.dtypes[0]),
             jax.ShapeDtypeStruct(self.shape[:2], self.dtypes[1]),
             jax.ShapeDtypeStruct(self.shape[:2], bool),
@@ -305,45 +322,111 @@ class _Shape(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def _certified(kind: str, rows: str, shape: _Shape, most: float) -> Certificate:
-    """A release with noise 1, compiled once for all noises up to `most`."""
+def _certified(shape: _Shape, most: float) -> Certificate:
+    """A release of any of the sums, compiled once for all of them and for all noises up to `most`."""
 
-    def release(key: PRNGKeyArray, noise: Any, x: Any, y: Any, present: Any, mask: Any, public: Public) -> Any:
-        return planned_gaussian(key, sum_of(kind, rows, (x, y, present, mask), public), noise, most)
+    def padded(sum: Sum, table: Table, public: Public) -> Array:
+        found = sum_of(*sum, table, public).reshape(-1)
+        return jnp.pad(found, (0, shape.size - found.size))
 
-    return certify(release, *shape.arguments(1.0), records=(2, 3, 4), mask=5, relation=shape.relation)
+    def release(
+        key: PRNGKeyArray, noise: Any, which: Any, x: Any, y: Any, present: Any, mask: Any, public: Public
+    ) -> Any:
+        sums = [functools.partial(padded, sum) for sum in shape.sums]
+        return planned_gaussian(key, jax.lax.switch(which, sums, (x, y, present, mask), public), noise, most)
+
+    return certify(release, *shape.arguments(1.0), records=(3, 4, 5), mask=6, relation=shape.relation)
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A release of one sum with some noise, proved for tables of one shape.
+
+    To draw noise takes longer to compile than to sum. So one program is compiled for all sums, unless their sizes are large
+    and differ; behind a small sum there is noise alone, which is dropped. It serves tables of other sizes, too: `in_turns` and
+    `rounded_up` leave few shapes.
+
+    Attributes:
+        sum: The sum.
+        certificate: Of the program.
+    """
+
+    sum: Sum
+    noise: float
+    certificate: Certificate
+    shape: _Shape
+
+    def arguments(self, key: PRNGKeyArray, arrays: Sequence[Array], public: Public) -> tuple[Any, ...]:
+        """The program's, for the arrays of `in_turns` and what is public for fewer features."""
+        more = self.shape.shape[2] + 1 - len(public.to)
+        theta = public.theta.reshape(math.prod(self.shape.outputs), -1)
+        theta = np.pad(theta, ((0, 0), (0, more)))
+        theta = theta.T if self.shape.outputs else theta[0]
+        public = public._replace(to=np.pad(public.to, ((0, more), (0, more))), theta=theta)
+        which = np.int32(self.shape.sums.index(self.sum))
+        return key, np.float64(self.noise), which, *arrays, jax.tree.map(np.float64, public)
+
+    def compile(self, *arguments: Any) -> None:
+        """Compile it for these arguments, as of `__call__`."""
+        self.certificate.compile(*self.arguments(*arguments))
+
+    def __call__(self, key: PRNGKeyArray, arrays: Sequence[Array], public: Public) -> np.ndarray:
+        """Make one release; a matrix is made symmetric, which halves the variance beside its diagonal."""
+        found = np.asarray(self.certificate(*self.arguments(key, arrays, public)), np.float64)
+        if not np.isfinite(found).all():
+            raise FloatingPointError("a release is not finite")
+        kind, rows = self.sum
+        if kind == "histogram" or rows == "bins":
+            return found[:NUM_BINS]
+        if rows == "sizes":
+            return found[:2]
+        wide = self.shape.shape[2] + 1
+        outputs = 1 if rows in ("squares", "directions") else math.prod(self.shape.outputs)
+        own = np.add.outer(np.arange(outputs) * wide, np.arange(len(public.to))).reshape(-1)
+        if kind == "total":
+            return found[own]
+        found = found[: (outputs * wide) ** 2].reshape(outputs * wide, -1)[np.ix_(own, own)]
+        return (found + found.T) / 2
 
 
 @functools.lru_cache(maxsize=256)
 def program(
-    kind: str,
-    rows: str,
+    sum: Sum,
     noise: float,
     shape: tuple[int, int, int],
     dtypes: tuple[str, str],
     relation: Relation,
     reproducible: bool,
-    outputs: tuple[int, ...] = (),
-) -> Certificate:
-    """A release, proved for tables of one shape; to be called with a key, the noise, the arrays of `in_turns` and what is public.
+    outputs: tuple[int, ...],
+    sums: tuple[Sum, ...],
+) -> Program:
+    """A release of a sum, by a program that is made for other sums, too.
 
     Raises:
         PrivacyError: There is no proof.
     """
-    made_for = _Shape(shape, dtypes, relation, reproducible, outputs)
-    latents = (shape[2] + 1) * math.prod(outputs)
-    size = latents**2 if kind == "products" else max(latents, NUM_BINS)
-    return proved(functools.partial(_certified, kind, rows, made_for), made_for.arguments, noise, size)
+    made_for = _Shape(shape, dtypes, relation, reproducible, outputs, sums)
+    if made_for.size > LARGEST_SHARED:
+        alike = tuple(other for other in sums if (other[0] == "products") == (sum[0] == "products"))
+        made_for = made_for._replace(sums=alike)
+    found = proved(functools.partial(_certified, made_for), made_for.arguments, noise, made_for.size)
+    return Program(sum, noise, found, made_for)
+
+
+def rounded_up(size: int) -> int:
+    """The next multiple of 4 of three binary digits and zeros."""
+    step = max(4, 2 ** ((size - 1).bit_length() - 3))
+    return -(-size // step) * step
 
 
 def in_turns(*arrays: np.ndarray) -> list[np.ndarray]:
     """Arrays of records and a mask in turns of `TURN`, the last `SPARE` of which stand for nobody (`gradients._contract`).
 
-    There are two turns at least: XLA compiles a loop of one otherwise.
+    There are four turns at least: XLA compiles a loop of one otherwise.
     """
     filled = TURN - SPARE
     count = len(arrays[0])
-    turns = max(2, -(-count // filled))
+    turns = rounded_up(-(-count // filled))
 
     def laid(value: np.ndarray) -> np.ndarray:
         found = np.zeros((turns, TURN, *value.shape[1:]), value.dtype)

@@ -9,15 +9,17 @@ the last sweeps leave the posterior as it is.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int
+from scipy.linalg import solve_triangular
 
 from discreet.inference import Latents
 from discreet.newton._algebra import Matrix, Vector
+
+Chains = Float[np.ndarray, "chain latent"]
 
 NUM_CHAINS = 256
 SWEEPS, WARM_UPS, KEPT = 12, 6, 4
@@ -27,64 +29,57 @@ _WIDER = 1.2  # of the t than the chains, in standard deviations
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _sweeps(
-    latents: Latents,
-    words: Array,
-    states: Float[Array, "chain latent"],
-    centre: Array,
-    root: Array,
-    precision: Array,
-    pull: Array,
-) -> Float[Array, "chain latent"]:
-    """Some sweeps of all chains."""
-    size, touched = states.shape[1], latents.num_touched
+def _log_priors(latents: Latents, vectors: Array) -> Array:
+    return jax.vmap(latents.log_prior)(vectors)
 
-    def log_ratio(white: Array) -> Array:
-        """Log posterior less the log density of the t, at a whitened state."""
-        vector = centre + root @ white
-        own = vector[:touched]
-        with jax.enable_x64(latents.wide):
-            prior = latents.log_prior(vector.astype(jnp.float64 if latents.wide else jnp.float32))
-        target = prior.astype(vector.dtype) + pull @ own - own @ precision @ own / 2
-        found = target + (DEGREES + size) / 2 * jnp.log1p(white @ white / DEGREES)
-        return jnp.where(jnp.isnan(found), -jnp.inf, found)
 
-    def one(white: Array, height: Array, key: PRNGKeyArray) -> tuple[Array, Array]:
-        normal_key, shrink_key = jax.random.split(key)
-        normals = jax.random.normal(normal_key, (2 * size + DEGREES + 2,)).astype(white.dtype)
-        way, rest, last = normals[:size], normals[size:-2], normals[-2:]
+class _Target(NamedTuple):
+    """The posterior."""
+
+    latents: Latents
+    precision: Matrix
+    pull: Vector
+
+    def log_density(self, vectors: Chains) -> Float[np.ndarray, " chain"]:
+        """The logarithm of the density of each vector, but for a constant."""
+        own = vectors[:, : len(self.pull)]
+        with jax.enable_x64(self.latents.wide):
+            prior = _log_priors(self.latents, vectors.astype(np.float64 if self.latents.wide else np.float32))
+        return np.asarray(prior, np.float64) + own @ self.pull - np.sum((own @ self.precision) * own, axis=1) / 2
+
+
+def _sweeps(target: _Target, states: Chains, centre: Vector, root: Matrix, rng: np.random.Generator) -> Chains:
+    """Some sweeps of all chains. Compiled is the prior alone, which XLA does in a tenth of the time of a whole sweep."""
+    count, size = states.shape
+
+    def log_ratio(white: Chains) -> np.ndarray:
+        """Log posterior less the log density of the t, at whitened states."""
+        lengths = np.sum(np.square(white), axis=1)
+        found = target.log_density(centre + white @ root.T) + (DEGREES + size) / 2 * np.log1p(lengths / DEGREES)
+        return np.where(np.isnan(found), -np.inf, found)
+
+    white = solve_triangular(root, (states - centre).T, lower=True).T
+    height = log_ratio(white)
+    for _ in range(SWEEPS):
         # Given the state, the scale of the t is inverse gamma.
-        way = way * jnp.sqrt((DEGREES + white @ white) / jnp.sum(jnp.square(rest)))
-        level_share, angle_share = jax.scipy.special.ndtr(last)
-        level = height + jnp.log(level_share)
-
-        def looking(state: Any) -> Array:
-            low, high, *_, there = state
-            return (there < level) & (high - low > 1e-9)
-
-        def look(state: Any) -> Any:
-            """The next place on the ellipse, between angles that shrink towards the state's own, which is 0."""
-            low, high, key, _, _ = state
-            key, now = jax.random.split(key)
-            angle = low + (high - low) * jax.random.uniform(now).astype(white.dtype)
-            place = white * jnp.cos(angle) + way * jnp.sin(angle)
-            low, high = jnp.where(angle < 0, angle, low), jnp.where(angle < 0, high, angle)
-            return low, high, key, place, log_ratio(place)
-
-        top = 2 * jnp.pi * angle_share
-        begin = (top - 2 * jnp.pi, top, shrink_key, white, jnp.full_like(height, -jnp.inf))
-        *_, place, there = jax.lax.while_loop(looking, look, begin)
+        scale = (DEGREES + np.sum(np.square(white), axis=1)) / rng.chisquare(DEGREES + size, count)
+        way = rng.standard_normal((count, size)) * np.sqrt(scale)[:, None]
+        level = height + np.log(rng.random(count))
+        high = 2 * np.pi * rng.random(count)
+        low = high - 2 * np.pi
+        place, there = white, np.full(count, -np.inf)
+        while (looking := (there < level) & (high - low > 1e-9)).any():
+            # The next place on the ellipse, between angles that shrink towards the state's own, which is 0.
+            angle = low + (high - low) * rng.random(count)
+            now = white * np.cos(angle)[:, None] + way * np.sin(angle)[:, None]
+            low = np.where(looking & (angle < 0), angle, low)
+            high = np.where(looking & (angle >= 0), angle, high)
+            place = np.where(looking[:, None], now, place)
+            there = np.where(looking, log_ratio(now), there)
         accepted = there >= level
-        return jnp.where(accepted, place, white), jnp.where(accepted, there, height)
-
-    def sweep(state: tuple[Array, Array], key: PRNGKeyArray) -> tuple[tuple[Array, Array], None]:
-        return jax.vmap(one)(*state, jax.random.split(key, len(states))), None
-
-    key = jax.random.wrap_key_data(words, impl="threefry2x32")
-    whites = jax.scipy.linalg.solve_triangular(root, (states - centre).T, lower=True).T
-    heights = jax.lax.map(log_ratio, whites)
-    (whites, _), _ = jax.lax.scan(sweep, (whites, heights), jax.random.split(key, SWEEPS))
-    return centre + whites @ root.T
+        white = np.where(accepted[:, None], place, white)
+        height = np.where(accepted, there, height)
+    return centre + white @ root.T
 
 
 def draw(
@@ -109,10 +104,10 @@ def draw(
     size, first = len(mean), covariance
     root = np.linalg.cholesky(covariance)
     states = mean + rng.normal(size=(NUM_CHAINS, size)) @ root.T
+    target = _Target(latents, precision, pull)
     found = []
     for look in range(WARM_UPS + KEPT + 1):
-        key = rng.integers(2**32, size=2, dtype=np.uint32)
-        states = np.asarray(_sweeps(latents, key, states, mean, _WIDER * root, precision, pull))
+        states = _sweeps(target, states, mean, _WIDER * root, rng)
         if look < WARM_UPS:
             # Of few chains in many dimensions the covariance is not known: the first one holds it up.
             share = NUM_CHAINS / (NUM_CHAINS + 3 * size)
