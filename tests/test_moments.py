@@ -84,7 +84,7 @@ def test_three_releases_cost_the_plans_epsilon() -> None:
     assert spent.epsilon == pytest.approx(once.epsilon(1e-5), rel=2e-3)
 
 
-@pytest.mark.parametrize("epsilon", [0.02, 0.2, 2.0])
+@pytest.mark.parametrize("epsilon", [pytest.param(0.02, marks=pytest.mark.exhaustive), 0.2, 2.0])
 def test_intervals_hold_as_often_as_they_say(epsilon: float) -> None:
     """160 intervals of 95 % for coefficients, dependent in fours, and 40 for sigma. Where noise hides all, more hold.
 

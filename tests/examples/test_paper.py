@@ -44,10 +44,7 @@ def check_kept(out, name, *, quick):
 # `make paper-quick` runs them too, one after another.
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[] if name in ("uai_abalone", "hierarchical") else pytest.mark.exhaustive)
-        for name in NAMES
-    ],
+    [pytest.param(name, marks=[] if name == "uai_abalone" else pytest.mark.exhaustive) for name in NAMES],
 )
 def test_a_quick_run_finds_what_it_should_and_keeps_it(name, table, tmp_path):
     environment = {"DISCREET_DATA": str(table(TABLES[name]).parent)} if name in TABLES else {}

@@ -138,7 +138,13 @@ def imprecise(text):
     return [x for x in products if "f32" in x and re.search(r"\bDEFAULT\b", x)]
 
 
-@pytest.mark.parametrize("name", FITS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(x, marks=[] if x in ("logistic", "several rows", "Langevin") else pytest.mark.exhaustive)
+        for x in FITS
+    ],
+)
 @pytest.mark.usefixtures("gpu")
 def test_a_fit_is_a_program_for_a_gpu_alone(name, monkeypatch):
     text = lowered(name, "cuda", monkeypatch)

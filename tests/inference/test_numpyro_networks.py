@@ -201,6 +201,7 @@ def test_an_amortised_step_is_numpyros_on_average(exact_plan, program, loss):
     assert scores.max() < 5.0
 
 
+@pytest.mark.exhaustive
 def test_a_variational_autoencoder_ends_where_numpyros_does(twins):
     fits = twins(lambda: (vae, vae_guide), IMAGES, num_steps=2000).fit(particles=30)
     fits.check_elbo(nats=10.0)

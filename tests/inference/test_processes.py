@@ -254,6 +254,7 @@ def test_two_processes_make_the_fit_of_one_device(began):
     assert len(dp.Ledger(folder / "ledger").debits) == 1
 
 
+@pytest.mark.exhaustive
 def test_four_processes_make_the_fit_of_one_device(tmp_path):
     """One of them has no record, another one a NaN."""
     found, outputs, statuses = several("few_on_all", tmp_path, 4)

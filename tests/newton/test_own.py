@@ -220,7 +220,14 @@ def test_draws_are_the_prior_times_the_likelihood() -> None:
     np.testing.assert_allclose(np.mean(values["b"], axis=0), chances @ np.array(means), atol=0.05)
 
 
-@pytest.mark.parametrize(("name", "epsilon"), [*((name, 0.3) for name in MODELS), ("robust", 5.0)])
+@pytest.mark.parametrize(
+    ("name", "epsilon"),
+    [
+        ("robust", 0.3),
+        ("robust", 5.0),
+        *(pytest.param(name, 0.3, marks=pytest.mark.exhaustive) for name in MODELS if name != "robust"),
+    ],
+)
 @pytest.mark.filterwarnings("ignore::discreet.inference.UseWarning")
 def test_intervals_hold_what_drew_the_table(name: str, epsilon: float) -> None:
     """Ten tables of 5,000 records.

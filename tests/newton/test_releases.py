@@ -142,16 +142,21 @@ def test_a_block_is_the_same_in_every_place_and_beside_any_others(name: str, fea
     theirs = rng.random((len(others), most_rows)) < 0.8
     theirs[::3] = mine
 
-    def raw(*table: Any) -> Any:
+    def raw(which: Any, *table: Any) -> Any:
         def turn(carry: float, part: Any) -> Any:
             return carry, BLOCKS[name](_releases._rows(*part[:3]), public)
 
-        return jax.lax.scan(turn, 0.0, _releases.turns_of(table))[1]
+        def chosen() -> Any:
+            return jax.lax.scan(turn, 0.0, _releases.turns_of(table))[1]
+
+        # The certified program chooses among sums.
+        shape = jax.eval_shape(chosen).shape
+        return jax.lax.switch(which, [lambda: jnp.zeros(shape), chosen])
 
     found = []
     with jax.enable_x64(True):
         for x, present in ((np.tile(one, (3 * filled, 1, 1)), np.tile(mine, (3 * filled, 1))), (others, theirs)):
-            blocks = np.asarray(jax.jit(raw)(*in_turns(x, np.ones(x.shape[:2]), present)))[:, :filled]
+            blocks = np.asarray(jax.jit(raw)(1, *in_turns(x, np.ones(x.shape[:2]), present)))[:3, :filled]
             found.append(blocks.reshape(-1, *blocks.shape[2:])[::3])
     assert (np.concatenate(found) == found[0][0]).all()
 

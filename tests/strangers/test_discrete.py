@@ -205,6 +205,7 @@ def delta(program, params):
     return guide
 
 
+@pytest.mark.exhaustive
 def test_the_sum_is_over_every_combination(stranger):
     """By hand: the joint density at each value of the latents of one record."""
     program = stranger(mace, ANSWERS, guide=AutoDelta(mace))

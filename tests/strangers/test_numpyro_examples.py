@@ -237,8 +237,11 @@ TAKEN = [
 ]
 
 
-# The four that compile longest; test_discrete.py and test_factors.py beside this file have more of their kinds.
-MORE = (players, weights_of_all, sine_mixture, admissions)
+# Those that compile longest; test_discrete.py and test_factors.py beside this file have more of their kinds.
+MORE = (
+    *(players, weights_of_all, sine_mixture, admissions),
+    *(pooled, network, horseshoe, ordinal, measured_with_error, inflated),
+)
 
 
 @pytest.mark.parametrize(

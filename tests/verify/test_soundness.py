@@ -145,7 +145,7 @@ def releases_exceed(core, relation, seed):
     return float(np.max(seen / (bound * (2.0 if relation is REPLACE else 1.0))))
 
 
-@pytest.mark.parametrize("relation", [ADD, REPLACE], ids=["add", "replace"])
+@pytest.mark.parametrize("relation", [ADD, pytest.param(REPLACE, marks=pytest.mark.exhaustive)], ids=["add", "replace"])
 @pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_several_releases(relation, half):
     """Releases of shared clips and shared slices: one record moves them all, and no further than certified."""

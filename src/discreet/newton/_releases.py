@@ -416,7 +416,7 @@ def program(
 def rounded_up(size: int) -> int:
     """The next multiple of 4 of three binary digits and zeros."""
     step = max(4, 2 ** ((size - 1).bit_length() - 3))
-    return -(-size // step) * step
+    return max(1, -(-size // step)) * step
 
 
 def in_turns(*arrays: np.ndarray) -> list[np.ndarray]:
