@@ -11,7 +11,7 @@ from numpyro.infer import RenyiELBO, Trace_ELBO
 
 from discreet import random
 from discreet.accounting import Relation
-from discreet.inference import DPSVI
+from discreet.inference import DPSVI, take_apart
 from discreet.plan import PrivacyPlan
 from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
 
@@ -71,6 +71,17 @@ def run(*records, the_plan=None, key=KEY, **options):
 def test_records_that_are_none(refused, records, error, words):
     with refused(error, *words):
         run(*records)
+
+
+def test_columns_of_a_data_frame_are_records_and_words_are_not(refused):
+    """README's recipe with the columns of a table as one has them was refused."""
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"x": np.asarray(X), "y": np.asarray(Y), "word": ["a"] * ROWS})
+    found = take_apart((table["x"], table[["x", "y"]]), {})
+    np.testing.assert_array_equal(found.leaves[0], X)
+    np.testing.assert_array_equal(found.leaves[1], np.column_stack([X, Y]))
+    with refused(TypeError, "dtype object", "Encode"):
+        take_apart((table["word"],), {})
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), np.array([1.0, np.nan]), jnp.array(jnp.inf)])

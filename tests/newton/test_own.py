@@ -319,6 +319,14 @@ def test_what_it_cannot_fit_says_so_before_anything_is_spent(model: Any, why: st
     assert ledger.spent == 0
 
 
+def test_what_is_no_model_is_not_shown() -> None:
+    """The table, passed first, was quoted by the error, or the model called no array."""
+    table = np.full(1_000, 0.12345)
+    with pytest.raises(TypeError, match="The model is a ndarray: pass a function") as refused:
+        dp.fit(table, line, table, epsilon=1.0)
+    assert "0.12345" not in str(refused.value)
+
+
 def test_fit_takes_steps_where_newton_cannot_and_says_why() -> None:
     y = np.random.default_rng(0).normal(size=500).astype(np.float32)
     with pytest.warns(UseWarning, match="Fitted in steps, by DPSVI: The model has a param site"):

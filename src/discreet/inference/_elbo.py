@@ -656,7 +656,8 @@ def initial_parameters(
         )
     if not psi:
         raise ValueError(
-            "Neither model nor guide has a param site, so there is nothing to fit. Use a guide with parameters."
+            "There is nothing to fit: a model needs latents (numpyro.sample without obs=), and a guide that is written by hand "
+            "param sites."
         )
     # Weak types would make the compiled loop change its types after the first step.
     psi = jax.tree.map(lambda x: lax.convert_element_type(x, jnp.result_type(x)), psi)

@@ -150,6 +150,8 @@ def _as_records(leaf: Any, *, spread: bool) -> Any:
             "These records were opened for a mesh, so each process has its part. Pass mesh= to run of DPSVI or DPSGLD; or, in "
             "one process, open them without mesh=."
         )
+    if hasattr(leaf, "to_numpy"):
+        leaf = leaf.to_numpy()  # a column or a table of pandas or Polars
     if not isinstance(leaf, jax.Array | np.ndarray):
         raise TypeError(
             f"An argument holds a {type(leaf).__module__}.{type(leaf).__name__}, which is no array. "

@@ -130,5 +130,5 @@ def defaults_for(model: Any) -> Defaults:
     (1000, 1000)
     """
     if not callable(getattr(model, "model", model)):
-        raise TypeError(f"{model!r} is no model: pass a NumPyro model, or one of discreet.models.")
+        raise TypeError(f"A {type(model).__name__} is no model: pass a NumPyro model, or one of discreet.models.")
     return Defaults(model, **_TABLES.get(type(model), {}))

@@ -14,7 +14,7 @@ from discreet.inference import DPSVIResult, NoPointError, UseWarning, take_apart
 from discreet.ledger import Ledger
 from discreet.models import defaults_for
 from discreet.newton._model_plan import ModelPlan
-from discreet.newton._own import DPNewton, DPNewtonResult
+from discreet.newton._own import DPNewton, DPNewtonResult, refuse_others
 
 
 def fit(
@@ -42,7 +42,7 @@ def fit(
 
     Args:
         model: The model.
-        args: Its arguments: arrays hold records along their leading axis.
+        args: Its arguments: arrays, or columns of a data frame, hold records along their leading axis.
         epsilon: What the fit may cost.
         delta: The chance that it costs more; None: a tenth of 1 / num_records, and 1e-5 at most.
         num_records: Public number of records; None: that of the arrays, which is then public.
@@ -73,6 +73,7 @@ def fit(
     >>> bool(abs(result.estimate["rate"] - 1.5) < 0.1)
     True
     """
+    refuse_others(model)
     static = dict(static or {})
     made_up = {} if placeholder is None else {"placeholder": placeholder}
     key = random.key() if rng_key is None else rng_key

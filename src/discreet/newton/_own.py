@@ -168,6 +168,14 @@ def _table(result: DPNewtonResult) -> Iterator[tuple[str, str, str, str]]:
             yield label, mean, " to ".join(ends), f"{100 * max(share, 0):.0f} %"
 
 
+def refuse_others(model: Any) -> None:
+    """Refuse what is no model, without showing it: it may be the table."""
+    if not callable(model):
+        raise TypeError(
+            f"The model is a {type(model).__name__}: pass a function with NumPyro's sample sites, and then its arguments."
+        )
+
+
 class DPNewton:
     """Fits a NumPyro model privately, without settings: draws of its posterior with all noise in them.
 
@@ -211,8 +219,7 @@ class DPNewton:
         placeholder: Sequence[Any] | None = None,
         **static_kwargs: Any,
     ) -> None:
-        if not callable(model):
-            raise TypeError(f"{model!r} is no model: pass a function with NumPyro's sample sites.")
+        refuse_others(model)
         if not isinstance(plan, ModelPlan):
             raise TypeError(f"plan is {plan!r}; pass a ModelPlan, as ModelPlan.calibrate(epsilon=...) makes.")
         check_public(static_kwargs)
