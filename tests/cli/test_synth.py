@@ -249,7 +249,7 @@ def fit_words(table: Path, *more: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("max_rows", [1, 3])
+@pytest.mark.parametrize("max_rows", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
 def test_from_a_table_to_twins(table: Path, monkeypatch: pytest.MonkeyPatch, quick_compilation, max_rows) -> None:
     schema = table.parent / "schema.toml"
     if max_rows > 1:

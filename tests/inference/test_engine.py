@@ -84,7 +84,7 @@ def _fit(monkeypatch, engine, model, guide, *data, **options):
     ],
     ids=["as chosen", "microbatches", "little memory"],
 )
-@pytest.mark.parametrize("kind", ["logistic", "vae"])
+@pytest.mark.parametrize("kind", [pytest.param("logistic", marks=pytest.mark.exhaustive), "vae"])
 def test_the_fit_is_the_reference_s(monkeypatch, kind, engine, options):
     ours, reference = _fit(monkeypatch, engine, *_problem(kind), **options), _reference(kind)
     # Same key, so the same batches and the same noise; Adam's first steps have unit length, so nothing is trivial.

@@ -90,6 +90,7 @@ GUIDES = {
 
 
 _MORE = {
+    "delta",
     "batched",
     "multivariate",
     "list",

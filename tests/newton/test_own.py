@@ -370,6 +370,7 @@ def scaled(x: Any, y: Any) -> None:
         numpyro.sample("y", dist.Normal(x @ w, scale), obs=y)
 
 
+@pytest.mark.exhaustive
 def test_the_interval_of_a_scale_among_ten_weights_holds() -> None:
     """Its gradients have longer tails than the weights'. Shrunk to their curvature, its own was twice as large: 0.7 held."""
     held, errors = [], []
