@@ -327,8 +327,8 @@ def source_lines(equation: JaxprEqn, keep: Callable[[str], bool] = users_file) -
 
 @lru_cache(maxsize=4096)
 def _lines_of(traceback: Any) -> tuple[str, ...]:
-    """The lines of a call stack, the outermost last; kept, since a program is read once for each size of its noise."""
-    # Of an equation's source it reads the stack alone.
+    """The lines of a call stack, the outermost last. Kept: a program is proved once for each size of its noise."""
+    # `summarize` reads nothing of a source but the stack, by which JAX's own object is not hashed.
     source: Any = SimpleNamespace(traceback=traceback)
     lines = source_info_util.summarize(source, num_frames=64).splitlines()
     return tuple(re.sub(r":(\d+):\d+ \(", r":\1 (", line).replace(".<locals>", "") for line in reversed(lines))

@@ -67,9 +67,10 @@ def weighted_fit(found: _fit._Newton, x: np.ndarray, y: np.ndarray, present: np.
     return minimize(loss, np.zeros(ones.shape[2]), jac=slope, method="BFGS", options={"gtol": 1e-9}).x
 
 
-@pytest.mark.parametrize("most_rows", [1, 3])
-def test_without_noise_it_is_the_weighted_fit(most_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("most_rows", "shared"), [(1, 2**16), (3, 1)], ids=["one program", "persons, two programs"])
+def test_without_noise_it_is_the_weighted_fit(most_rows: int, shared: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise of a hundred-thousandth of the plan's, which no proof would pass; the plan's is nearly 0 as well."""
+    monkeypatch.setattr(_releases, "LARGEST_SHARED", shared)
     monkeypatch.setattr(_releases, "planned_gaussian", lambda key, sums, *_: sums)
     monkeypatch.setattr(_releases, "certify", lambda release, *_, **__: _Unproved(release))
     monkeypatch.setattr(_fit.Act, "prove", lambda self, *_, **__: None)

@@ -656,8 +656,8 @@ def initial_parameters(
         )
     if not psi:
         raise ValueError(
-            "There is nothing to fit: a model needs latents (numpyro.sample without obs=), and a guide that is written by hand "
-            "param sites."
+            "There is nothing to fit. A model needs a latent (numpyro.sample without obs=); a guide of your own needs a param "
+            "site."
         )
     # Weak types would make the compiled loop change its types after the first step.
     psi = jax.tree.map(lambda x: lax.convert_element_type(x, jnp.result_type(x)), psi)

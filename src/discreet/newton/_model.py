@@ -107,9 +107,9 @@ def rows_of(kind: str, latents: Latents, leaves: Sequence[Array], mask: Array, p
 def _summed(
     kinds: Sequence[str], which: Any, latents: Latents, leaves: Sequence[Array], mask: Array, public: Public
 ) -> Array:
-    """The exact sum over all records of one of some kinds, and zeros behind it.
+    """The exact sum over all records of the kind that `which` numbers, filled up with zeros to the size of the largest.
 
-    Its kind is chosen behind the gradients of a turn, which take the longest to compile.
+    All kinds begin with the gradients of a turn, which take the longest to compile: so the choice comes after them.
     """
     size = size_of(kinds, latents)
 
@@ -165,10 +165,7 @@ def _certified(shape: _Shape, most: float) -> Certificate:
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A release of one kind with some noise, proved for tables of one shape, by a program that is made for other kinds, too.
-
-    As `_releases.Program` for regressions.
-    """
+    """A release of one kind with some noise, proved for tables of one shape; all kinds share a program, as in `_releases`."""
 
     kind: str
     noise: float

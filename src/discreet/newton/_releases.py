@@ -342,13 +342,15 @@ def _certified(shape: _Shape, most: float) -> Certificate:
 class Program:
     """A release of one sum with some noise, proved for tables of one shape.
 
-    To draw noise takes longer to compile than to sum. So one program is compiled for all sums, unless their sizes are large
-    and differ; behind a small sum there is noise alone, which is dropped. It serves tables of other sizes, too: `in_turns` and
-    `rounded_up` leave few shapes.
+    Noise takes longer to compile than sums. So all sums share a program, unless the largest has more than `LARGEST_SHARED`
+    numbers; a smaller sum is filled up with zeros, and the noise on these is dropped. Features and turns are filled up, too
+    (`rounded_up`), so that few shapes are compiled for all tables.
 
     Attributes:
         sum: The sum.
+        noise: Its standard deviation, in units of the bound on one record.
         certificate: Of the program.
+        shape: What it was compiled for.
     """
 
     sum: Sum
@@ -414,7 +416,7 @@ def program(
 
 
 def rounded_up(size: int) -> int:
-    """The next multiple of 4 of three binary digits and zeros."""
+    """The next multiple of 4 with at most three binary digits before its zeros, as 4, 8, 28, 32, 40: few sizes, few programs."""
     step = max(4, 2 ** ((size - 1).bit_length() - 3))
     return max(1, -(-size // step)) * step
 
