@@ -19,7 +19,7 @@ from sklearn.linear_model import LogisticRegression
 
 import discreet as dp
 from discreet.newton import fit_newton
-from discreet.planning import dry_run_of_newton
+from discreet.planning import dry_run
 from discreet.tables import are_levels, encode
 
 # AUC lost to privacy may be this much more than was promised, and the noise so many times as large.
@@ -34,9 +34,7 @@ def main() -> None:
     arguments = parser.parse_args()
     public = adult_twin.schema()
     started = time.perf_counter()
-    found = dry_run_of_newton(
-        public, family="binary", num_records=32_561, epsilon=arguments.epsilon, progress_bar=False
-    )
+    found = dry_run("logistic", public, num_records=32_561, epsilon=arguments.epsilon, progress_bar=False)
     print(f"{found}\n(in {time.perf_counter() - started:.0f} s)\n")
     tables = adult_twin.read(arguments.table or _tables.find("adult.csv.gz"), public)
     train, test = (encode(table, public) for table in tables)

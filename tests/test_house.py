@@ -114,18 +114,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "page": {"tables", "storage", "accounting", "plan", "report", "ledger", "plots", "models"},
     # No reader of tables here either: what is chosen on records is not free.
     "planning": {
-        "tables",
         "accounting",
-        "sampling",
-        "gradients",
-        "clipping",
-        "plan",
         "inference",
+        "marginals",
         "models",
         "moments",
         "newton",
         "random",
         "report",
+        "sampling",
+        "tables",
     },
     "estimators": {"clipping", "ledger", "inference", "models", "moments", "newton", "plan", "random", "tables"},
     # Reads held-out records, in one place, and runs fits that others define.

@@ -151,7 +151,7 @@ def model(x, y):
 
 def test_a_model_of_ones_own_has_intervals(survey: Path) -> None:
     (survey / "mine.py").write_text("import jax.numpy as jnp" + OWN)
-    words = "--data survey.csv --schema visits.toml --model mine.py:model --by newton --epsilon 2"
+    words = "--data survey.csv --schema visits.toml --model mine.py:model --epsilon 2"
     assert "noisy sums of gradients" in fit(f"{words} --dry-run").stdout
     assert not (survey / "out").exists()
     said = " ".join(fit(f"{words} --out out").stdout.split())
@@ -164,5 +164,12 @@ def test_a_model_of_ones_own_has_intervals(survey: Path) -> None:
     (survey / "mine.py").write_text(
         "import jax.numpy as jnp" + OWN + "\n\ndef guide(x, y):\n    numpyro.sample('start', dist.Normal(0, 1))\n"
     )
-    assert "takes no guide" in " ".join(fit(f"{words} --out other", code=2).output.split())
-    assert "takes no steps" in " ".join(fit(f"{words} --steps 10 --out other", code=2).output.split())
+    assert "1,000 steps" in fit(f"{words} --dry-run").stdout
+    assert "takes no guide" in " ".join(fit(f"{words} --by newton --out other", code=2).output.split())
+    assert "takes no steps" in " ".join(fit(f"{words} --by newton --steps 10 --out other", code=2).output.split())
+    (survey / "mine.py").write_text(
+        "import jax.numpy as jnp" + OWN.replace("start + x", "start + numpyro.param('w', 0.0) + x")
+    )
+    refused = fit(f"{words} --dry-run")
+    assert "1,000 steps" in refused.stdout
+    assert "Fitted in steps: The model has a param site" in " ".join(refused.stderr.split())

@@ -42,7 +42,7 @@ FIT = "fit --data table.csv --schema schema.toml --model logistic --epsilon 1 --
 WORDS = {
     "demo": "demo --out demo",
     "describe": "describe table.csv --schema schema.toml --epsilon 1 --out described",
-    "plan": "plan --schema schema.toml --model logistic --num-records 100 --epsilon 1 --steps 5 --out new-plan.toml",
+    "plan": "plan --schema schema.toml --model logistic --num-records 100 --epsilon 1 --plot new-plan.png",
     "convert": "convert table.csv --schema schema.toml --out records",
     "fit": f"{FIT} --out out",
     "resume": "resume saved",
@@ -139,8 +139,6 @@ class MadeUp:
 def dry_run(model, about, *, num_records: int, epsilon: float, **options) -> planning.DryRun:
     """The dry run itself replaced, which takes a minute."""
     del model, about, options
-    scores = planning.TableScores(0.5, {"log density": -0.5}, {"log density": -0.4}, {"log density": -0.7})
-    row = planning.Row(planning.Setting(10, 1.0, 1.0, 0.1), 1.0, 1.0, (scores,))
     plan = dp.PrivacyPlan(
         sampling=dp.PoissonSampling(rate=1.0),
         clipping_norm=1.0,
@@ -149,4 +147,5 @@ def dry_run(model, about, *, num_records: int, epsilon: float, **options) -> pla
         num_records=num_records,
         target_delta=1e-5,
     )
-    return planning.DryRun(plan, 0.1, epsilon, row, (row,), (), "for prediction", "A reason.", True)
+    row = planning.DryRunRow(epsilon, 1.0, 1.0, 0.9, 0.8, 0.8, "for prediction")
+    return planning.DryRun("Made up", "AUC", plan, epsilon, 1e-5, num_records, (row,))

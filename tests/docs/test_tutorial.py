@@ -30,7 +30,7 @@ from discreet import planning
 from discreet.cli._app import app
 from discreet.marginals import fit_twins
 from discreet.newton import NewtonPlan
-from discreet.planning import NewtonDryRun, NewtonRow
+from discreet.planning import DryRun, DryRunRow
 from discreet.report import COEFFICIENTS
 from discreet.tables import describe_features
 
@@ -87,12 +87,13 @@ def archive(path: Path, table: Path, rows: dict[str, int]) -> None:
         zipped.writestr("adult.test", stray + "".join(f"{line}.\n" for line in halves["test"]) + "\n")
 
 
-def dry_run(schema: Any, *, progress_bar: bool, seed: int, **terms: Any) -> NewtonDryRun:
+def dry_run(model: str, schema: Any, *, progress_bar: bool, seed: int, guide: None, **terms: Any) -> DryRun:
     """In the place of a dry run: what it finds for the page's command."""
-    del progress_bar, seed
+    del model, progress_bar, seed, guide
     width = len(describe_features(schema))
-    row = NewtonRow(terms["epsilon"], 1.18, 0.84, 1.0, 0.712, 0.728, COEFFICIENTS)
-    return NewtonDryRun(NewtonPlan.calibrate(num_features=width, **terms), terms["epsilon"], (row,))
+    plan = NewtonPlan.calibrate(family="binary", num_features=width, **terms)
+    row = DryRunRow(terms["epsilon"], 1.18, 0.84, 1.0, 0.712, 0.728, COEFFICIENTS)
+    return DryRun("Private Newton", "AUC", plan, terms["epsilon"], terms["delta"], terms["num_records"], (row,))
 
 
 def executable(path: Path, text: str) -> None:
@@ -194,7 +195,7 @@ def tutorial(tmp_path: Path, tmp_path_factory, repository: Path, table) -> Itera
 
 def test_the_tutorial_runs_as_printed(tutorial, quick_compilation, monkeypatch: pytest.MonkeyPatch) -> None:
     del quick_compilation
-    monkeypatch.setattr(planning, "dry_run_of_newton", dry_run)
+    monkeypatch.setattr(planning, "dry_run", dry_run)
     monkeypatch.setitem(fit_twins.__kwdefaults__, "num_steps", 100)
     names = tutorial(True)
     assert names["result"].statement.epsilon <= 0.3

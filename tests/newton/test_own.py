@@ -134,7 +134,7 @@ def test_a_row_is_the_same_in_every_place_and_sums_are_exact(kind: str, name: st
     def sums(rows: Any) -> np.ndarray:
         with jax.enable_x64(True):
             *arrays, mask = in_turns(*(x[rows] for x in leaves))
-            summed = jax.jit(functools.partial(_model._summed, KINDS), static_argnums=1)
+            summed = jax.jit(functools.partial(_model.summed, KINDS), static_argnums=1)
             return np.asarray(
                 summed(KINDS.index(kind), latents, [*map(jnp.asarray, arrays)], jnp.asarray(mask), public)
             )

@@ -58,9 +58,9 @@ def discreet(
 
     1. `discreet schema init survey.csv` writes a template for the public bounds and categories of the columns.
 
-    2. `discreet plan ... --out plan.toml` proposes settings by a dry run on invented tables. It reads no data.
+    2. `discreet plan` shows what a fit is good for at several ε, by a dry run on invented tables. It reads no data.
 
-    3. `discreet fit` with `--plan plan.toml` spends the budget and writes the posterior and a privacy statement.
+    3. `discreet fit` spends the budget and writes the posterior and a privacy statement.
 
     4. `discreet report discreet-fit` and `discreet explain` say what that means; `discreet synth` draws synthetic twins.
 

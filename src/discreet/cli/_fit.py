@@ -9,7 +9,6 @@ from discreet._validate import integer, positive
 from discreet.cli import _options as options
 from discreet.cli._methods import METHODS, Counts, OfRecords, fit_again
 from discreet.cli._options import choose_model
-from discreet.cli._plan import KINDS, with_plan
 from discreet.cli._report import COUNTS
 from discreet.cli._run import check_folder, joined, remember
 from discreet.cli._tables import how_converted
@@ -20,7 +19,7 @@ MOST_DRAWS = 10_000_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Asked:
-    """The options of `fit`; with --plan, those that it says in their place where they are left out."""
+    """The options of `fit`."""
 
     data: options.Data
     model: options.Model
@@ -41,7 +40,6 @@ class Asked:
     relation: options.RelationOption = None
     clip: options.Clip = None
     learning_rate: options.LearningRate = None
-    plan_file: options.PlanFile = None
     draws: options.Draws = None
     ledger: options.LedgerFile = None
     checkpoint: options.CheckpointFolder = None
@@ -71,7 +69,6 @@ class Asked:
             self.batch_size,
             self.clip,
             self.learning_rate,
-            self.plan_file,
             self.checkpoint,
         )
         return any(x is not None for x in of_steps) or self.sampling != "poisson"
@@ -105,7 +102,7 @@ def fit(asked: Asked) -> None:
     `discreet fit --data survey.csv --model twin --schema schema.toml --epsilon 1`
 
     Bounds and categories are public input: take them from the questionnaire, never from the data. Quote `|`, `<` and `>` in the
-    shell. `--plan` takes the settings that `discreet plan` proposed; command-line options override them.
+    shell. `discreet plan` shows beforehand, on invented tables, what a fit at several ε is good for.
 
     Writes statement.json, statement.txt, report.html, posterior.npz, summary.json and, with matplotlib, fit.png. `discreet synth`
     needs model.json as well, which a model of your own gets; a twin gets its own files instead of posterior and summary. Each
@@ -148,7 +145,7 @@ def check_options(asked: Asked) -> None:
         models = " or ".join(name for method in METHODS if method.by == asked.by for name in method.models)
         raise ValueError(
             f"--by {asked.by} is for --model {models}, and takes no steps: omit --steps, --rate, --batch-size, "
-            "--sampling, --clip, --learning-rate, --plan and --checkpoint, or choose --by svi"
+            "--sampling, --clip, --learning-rate and --checkpoint, or choose --by svi"
         )
     for method in METHODS:
         method.check(asked)
@@ -157,13 +154,7 @@ def check_options(asked: Asked) -> None:
 
 
 def method_for(asked: Asked, members: "dp.inference.Processes") -> OfRecords | Counts:
-    """The method of a fit, with the options that a plan file gives; refuses what can be refused before the table is read."""
-    planned = None
-    if asked.plan_file is not None:
-        given = {name: getattr(asked, name) for name in KINDS}
-        drawn = asked.batch_size is not None or asked.sampling != "poisson"
-        planned = with_plan(asked.plan_file, asked.model, given, drawn_otherwise=drawn)
-        asked = dataclasses.replace(asked, **planned.values)
+    """The method of a fit; refuses what can be refused before the table is read."""
     described_by = (asked.schema, asked.bounds, asked.non_private_bounds or None)
     options.refuse_missing(asked.model, asked.epsilon, asked.target, described_by, asked.data)
     if members.first:
@@ -190,7 +181,7 @@ def method_for(asked: Asked, members: "dp.inference.Processes") -> OfRecords | C
     if asked.raw and chosen.own is None:
         raise ValueError(f"--raw is for a model of your own: {asked.model} needs scaled columns, leave --raw out")
     method = next(method for method in METHODS if method.suits(asked, schema))
-    return method(asked, members, chosen, schema, made, planned)
+    return method(asked, members, chosen, schema, made)
 
 
 def check_numbers(asked: Asked) -> None:

@@ -33,7 +33,6 @@ from discreet._validate import RefusedError, finite_or_none, require
 from discreet.cli import _options as options
 from discreet.cli._options import FAMILIES, LINEAR, MULTINOMIAL, TWIN, MethodName, choose_model
 from discreet.cli._own_model import FILE as MODEL_FILE
-from discreet.cli._plan import say_other_size
 from discreet.cli._report import (
     COUNTS,
     draw_picture,
@@ -83,7 +82,6 @@ if TYPE_CHECKING:
     from discreet.cli._fit import Asked
     from discreet.cli._options import ChosenModel
     from discreet.cli._own_model import Prepared
-    from discreet.cli._plan import PlanFile
 
 SHOWN = 3
 # Rows to count a model's parameters with: unlike the size of most plates.
@@ -95,7 +93,7 @@ RELATIVE = (
 )
 AGAIN = "The fit ran. Start all processes again with the same command: it is written from its checkpoint, at no further cost."
 NO_INTERVALS = "No intervals are given: a fit in steps does not measure how far its noise moved the coefficients."
-FEWER = "Use fewer columns or categories, a smaller model, a larger --epsilon, or more records; discreet plan tries settings."
+FEWER = "Use fewer columns or categories, a smaller model, a larger --epsilon, or more records."
 
 
 @dataclasses.dataclass
@@ -107,7 +105,6 @@ class Method:
     chosen: "ChosenModel"
     schema: "dp.tables.Schema"  # As the options describe the table, then as the model takes it
     made: "dp.tables.Conversion | None"  # How the table was converted, if it was
-    planned: "PlanFile | None" = None
     own: "Prepared | None" = None  # The user's model, if it is one
     room: int = ROOM  # Bytes of the disk that are reserved for the results
     plan: Any = dataclasses.field(init=False)
@@ -267,11 +264,8 @@ class OfRecords(Method, ABC):
         features = len(self.records.feature_names)
         count = self.records.num_records if asked.num_records is None else asked.num_records
         delta = min(self.most_delta, suggest_delta(count, None)) if asked.delta is None else asked.delta
-        if asked.plan_file is not None and self.planned is not None:
-            say_other_size(asked.plan_file, self.planned, count)
         self.room += 16 * (asked.draws or NUM_DRAWS) * features
-        too_large = asked.by is None and count * self.schema.max_rows * features > self.most_cells
-        method = self.instead(**vars(self)) if too_large else self
+        method = self.instead(**vars(self)) if asked.by is None and self.is_unfit(count) else self
         method.plan = method.plan_for(count, delta)
         warn(self.schema, asked.seed, asked.ledger, asked.data, by_bounds=asked.bounds is not None)
         return method
@@ -318,6 +312,10 @@ class OfRecords(Method, ABC):
         named = dict(zip(records.feature_names, np.moveaxis(records.x, -1, 0), strict=True))
         named = named if records.y is None else named | {own.schema.target: records.y}
         return (named,) if records.mask is None else (named, records.mask)
+
+    def is_unfit(self, num_records: int) -> bool:
+        """True if `instead` is the method for these records by default."""
+        return num_records * self.schema.max_rows * len(self.records.feature_names) > self.most_cells
 
     @abstractmethod
     def plan_for(self, num_records: int, delta: float) -> Any:
@@ -888,7 +886,7 @@ class Newton(InSums):
 
 
 class OwnNewton(InSums):
-    """A fit of the user's model to a few noisy gradients, by `DPNewton`: where it is asked for."""
+    """A fit of the user's model to a few noisy gradients, by `DPNewton`, unless the model has a guide or is refused by it."""
 
     by = MethodName.NEWTON
     purpose = "NEWTON"
@@ -898,7 +896,17 @@ class OwnNewton(InSums):
     @classmethod
     def takes(cls, asked: "Asked") -> bool:
         own = asked.model.partition(":")[0].endswith(".py")
-        return own and asked.by == cls.by and not asked.in_steps
+        return own and asked.by in (None, cls.by) and not asked.in_steps
+
+    def is_unfit(self, num_records: int) -> bool:
+        if self.own is not None and self.own.guide is not None:
+            return True
+        try:
+            dp.newton.names_of_latents(self.function, self.arguments(), num_records=num_records)
+        except dp.inference.NoPointError as error:
+            say_error(f"Fitted in steps: {error}")
+            return True
+        return False
 
     def plan_for(self, num_records: int, delta: float) -> "dp.newton.ModelPlan":
         if self.own is not None and self.own.guide is not None:

@@ -306,9 +306,6 @@ Choices = Annotated[
     ),
 ]
 LearningRate = Annotated[float | None, _method(help="Step size of the Adam optimizer. Default: 0.02; for twin, 0.05.")]
-PlanFile = Annotated[
-    Path | None, _budget("--plan", help="Settings that `discreet plan` wrote. Command-line options override them.")
-]
 NumRecords = Annotated[
     int | None,
     _table(help="A public figure for the number of records. Default: the exact number, which becomes public."),
@@ -427,9 +424,7 @@ def refuse_missing(
 ) -> None:
     """Refuse a fit that lacks options, and name all of them."""
     described = any(x is not None for x in described_by)
-    missing = (
-        [] if epsilon is not None else ["--epsilon is missing: give a privacy budget, or a --plan that contains one"]
-    )
+    missing = [] if epsilon is not None else ["--epsilon is missing: give a privacy budget"]
     # A schema may name the target, and converted records have their schema with them.
     known = described_by[0] is not None or data.is_dir()
     if model in MODELS and model != TWIN and target is None and not known:

@@ -231,10 +231,11 @@ def _all_missing(context: Any) -> str:
     missing = [x.opts[0] if x.opts[0].startswith("-") else x.metavar or x.human_readable_name for x in required]
     if not missing:
         return ""
-    # `fit` takes either of two.
-    names = {x.name for x in command.params}
-    either = ((("epsilon", "plan_file"), "--epsilon or --plan"), (("schema", "bounds"), "--schema or --bounds"))
-    missing += [words for both, words in either if names.issuperset(both) and not any(given.get(x) for x in both)]
+    if command.name == "fit" and not given.get("epsilon"):
+        # It may be left out where the data are counts that were released.
+        missing.append("--epsilon")
+    if {"schema", "bounds"} <= {x.name for x in command.params} and not (given.get("schema") or given.get("bounds")):
+        missing.append("--schema or --bounds")
     return f"Missing {', '.join(missing)}"
 
 
@@ -397,7 +398,6 @@ class BriefHelp(TyperCommand):
         "schema",
         "epsilon",
         "delta",
-        "plan_file",
         "ledger",
         "dry_run",
         "out",

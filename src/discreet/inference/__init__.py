@@ -4,6 +4,7 @@ from discreet.inference._dpsgld import DPSGLD as DPSGLD
 from discreet.inference._dpsgld import DPSGLDResult as DPSGLDResult
 from discreet.inference._dpsgld import releases_of as releases_of
 from discreet.inference._dpsvi import DPSVI as DPSVI
+from discreet.inference._dpsvi import starting_objective as starting_objective
 from discreet.inference._dpsvi import update_in_loop as update_in_loop
 from discreet.inference._loop import ManyFits as ManyFits
 from discreet.inference._ops import DrawsPlan as DrawsPlan
@@ -12,6 +13,7 @@ from discreet.inference._ops import OPSResult as OPSResult
 from discreet.inference._ops import Tempering as Tempering
 from discreet.inference._points import Latents as Latents
 from discreet.inference._points import latents_of as latents_of
+from discreet.inference._points import objective_of_points as objective_of_points
 from discreet.inference._processes import FAILED as FAILED
 from discreet.inference._processes import START_AGAIN as START_AGAIN
 from discreet.inference._processes import Processes as Processes
@@ -22,13 +24,8 @@ from discreet.inference._records import with_levels as with_levels
 from discreet.inference._result import DPSVIResult as DPSVIResult
 from discreet.inference._result import UseWarning as UseWarning
 from discreet.inference._result import load_result as load_result
-from discreet.inference._result import too_few as too_few
 from discreet.inference._result import warn_of_use as warn_of_use
 from discreet.inference._step import DPSVIState as DPSVIState
 from discreet.inference._structure import NoPointError as NoPointError
-from discreet.inference._suggest_clipping import ClippingSuggestion as ClippingSuggestion
-from discreet.inference._suggest_clipping import Unobserved as Unobserved
-from discreet.inference._suggest_clipping import starting_objective as starting_objective
-from discreet.inference._suggest_clipping import suggest_clipping as suggest_clipping
 from discreet.inference._trace import NoiseAware as NoiseAware
 from discreet.inference._trace import Trace as Trace

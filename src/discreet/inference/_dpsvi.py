@@ -866,3 +866,12 @@ def start_optimizer(optim: Any, psi: Mapping[str, Any], key: PRNGKeyArray, objec
     u, _ = jax.eval_shape(objective.link, psi, key)
     reached = jax.tree.unflatten(jax.tree.structure(u), objective.reached(u))[LATENT]
     return optim.start(psi, key, [parameter_of(name) for name, is_reached in reached.items() if is_reached])
+
+
+def starting_objective(dpsvi: DPSVI, key: PRNGKeyArray, *arguments: Any) -> Objective:
+    """The objective of a `DPSVI`, for fits of invented records.
+
+    Of the arguments, which are the model's, only shapes and dtypes are used. Errors as for `DPSVI.init`.
+    """
+    dpsvi._init(key, take_apart(arguments, {}), None)
+    return dpsvi._initialised().objective

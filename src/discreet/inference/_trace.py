@@ -515,8 +515,7 @@ def _tail(trace: Trace, start: float | None, converged_from: float | None) -> tu
         raise ValueError(
             f"No tail of the {kept} iterates is free of drift, so they do not tell where the fit would have gone without "
             "noise. The estimates can still be used: params, and the draws of posterior, whose spread lacks the noise. To take "
-            "the iterates from the middle on all the same, pass start=0.5. For another fit, discreet.planning.dry_run says "
-            "beforehand whether it is likely to converge."
+            "the iterates from the middle on all the same, pass start=0.5."
         )
     first = int(start * kept)
     if kept - first < _FEWEST:

@@ -4,6 +4,8 @@ from discreet.newton._choose import fit as fit
 from discreet.newton._fit import NewtonResult as NewtonResult
 from discreet.newton._fit import fit_newton as fit_newton
 from discreet.newton._invented import fit_invented as fit_invented
+from discreet.newton._invented import fit_invented_model as fit_invented_model
+from discreet.newton._invented import names_of_latents as names_of_latents
 from discreet.newton._model_plan import ModelPlan as ModelPlan
 from discreet.newton._own import DPNewton as DPNewton
 from discreet.newton._own import DPNewtonResult as DPNewtonResult

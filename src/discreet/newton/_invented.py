@@ -1,4 +1,4 @@
-"""`fit_invented`: the algorithm of `fit_newton` on a table that nobody has to protect, for dry runs and figures.
+"""`fit_invented` and `fit_invented_model`: `fit_newton` and `DPNewton` on tables that nobody has to protect, for dry runs.
 
 Every release is the same sum over the same rows, with Gaussian noise of the same size. What is left out is what protects records:
 the noise is NumPy's, and no program is proved. So a fit of another epsilon compiles nothing, where a proof takes seconds.
@@ -7,7 +7,7 @@ the noise is NumPy's, and no program is proved. So a fit of another epsilon comp
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,20 +15,28 @@ import numpy as np
 from jaxtyping import Bool, Float
 from tqdm.auto import tqdm
 
+from discreet import random
+from discreet.inference import Latents, Records, objective_of_points, take_apart
+from discreet.newton import _model
 from discreet.newton._fit import NewtonResult, _checked, _Newton
-from discreet.newton._plan import NewtonPlan
+from discreet.newton._model_plan import ModelPlan
+from discreet.newton._own import DPNewton, DPNewtonResult, _Fit, refuse_many
+from discreet.newton._plan import CLASSES, NewtonPlan
 from discreet.newton._releases import Public, in_turns, sum_of
 
 
 class _Invented:
     """The sums over an invented table, in the place of certified releases."""
 
-    def __init__(self, table: Sequence[np.ndarray], rng: np.random.Generator) -> None:
+    def __init__(self, table: Sequence[np.ndarray], plan: NewtonPlan, rng: np.random.Generator) -> None:
         self._arrays = jax.device_put(in_turns(*table))
+        self._plan = plan
         self._rng = rng
 
     def __call__(self, kind: str, rows: str, noise: float, public: Public) -> np.ndarray:
         """A sum with noise; a matrix is made symmetric, as `_Records` does."""
+        if self._plan.family == CLASSES:
+            public = public._replace(theta=public.theta.reshape(self._plan.outputs, -1).T)
         found = np.asarray(_sum(kind, rows, self._arrays, jax.tree.map(np.float64, public)), np.float64)
         found = found + noise * self._rng.standard_normal(found.shape)
         return (found + found.T) / 2 if kind == "products" else found
@@ -38,11 +46,12 @@ _sum = functools.partial(jax.jit, static_argnums=(0, 1))(sum_of)
 
 
 def fit_invented(
-    x: Float[np.ndarray, "record feature"],
-    y: Float[np.ndarray, " record"],
+    x: Float[np.ndarray, "record *row feature"],
+    y: Float[np.ndarray, "record *row"],
     plan: NewtonPlan,
     *,
     seed: int,
+    mask: Bool[np.ndarray, "record row"] | None = None,
     levels: Bool[np.ndarray, " feature"] | None = None,
 ) -> NewtonResult:
     """Fit an invented table as `fit_newton` would, without its protection. Never for records of people.
@@ -52,6 +61,7 @@ def fit_invented(
         y: As in `fit_newton`.
         plan: As in `fit_newton`.
         seed: Seed of the noise.
+        mask: As in `fit_newton`.
         levels: As in `fit_newton`.
 
     Returns:
@@ -67,13 +77,89 @@ def fit_invented(
     >>> fit_invented(x, x[:, 0] > 0.5 * np.sin(99 * np.arange(5_000)), plan, seed=0).statement.reproducible
     True
     """
-    table = _checked(x, y, None, levels, plan)
+    table = _checked(x, y, mask, levels, plan)
     rng = np.random.default_rng(seed)
     with jax.enable_x64(True), tqdm(disable=True) as bar:
-        found: Any = _Newton(_Invented(table, rng), plan, levels)  # pyright: ignore[reportArgumentType]
+        found: Any = _Newton(_Invented(table, plan, rng), plan, levels)  # pyright: ignore[reportArgumentType]
         return found.run(bar).result(rng, _statement(plan))
 
 
 @functools.lru_cache(maxsize=64)
 def _statement(plan: NewtonPlan) -> Any:
     return plan.state(reproducible=True)
+
+
+class _InventedModel:
+    """The same of a model: the sums of `_own._Releases`, in the order of the plan."""
+
+    def __init__(self, latents: Latents, records: Records, plan: ModelPlan, rng: np.random.Generator) -> None:
+        arrays = in_turns(*(np.asarray(leaf) for leaf in records.leaves))
+        self._arrays = jax.device_put(arrays)
+        self._latents = latents
+        self._planned = iter(plan.releases)
+        self._rng = rng
+
+    def __call__(self, kind: str, public: _model.Public) -> tuple[np.ndarray, float]:
+        """A sum with noise, and the noise's standard deviation."""
+        noise = next(self._planned).noise
+        *leaves, mask = self._arrays
+        which = np.int32(_model.KINDS.index(kind))
+        public = jax.tree.map(np.float64, public)
+        total = _sum_of_model(_model.KINDS, which, self._latents, leaves, mask, public)
+        found = np.asarray(total, np.float64)[: _model.size_of([kind], self._latents)]
+        found = found + noise * self._rng.standard_normal(found.shape)
+        if kind in _model.PRODUCTS:
+            found = found.reshape(self._latents.num_touched, -1)
+        return found, noise
+
+
+_sum_of_model = functools.partial(jax.jit, static_argnums=(0, 2))(_model.summed)
+
+
+def fit_invented_model(
+    model: Callable[..., Any], arguments: Sequence[np.ndarray], plan: ModelPlan, *, seed: int
+) -> DPNewtonResult:
+    """Fit an invented table as `DPNewton` would, without its protection. Never for records of people.
+
+    Args:
+        model: As for `DPNewton`.
+        arguments: The model's arguments, arrays with records along their leading axis.
+        plan: The plan.
+        seed: Seed of the noise.
+
+    Returns:
+        The posterior; its statement says that it is not private.
+
+    Raises:
+        NoPointError, ValueError: As for `DPNewton.run`.
+    """
+    records = take_apart(arguments, {}, programs=(model,))
+    latents, start = DPNewton(model, plan=plan)._latents(random.key(seed), records)
+    statement = plan.state(
+        reproducible=True, num_touched=latents.num_touched, num_latents=latents.size, fitted="A model"
+    )
+    words = np.array([seed], np.uint32)
+    with jax.enable_x64(True), tqdm(disable=True) as bar:
+        releases: Any = _InventedModel(latents, records, plan, np.random.default_rng(seed))
+        return _Fit(releases, latents, plan, start).run(bar).result(words, statement)
+
+
+def names_of_latents(
+    model: Callable[..., Any], arguments: Sequence[np.ndarray], *, num_records: int
+) -> tuple[str, ...]:
+    """The names of a model's global latents, if `DPNewton` takes it.
+
+    Args:
+        model: As for `DPNewton`.
+        arguments: Some rows of the model's arguments, of which only shapes are used.
+        num_records: Public number of records.
+
+    Raises:
+        NoPointError: `DPNewton` refuses the model.
+        ValueError: The model cannot be split into records.
+    """
+    records = take_apart(arguments, {}, programs=(model,))
+    made_of = {"model": model, "num_records": num_records, "placeholder": None, "static": {}}
+    objective, psi = objective_of_points(records, jax.random.key(0), **made_of)
+    refuse_many(Latents.of(objective, psi))
+    return tuple(objective.structure.global_latents)

@@ -104,7 +104,7 @@ def rows_of(kind: str, latents: Latents, leaves: Sequence[Array], mask: Array, p
     return _rows(kind, *_mapped(latents, leaves, public), mask, public.reach)
 
 
-def _summed(
+def summed(
     kinds: Sequence[str], which: Any, latents: Latents, leaves: Sequence[Array], mask: Array, public: Public
 ) -> Array:
     """The exact sum over all records of the kind that `which` numbers, filled up with zeros to the size of the largest.
@@ -157,7 +157,7 @@ def _certified(shape: _Shape, most: float) -> Certificate:
 
     def release(key: PRNGKeyArray, noise: Any, which: Any, public: Public, *arrays: Any) -> Any:
         *leaves, mask = arrays
-        return planned_gaussian(key, _summed(shape.kinds, which, shape.latents, leaves, mask, public), noise, most)
+        return planned_gaussian(key, summed(shape.kinds, which, shape.latents, leaves, mask, public), noise, most)
 
     last = 3 + len(shape.leaves)
     return certify(release, *shape.arguments(1.0), records=tuple(range(4, last)), mask=last, relation=shape.relation)

@@ -176,6 +176,15 @@ def refuse_others(model: Any) -> None:
         )
 
 
+def refuse_many(latents: Latents) -> None:
+    """Refuse a model with more latents than private Newton takes."""
+    if latents.size > MOST_LATENTS:
+        raise NoPointError(
+            f"The model has {latents.size:,} coordinates of global latents; private Newton releases matrices of that size, and "
+            f"takes at most {MOST_LATENTS}. Fit the model by DPSVI."
+        )
+
+
 class DPNewton:
     """Fits a NumPyro model privately, without settings: draws of its posterior with all noise in them.
 
@@ -289,11 +298,7 @@ class DPNewton:
             )
         made_of = {"model": self.model, "placeholder": self.placeholder, "static": self.static_kwargs}
         latents = latents_of(records, key, num_records=self.plan.num_records, **made_of)
-        if latents.size > MOST_LATENTS:
-            raise NoPointError(
-                f"The model has {latents.size:,} coordinates of global latents; private Newton releases matrices of that size, "
-                f"and takes at most {MOST_LATENTS}. Fit the model by DPSVI."
-            )
+        refuse_many(latents)
         return latents, self._start(latents)
 
     def _start(self, latents: Latents) -> Vector:

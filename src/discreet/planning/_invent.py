@@ -1,9 +1,9 @@
-"""Invented tables, the settings to try on them, and how a fit of one is judged.
+"""Invented tables, for fits that must not read records.
 
-A dry run needs tables before any record may be read. Features are drawn within the schema's public bounds, from
-distributions that are themselves drawn; a truth is drawn from the model's prior; the observations are drawn from the model
-given both. A wide prior gives tables that nobody has (targets that are all alike or far outside their bounds), so a truth is
-taken whose target keeps to its public bounds. Nothing here takes a table: a `Template` is made of a schema or of shapes.
+Features are drawn within the schema's public bounds, from distributions that are themselves drawn. For a model, a truth is drawn
+from its prior, and the observations from the model given both. A wide prior gives tables that nobody has (targets that are all
+alike or far outside their bounds), so a truth is taken whose target keeps to its public bounds. Nothing here takes a table: a
+`Template` is made of a schema or of shapes.
 """
 
 from __future__ import annotations
@@ -12,142 +12,20 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.handlers as handlers
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
-from numpyro.distributions import biject_to
-from scipy.special import softmax
+from numpyro.distributions import Unit, biject_to
+from numpyro.primitives import Messenger
 
 from discreet._numpyro import trace_of
-from discreet._validate import integer, positive, require
-from discreet.inference import Unobserved
 from discreet.models import MixtureOfProducts
-from discreet.plan import PrivacyPlan
-from discreet.sampling import PoissonSampling
 from discreet.tables import Column, Kind, Missing, Schema
-
-# --- the settings that a dry run tries, and the noise that each needs ---------------------
-
-
-BATCHES = (500, 2_000)
-STEPS = (1_000,)
-LEARNING_RATES = (0.01, 0.02, 0.05, 0.1)
-SHARES_OF_NORM = (2.0, 1.0, 0.5)
-_SHARES_OF_BOUND = (0.5, 0.25, 0.125)
-_FEW_RECORDS = 1_000
-_RATES_OF_FEW = (0.2, 1.0)
-
-
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """The free settings of a plan and an optimizer, once epsilon is fixed.
-
-    Attributes:
-        num_steps: Number of releases.
-        rate: Probability that a record enters a batch.
-        clipping_norm: L2 bound on one record's gradient.
-        learning_rate: Step size of Adam.
-    """
-
-    num_steps: int
-    rate: float
-    clipping_norm: float
-    learning_rate: float
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Grid:
-    """The settings that a dry run tries: all combinations.
-
-    Attributes:
-        steps: Numbers of steps.
-        rates: Sampling rates, in (0, 1]. None: those of batches of about 500 and 2,000 records; 0.2 and 1 for small tables.
-        clipping_norms: Bounds on a record's gradient. None: the 0.9 quantile of gradients of invented records at the start,
-            twice and half that.
-        learning_rates: Step sizes of Adam.
-
-    Raises:
-        ValueError: A list that is empty, or a number out of range.
-    """
-
-    steps: tuple[int, ...] = STEPS
-    rates: tuple[float, ...] | None = None
-    clipping_norms: tuple[float, ...] | None = None
-    learning_rates: tuple[float, ...] = LEARNING_RATES
-
-    def __post_init__(self) -> None:
-        _check("steps", self.steps, most=10_000_000, whole=True)
-        _check("learning_rates", self.learning_rates, most=math.inf)
-        _check("rates", (1.0,) if self.rates is None else self.rates, most=1.0)
-        _check("clipping_norms", (1.0,) if self.clipping_norms is None else self.clipping_norms, most=1e15)
-
-    def rates_for(self, num_records: int) -> tuple[float, ...]:
-        """The sampling rates for a table of so many records.
-
-        >>> Grid().rates_for(100_000), Grid().rates_for(500)
-        ((0.005, 0.02), (0.2, 1.0))
-        """
-        if self.rates is not None:
-            return self.rates
-        if num_records <= _FEW_RECORDS:
-            return _RATES_OF_FEW
-        return tuple(sorted({float(f"{min(1.0, size / num_records):.3g}") for size in BATCHES}))
-
-    def settings(self, num_records: int, typical: float) -> list[Setting]:
-        """All combinations, for gradients that are mostly shorter than `typical` at the start."""
-        norms = self.clipping_norms or tuple(float(f"{share * typical:.2g}") for share in SHARES_OF_NORM)
-        axes = self.steps, self.rates_for(num_records), norms, self.learning_rates
-        return [Setting(*values) for values in itertools.product(*axes)]
-
-
-def default_grid(model: Any) -> Grid:
-    """The settings that are tried where nobody says which.
-
-    For mixtures fewer and larger steps than for others, and clipping norms that are shares of the longest gradient there is.
-    """
-    if not isinstance(model, MixtureOfProducts):
-        return Grid()
-    norms = tuple(float(f"{share * model.gradient_bound:.2g}") for share in _SHARES_OF_BOUND)
-    return Grid(steps=(300, 600), learning_rates=(0.05, 0.1), clipping_norms=norms)
-
-
-def plan_for(setting: Setting, epsilon: float, delta: float, num_records: int) -> PrivacyPlan:
-    """The plan of a setting that keeps to epsilon."""
-    plan = _calibrated(epsilon, delta, num_records, setting.num_steps, setting.rate)
-    return dataclasses.replace(plan, clipping_norm=setting.clipping_norm)
-
-
-@functools.lru_cache(maxsize=1024)
-def _calibrated(epsilon: float, delta: float, num_records: int, num_steps: int, rate: float) -> PrivacyPlan:
-    # Kept, since settings with other clipping norms and learning rates share it.
-    return PrivacyPlan.calibrate(
-        epsilon=epsilon,
-        delta=delta,
-        num_records=num_records,
-        num_steps=num_steps,
-        sampling=PoissonSampling(rate=rate),
-        clipping_norm=1.0,
-    )
-
-
-def _check(name: str, values: tuple[float, ...], *, most: float, whole: bool = False) -> None:
-    if not values:
-        raise ValueError(f"{name} is empty; give at least one value to try.")
-    for value in values:
-        if whole:
-            integer(f"a value of {name}", value, most=int(most))
-        elif positive(f"a value of {name}", value) > most:
-            raise ValueError(f"a value of {name} is {value!r}; it must be at most {most:g}.")
-
-
-# --- features from public bounds, a truth from the prior, observations from the model -----
-
 
 Model = Callable[..., Any]
 Limits = tuple[float, float] | None
@@ -168,7 +46,7 @@ class Template:
 
     # (rng, rows) to the arguments, arrays with `rows` along the leading axis
     draw: Callable[[np.random.Generator, int], list[np.ndarray]]
-    limits: tuple[Limits, ...]  # For each argument, the bounds to which invented numbers are clipped; None: no bounds
+    limits: tuple[Limits, ...]  # For each argument, the bounds that few invented numbers may exceed; None: no bounds
     discrete: tuple[bool, ...]  # For each argument, whether its numbers are classes or counts
     mask: int | None = None  # The argument that says which rows a person has, where a record is a person with several
 
@@ -293,6 +171,20 @@ def _place_of(observed: Any, name: str, arguments: Sequence[Any], mask: np.ndarr
     )
 
 
+class Unobserved(Messenger):
+    """Draw what a model observes, but for factors. `passed` has what was observed."""
+
+    def __init__(self, fn: Model) -> None:
+        super().__init__(fn)
+        self.passed: dict[str, Any] = {}
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] != "sample" or not msg["is_observed"] or isinstance(msg["fn"], Unit):
+            return
+        self.passed[msg["name"]] = msg["value"]
+        msg["value"], msg["is_observed"] = None, False
+
+
 class Inventor:
     """Draw truths and tables from a model."""
 
@@ -335,10 +227,8 @@ class Inventor:
             best = int(np.argmax(silly <= max(_TOLERATED, silly.min())))
         drawn, truth = self._observations({name: x[best] for name, x in candidates.items()}, features, key)
         complete = [np.asarray(drawn.get(i, x)) for i, x in enumerate(features)]
-        for i, limits in enumerate(self.template.limits):
-            if limits is not None and i in drawn:
-                complete[i] = np.clip(complete[i], *limits)
-            if i in drawn and self.template.mask is not None:
+        for i in drawn:
+            if self.template.mask is not None:
                 mask = features[self.template.mask]
                 complete[i] = np.where(mask.reshape(mask.shape + (1,) * (complete[i].ndim - 2)), complete[i], 0)
         rows, held_out = [x[:num_rows] for x in complete], [x[num_rows:] for x in complete]
@@ -428,135 +318,3 @@ class Inventor:
         drawn = {place: trace[name]["value"] for name, place in self.observed.items()}
         latents = {name: trace[name]["value"] for name in self.latents}
         return {place: value.astype(arguments[place].dtype) for place, value in drawn.items()}, latents
-
-
-# --- how good a fit is: on rows that it did not see, or against the truth itself ----------
-
-
-LOG_DENSITY = "log density"
-AUC, ACCURACY, R_SQUARED = "AUC", "accuracy", "R²"
-ONE_WAY, TWO_WAY = "distance of columns", "distance of pairs"
-SMALLER_IS_BETTER = (ONE_WAY, TWO_WAY)
-_DRAWS = 256
-
-Scores = dict[str, float]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Judge:
-    """Score parameters on a table's held-out rows."""
-
-    objective: Any  # Objective of the fits
-    observed: Mapping[str, int]  # Site of the model at which each of its arguments is observed
-    twin: MixtureOfProducts | None = None  # The mixture, where that is the model
-    site: str | None = None  # The one site that observes a number for each row, if its distribution has a mean
-    mask: int | None = None  # As in `Template`
-
-    @classmethod
-    def of(
-        cls,
-        objective: Any,
-        observed: Mapping[str, int],
-        twin: MixtureOfProducts | None,
-        start: Any,
-        rows: Sequence[Any],
-        mask: int | None = None,
-    ) -> Judge:
-        """Build a judge that knows which predictions exist; only the shapes of parameters and rows are used."""
-        bare = cls(objective, observed, twin, mask=mask)
-        axes = 1 if mask is None else 2
-        sites = [name for name, place in observed.items() if rows[place].ndim == axes]
-        if len(sites) != 1:
-            return bare
-        u, _ = jax.eval_shape(objective.link, start, jax.random.key(0))
-        try:
-            shape = jax.eval_shape(lambda u, rows: bare._means(sites[0], u, rows), u, list(rows)).shape
-        except (NotImplementedError, AttributeError):
-            return bare
-        return dataclasses.replace(bare, site=sites[0]) if shape == rows[0].shape[:axes] else bare
-
-    def __call__(self, psi: Mapping[str, Any], table: InventedTable) -> Scores:
-        """The measures by name, at the mean of the fitted guide: log density a held-out record in nats, and what suits it."""
-        means, _ = self._moments(psi, jax.random.key(0))
-        scores = {LOG_DENSITY: float(self._log_density(means, table.held_out))}
-        if self.twin is not None:
-            latents = {name: np.asarray(value)[0] for name, value in means["latent"].items()}
-            return scores | marginal_errors(self.twin, latents, table.truth)
-        if self.site is None:
-            return scores
-        predicted = np.asarray(self._means(self.site, means, table.held_out), np.float64)
-        there = ... if self.mask is None else table.held_out[self.mask]
-        return scores | prediction_scores(table.held_out[self.observed[self.site]][there], predicted[there])
-
-    def apart(self, private: Mapping[str, Any], non_private: Mapping[str, Any]) -> tuple[float, float]:
-        """The distance of one fit's latents from another's: in the other's standard deviations, root mean square; and squared."""
-        means, _ = self._moments(private, jax.random.key(1))
-        other, stddevs = self._moments(non_private, jax.random.key(1))
-        x, y, spread = (np.asarray(ravel_pytree(tree)[0], np.float64) for tree in (means, other, stddevs))
-        return float(np.sqrt(np.mean(np.square((x - y) / spread)))), float(np.sum(np.square(x - y)))
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def _log_density(self, u: Any, rows: list[Array]) -> Float[Array, ""]:
-        key = jax.random.key(0)
-        return -jnp.mean(jax.vmap(lambda row: self.objective.record_loss(u, row, key))(rows))
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def _moments(self, psi: Any, key: PRNGKeyArray) -> tuple[Any, Any]:
-        """Means and standard deviations of the guide's draws, unconstrained."""
-        drawn = jax.vmap(lambda draw: self.objective.link(psi, draw)[0])(jax.random.split(key, _DRAWS))
-        return jax.tree.map(lambda x: jnp.mean(x, axis=0), drawn), jax.tree.map(lambda x: jnp.std(x, axis=0), drawn)
-
-    @functools.partial(jax.jit, static_argnums=(0, 1))
-    def _means(self, site: str, u: Any, rows: Sequence[Any]) -> Float[Array, " record"]:
-        """Expected value of each row."""
-        programs = self.objective.programs
-        args, kwargs = programs.records.rebuild(rows)
-
-        def from_u(at: dict[str, Any]) -> Any:
-            if at["type"] == "sample" and at["name"] in u["latent"]:
-                return biject_to(at["fn"].support)(u["latent"][at["name"]][0])
-            return None
-
-        seeded = handlers.substitute(handlers.seed(programs.model, jax.random.key(0)), substitute_fn=from_u)
-        trace = trace_of(seeded, *args, **kwargs, **programs.static)
-        return jnp.asarray(trace[site]["fn"].mean)
-
-
-def prediction_scores(target: np.ndarray, predicted: Float[np.ndarray, " record"]) -> Scores:
-    """AUC and accuracy of a 0/1 target, R² of another; nothing where they are undefined.
-
-    >>> prediction_scores(np.array([0.0, 1.0, 1.0]), np.array([0.1, 0.7, 0.4]))
-    {'AUC': 1.0, 'accuracy': 0.6666666666666666}
-    """
-    target = np.asarray(target, np.float64)
-    values = np.unique(target)
-    if len(values) < 2 or not np.isfinite(predicted).all():
-        return {}
-    if set(values) <= {0.0, 1.0}:
-        require("sklearn", extra="tables", what="The AUC of a dry run")
-        from sklearn.metrics import roc_auc_score
-
-        accuracy = np.mean((predicted > 0.5) == (target > 0.5))
-        return {AUC: float(roc_auc_score(target, predicted)), ACCURACY: float(accuracy)}
-    residual = np.sum(np.square(target - predicted))
-    return {R_SQUARED: float(1 - residual / np.sum(np.square(target - target.mean())))}
-
-
-def marginal_errors(twin: MixtureOfProducts, latents: Mapping[str, Any], truth: Mapping[str, Any]) -> Scores:
-    """Mean total variation distance of single columns and of pairs, between two mixtures."""
-    firsts = np.cumsum((0, *twin.levels.sizes))
-    columns = [slice(a, b) for a, b in itertools.pairwise(firsts)]
-    found, true = _marginals(latents, columns), _marginals(truth, columns)
-    one, two = (np.abs(x - y) for x, y in zip(found, true, strict=True))
-    scores = {ONE_WAY: float(np.mean([one[at].sum() / 2 for at in columns]))}
-    pairs = [two[a, b].sum() / 2 for i, a in enumerate(columns) for b in columns[i + 1 :]]
-    return scores | ({TWO_WAY: float(np.mean(pairs))} if pairs else {})
-
-
-def _marginals(latents: Mapping[str, Any], columns: Sequence[slice]) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities of the levels, and of pairs of levels, in a mixture of products."""
-    component = np.asarray(latents["component"], np.float64)
-    logits = np.asarray(latents["base"], np.float64) + np.asarray(latents["deviations"], np.float64)
-    weights = softmax(component)
-    levels = np.concatenate([softmax(logits[:, at], axis=1) for at in columns], axis=1)
-    return weights @ levels, (levels.T * weights) @ levels
