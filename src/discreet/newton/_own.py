@@ -56,13 +56,15 @@ LARGEST_STEP = 1.5  # in standard deviations of one record: a step moves the log
 BIAS = 0.3  # share of what clipping takes away that may be bias: the rest cancels
 SEEN, ALONE = 3.0, 5.0  # standard deviations by which a bin of lengths stands out, beside another one and alone
 FIRST = 3  # gradients before the curvature is improved by them
-SPREAD = 4.0  # of what clipping may have moved, squared over the share above
+SPREAD = 6.0  # of what clipping may have moved, squared over the share above
 LEARNED = 0.25
 """The share of the prior's variance that is gone where a latent is called learned."""
 NOISY, CUT = 3.0, 0.1
 """Intervals of a fit for its coefficients: at most so much more noise than sampling, and so many records clipped."""
 LEAST = 0.05  # eigenvalue of the curvature, of their mean
 FARTHEST = 0.5  # standard deviations by which an entry of the curvature is shrunk
+WIDEST = 2.0
+"""How many times as wide as without that error the posterior may be in the error's size: each would widen the other without end."""
 LOST = 30.0  # `lack` of a fit that is still under way
 MISSING = 0.01  # share of the records that do not count, beyond which the fit is not that of all
 _INTERVAL = 0.05, 0.95
@@ -449,9 +451,10 @@ class _Fit:
             # An error of the curvature acts as one of its entries, times how far the posterior reaches.
             error = 1 / (self.curvature_sigma**-2.0 + (0.1 * np.trace(self.curvature) / size) ** -2.0)
         moved = (SPREAD if self.cautious else 1.0) * self.tail**2 / size
+        widest = WIDEST * float(np.trace(self.covariance))
 
         def extra(distance: float, spread: float) -> float:
-            return moved + error * (distance + spread)
+            return moved + error * (distance + min(spread, widest))
 
         theta, covariance, found = settle(
             self.gradients,
