@@ -21,6 +21,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 from discreet import mechanisms, random
 from discreet._jax import rounds_like
+from discreet._validate import RefusedError
 from discreet.inference._processes import Processes
 from discreet.inference._result import kinds
 from discreet.storage import read_archive, write_archive
@@ -99,7 +100,7 @@ class SavedFit:
                 `records` (by `digest`).
 
         Raises:
-            ValueError: The file is that of another fit.
+            RefusedError: The file is that of another fit.
         """
         if not self.run_id:
             return
@@ -111,7 +112,7 @@ class SavedFit:
         for name, what in _OTHERS.items():
             if name in facts and self._found[name] != facts[name]:
                 where = self._path.parent if self._path else "The checkpoint"
-                raise ValueError(
+                raise RefusedError(
                     f"{where} holds a fit with {what}, and continuing it would draw the same noise for another sum, so the noise "
                     "could be subtracted. Continue with the original arguments, or choose another folder for a new fit, which "
                     "spends again."
