@@ -180,9 +180,9 @@ class Part:
         refused("versions", make())
         _dpsvi.versions = kept
         # A planted fault: each process draws its own noise, which is found when the fit ends.
-        kept, _loop.random.key_from_words = _loop.random.key_from_words, lambda *_, **__: dp.random.key(self.number)
+        kept, _saved.random.key_from_words = _saved.random.key_from_words, lambda *_, **__: dp.random.key(self.number)
         refused("key per process", make(), dp.random.key())
-        _loop.random.key_from_words = kept
+        _saved.random.key_from_words = kept
 
     def interrupted(self):
         """Ctrl-C in the second process alone; then SIGTERM, in a fit with a checkpoint."""
