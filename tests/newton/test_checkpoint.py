@@ -21,6 +21,7 @@ from discreet.newton._releases import Public
 from discreet.newton._saved import SavedReleases
 from discreet.random import _claims
 from discreet.storage import exclusive
+from discreet.verify import _certify
 
 pytestmark = [
     pytest.mark.usefixtures("quick_compilation"),
@@ -201,6 +202,24 @@ def test_another_release_or_method_does_not_go_on(begun: Any, monkeypatch: pytes
         of_a_model(dp.random.key(), checkpoint=begun["regression"][0])
 
 
+@pytest.mark.parametrize("name", FITS)
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_gpu_is_asked_for_the_same_bits(
+    name: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the order of threads sums differ in their last bits: the same noise would hide two of them."""
+
+    def stopped(program: Any, *, repeats: bool) -> None:
+        del program
+        assert repeats == kept
+        raise Crash
+
+    _certify._compiled.cache_clear()
+    monkeypatch.setattr(_certify, "compiled", stopped)
+    with pytest.raises(Crash):
+        FITS[name][0](dp.random.key(), checkpoint=tmp_path if kept else None)
+
+
 @pytest.mark.essential
 def test_a_copy_that_rounds_otherwise_draws_other_noise(begun: Any) -> None:
     """With one noise, two releases at points a last bit apart would show by their difference which rows moved by a step."""
@@ -208,7 +227,6 @@ def test_a_copy_that_rounds_otherwise_draws_other_noise(begun: Any) -> None:
 
     def release(theta: np.ndarray) -> None:
         saved = SavedReleases(begun["regression"][0], dp.random.key(), plan)
-        saved.act(None)
         # Four releases are in the file.
         for _ in range(4):
             saved.release(None, lambda key: pytest.fail("made again"))
@@ -269,6 +287,14 @@ def test_without_a_checkpoint_it_says_what_is_lost(monkeypatch: pytest.MonkeyPat
     assert error.value.__notes__ == [
         "The plan is spent. Its releases are lost: with checkpoint=, the same call would continue."
     ]
+
+
+def test_a_key_has_other_noise_for_other_methods(tmp_path: Path) -> None:
+    key = dp.random.key()
+    _claims.claim(key)
+    regression(key)
+    with pytest.raises(ValueError, match="has drawn this noise before"):
+        regression(key, checkpoint=tmp_path)
 
 
 def test_what_is_refused_leaves_no_checkpoint(

@@ -47,9 +47,17 @@ class SavedFit:
         folder: Where; made if absent. Of several processes, that of the first one, which alone reads and writes there.
         key: The key of a new fit, of which the first process's is taken. One that goes on has its own.
         processes: Those that make the fit; None: this one.
+        purpose: The purpose of the subkey that draws all noise; None: the key itself does.
     """
 
-    def __init__(self, folder: Path | str | None, key: PRNGKeyArray, processes: Processes | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path | str | None,
+        key: PRNGKeyArray,
+        processes: Processes | None = None,
+        purpose: random.Purpose | None = None,
+    ) -> None:
+        self._purpose = purpose
         self.key, self.run_id, self._found = key, "", None
         self._facts: dict[str, Any] = {}
         self._processes = processes or Processes(None)
@@ -60,7 +68,7 @@ class SavedFit:
             if self._path is not None and self._path.exists():
                 held = self._path.read_bytes()
             else:
-                random.check_unused(key)
+                random.check_unused(self._drawing(key))
         words = np.asarray(jax.random.key_data(key))
         self._processes.agree(key=words.tobytes().hex() if seeded else "secret")
         self._salt = self._processes.from_first(secrets.token_bytes(32))
@@ -90,7 +98,10 @@ class SavedFit:
     @property
     def noise_key(self) -> PRNGKeyArray | None:
         """The key of the noise; None where the fit is done and draws none."""
-        return None if self._found is not None and self._found["key"] is None else self.key
+        return None if self._found is not None and self._found["key"] is None else self._drawing(self.key)
+
+    def _drawing(self, key: PRNGKeyArray) -> PRNGKeyArray:
+        return key if self._purpose is None else random.subkey(key, self._purpose)
 
     def describe(self, **facts: Any) -> None:
         """Identify the fit, and refuse to continue another one.

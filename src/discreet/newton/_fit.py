@@ -181,7 +181,7 @@ class _Records:
         counts = []
         for kind, rows, noise, count in plan.releases:
             made = program((kind, rows), noise, shape, dtypes, plan.relation, act.reproducible, outputs, sums)
-            self._programs[kind, rows, noise] = made
+            self._programs[kind, rows, noise] = saved.repeating(made)
             counts.append(count)
         proofs = [made.certificate for made in self._programs.values()]
         if saved.run_id:

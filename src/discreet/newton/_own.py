@@ -343,7 +343,7 @@ class _Releases:
         certified = functools.partial(
             program, latents=latents, leaves=shapes, relation=plan.relation, reproducible=act.reproducible
         )
-        self._programs = [certified(release.kind, release.noise) for release in plan.releases]
+        self._programs = [saved.repeating(certified(release.kind, release.noise)) for release in plan.releases]
         proofs = [made.certificate for made in self._programs]
         if saved.run_id:
             prints = dict.fromkeys(proof.fingerprint for proof in proofs)

@@ -16,10 +16,11 @@ needs to be refused, or lost, for this.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -30,10 +31,12 @@ from discreet._jax import run_once
 from discreet.act import Act
 from discreet.inference import SavedFit
 from discreet.ledger import Ledger
+from discreet.newton import _model, _releases
 from discreet.newton._model_plan import ModelPlan
 from discreet.newton._plan import NewtonPlan
 
 _key_for = run_once(random.key_for)
+P = TypeVar("P", _releases.Program, _model.Program)
 
 
 def words_of(key: PRNGKeyArray) -> np.ndarray:
@@ -54,19 +57,14 @@ class SavedReleases(SavedFit):
     """
 
     def __init__(self, folder: Path | str | None, key: PRNGKeyArray, plan: NewtonPlan | ModelPlan) -> None:
-        super().__init__(folder, key)
+        super().__init__(folder, key, purpose=random.Purpose.NEWTON)
         # A folder of another method has none, and is refused by `describe`.
         found = self._found or {}
         self._folder, self._plan = folder, plan
         self._made: list[np.ndarray] = list(found.get("releases", ()))
         self._next = 0
         self.words: np.ndarray = found.get("words", words_of(self.key))
-        self._noise: PRNGKeyArray | None = None
-
-    @property
-    def complete(self) -> bool:
-        """True if all releases are there, and no key draws noise any more."""
-        return self._found is not None and self.noise_key is None
+        self._noise = self.noise_key
 
     def act(self, ledger: Ledger | None, **told: Any) -> Act:
         """The act of the plan, which continues if the fit does.
@@ -76,9 +74,11 @@ class SavedReleases(SavedFit):
             told: As in `Act.on`.
         """
         statement = self._plan.state(reproducible=self.reproducible, **told)
-        key = self.noise_key
-        self._noise = None if key is None else random.subkey(key, random.Purpose.NEWTON)
         return Act(self._plan, self._noise, statement, ledger=ledger, run_id=self.run_id, again=self.goes_on)
+
+    def repeating(self, program: P) -> P:
+        """The program that makes a release; with a checkpoint one that gives the same bits if it runs again, also on a GPU."""
+        return dataclasses.replace(program, certificate=program.certificate.repeating()) if self.run_id else program
 
     def compile(self, public: Any, compile: Callable[[PRNGKeyArray], None]) -> None:
         """Compile what a release needs, by any key and public numbers: before anything is spent, since it takes seconds."""
