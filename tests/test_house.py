@@ -80,6 +80,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "random",
         "released",
         "report",
+        "storage",
         "verify",
     },
     # Counts records in its `_release`; the rest is computed from those counts.

@@ -22,9 +22,10 @@ from numpyro.optim import Adam
 
 import discreet as dp
 from discreet import random
-from discreet.inference import _dpsvi, _loop
-from discreet.inference._loop import FILE, Checkpoint
+from discreet.inference import _dpsvi, _loop, _saved
+from discreet.inference._loop import Checkpoint
 from discreet.inference._result import kinds
+from discreet.inference._saved import FILE
 from discreet.random import _claims
 from discreet.storage import read_archive
 from discreet.tables import _convert, open_records, schema_from_bounds
@@ -179,9 +180,9 @@ class Part:
         refused("versions", make())
         _dpsvi.versions = kept
         # A planted fault: each process draws its own noise, which is found when the fit ends.
-        kept, _loop.random.key_from_words = _loop.random.key_from_words, lambda *_, **__: dp.random.key(self.number)
+        kept, _saved.random.key_from_words = _saved.random.key_from_words, lambda *_, **__: dp.random.key(self.number)
         refused("key per process", make(), dp.random.key())
-        _loop.random.key_from_words = kept
+        _saved.random.key_from_words = kept
 
     def interrupted(self):
         """Ctrl-C in the second process alone; then SIGTERM, in a fit with a checkpoint."""
@@ -199,7 +200,7 @@ class Part:
             _loop.TraceRecorder.extend = extend
             self.note(name, [result.steps_completed, result.trace.iterates[-1].tolist()])
             if folder is not None and self.number == 0:
-                kept = read_archive(folder / FILE, _loop._WHAT, _loop._VERSION, kinds())
+                kept = read_archive(folder / FILE, _saved._WHAT, _saved._VERSION, kinds())
                 self.note("kept", [kept["done"], np.asarray(kept["trace"].iterates)[-1].tolist()])
 
     def dies(self):

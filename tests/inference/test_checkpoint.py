@@ -19,8 +19,9 @@ import pytest
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
-from discreet.inference import _loop
-from discreet.inference._loop import FILE, Checkpoint
+from discreet.inference import _loop, _saved
+from discreet.inference._loop import Checkpoint
+from discreet.inference._saved import FILE
 from discreet.random import _claims
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -179,9 +180,9 @@ def test_another_fit_does_not_go_on(begun, what):
 
 def test_sums_that_xla_rounds_otherwise_do_not_go_on(dpsvi, begun, monkeypatch):
     """With --xla_cpu_max_isa=SSE4_2 the last bits of 1,008 of 1,344 parameters differed, after the same noise."""
-    before = _loop.versions()
+    before = _saved.versions()
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=1 --xla_dump_to=/nowhere")
-    assert _loop.versions() == before
+    assert _saved.versions() == before
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_max_isa=SSE4_2")
     with pytest.raises(ValueError, match="other options of JAX or XLA"):
         run(dpsvi, dp.random.key(), begun)

@@ -19,7 +19,7 @@ import discreet as dp
 from discreet import mechanisms, random
 from discreet._jax import compiled
 from discreet.gradients import _bookkeeping
-from discreet.inference import _loop
+from discreet.inference import _loop, _saved
 from discreet.inference._loop import Checkpoint
 
 ROWS, HIGH = 4_000, lax.Precision.HIGH
@@ -235,7 +235,7 @@ def test_a_fit_goes_on_on_no_other_kind_of_processor(monkeypatch, tmp_path):
         with pytest.raises(Crash):
             fit(logistic).run(random.key(3), X, Y, **options)
     with monkeypatch.context() as patch:
-        patch.setattr(_loop, "rounds_like", lambda: "a newer one")
+        patch.setattr(_saved, "rounds_like", lambda: "a newer one")
         with pytest.raises(ValueError, match="another kind of processor"):
             fit(logistic).run(random.key(3), X, Y, **options)
     assert fit(logistic).run(random.key(3), X, Y, **options).steps_completed == 70

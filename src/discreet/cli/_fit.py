@@ -63,14 +63,7 @@ class Asked:
     @property
     def in_steps(self) -> bool:
         """True if an option is given that applies only to fits in steps."""
-        of_steps = (
-            self.steps,
-            self.rate,
-            self.batch_size,
-            self.clip,
-            self.learning_rate,
-            self.checkpoint,
-        )
+        of_steps = (self.steps, self.rate, self.batch_size, self.clip, self.learning_rate)
         return any(x is not None for x in of_steps) or self.sampling != "poisson"
 
     def sampler(self, num_records: int, rate: float) -> "dp.sampling.Sampling":
@@ -142,10 +135,14 @@ def fit(asked: Asked) -> None:
 def check_options(asked: Asked) -> None:
     """Refuse options that no method takes together, and numbers that none has."""
     if not any(method.takes(asked) for method in METHODS):
-        models = " or ".join(name for method in METHODS if method.by == asked.by for name in method.models)
+        named = [method for method in METHODS if method.by == asked.by]
+        models = " or ".join(name for method in named for name in method.models)
+        others = " and --learning-rate"
+        if not any(method.continues for method in named):
+            others = ", --learning-rate and --checkpoint"
         raise ValueError(
             f"--by {asked.by} is for --model {models}, and takes no steps: omit --steps, --rate, --batch-size, "
-            "--sampling, --clip, --learning-rate and --checkpoint, or choose --by svi"
+            f"--sampling, --clip{others}, or choose --by svi"
         )
     for method in METHODS:
         method.check(asked)

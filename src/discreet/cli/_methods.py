@@ -114,13 +114,15 @@ class Method:
     by: ClassVar[MethodName]
     models = ()  # The names of the models that it fits; empty for all
     in_steps = False  # True if it takes the options of steps
+    continues = False  # True if it takes a checkpoint
     leaves_out = True  # True if records are left out where the schema drops them
 
     @classmethod
     def takes(cls, asked: "Asked") -> bool:
         """True if the options allow this method."""
         named = asked.by in (None, cls.by) and (not cls.models or asked.model in cls.models)
-        return named and (cls.in_steps or not asked.in_steps)
+        continued = cls.continues or asked.checkpoint is None
+        return named and continued and (cls.in_steps or not asked.in_steps)
 
     @classmethod
     def check(cls, asked: "Asked") -> None:
@@ -414,6 +416,28 @@ class OfRecords(Method, ABC):
     def release(self) -> tuple[Any, Any]:
         """Fit. Returns the result, and the key for draws from its posterior."""
 
+    @property
+    def checkpoint(self) -> Path | None:
+        """The folder of the checkpoint; None where another process has it."""
+        return self.asked.checkpoint if self.members.first else None
+
+    def keys(self) -> "tuple[PRNGKeyArray, PRNGKeyArray]":
+        """The key of the fit, and that of draws from its posterior: a fit that continues draws the same ones."""
+        import jax
+        import numpy as np
+
+        checkpoint = self.checkpoint
+        fit_key, draw_key = jax.random.split(dp.random.key(self.asked.seed))
+        if checkpoint is not None and self.asked.seed is None:
+            words = np.frombuffer(kept_secret(checkpoint / "draws.key"), "<u4")
+            draw_key = dp.random.key_from_words(words, reproducible=False)
+        return fit_key, draw_key
+
+    def say_spent(self) -> None:
+        """From now on an error is no refusal, if the fit continues: its budget was spent when it was started."""
+        if self.checkpoint is not None and (self.checkpoint / CHECKPOINT).exists():
+            spent(f"it was started earlier, so {PLAN_IS_SPENT}")
+
     @contextmanager
     def _spending(self, key: "PRNGKeyArray") -> Iterator[None]:
         """Report the budget as spent, if an error comes after the key was used."""
@@ -601,6 +625,7 @@ class InSteps(OfRecords):
 
     by = MethodName.SVI
     in_steps = True
+    continues = True
     spread = (
         "The draws in posterior.npz are those of the fitted guide: their spread does not include the noise of the private fit, "
         "which can be several times as large at small ε."
@@ -653,21 +678,14 @@ class InSteps(OfRecords):
         return self.num_parameters, plan.noise_multiplier / (plan.rate * math.sqrt(plan.num_steps))
 
     def release(self) -> tuple[Any, Any]:
-        import jax
-        import numpy as np
         import numpyro
 
         asked = self.asked
         members = self.members
-        checkpoint = asked.checkpoint if members.first else None
         with members.together():
             book = self.book()
             keep_compiled_programs(settings.compilation_cache)
-            fit_key, draw_key = jax.random.split(dp.random.key(asked.seed))
-            if checkpoint is not None and asked.seed is None:
-                # A fit that continues draws the same posterior sample as one that was never stopped.
-                words = np.frombuffer(kept_secret(checkpoint / "draws.key"), "<u4")
-                draw_key = dp.random.key_from_words(words, reproducible=False)
+            fit_key, draw_key = self.keys()
             guide = None if self.own is None else self.own.guide
             dpsvi = dp.inference.DPSVI(
                 self.function,
@@ -677,8 +695,7 @@ class InSteps(OfRecords):
                 placeholder=None if self.whole is None else self.whole.placeholder,
             )
             arguments = self.arguments()
-        if checkpoint is not None and (checkpoint / CHECKPOINT).exists():
-            spent(f"it was started earlier, so {PLAN_IS_SPENT}")
+        self.say_spent()
         if asked.progress_bar and members.first:
             say_error("Compiling the fit, which takes up to a minute. Steps follow.")
         with self._spending(fit_key):
@@ -687,7 +704,7 @@ class InSteps(OfRecords):
                 *arguments,
                 progress_bar=asked.progress_bar,
                 ledger=book,
-                checkpoint=checkpoint,
+                checkpoint=self.checkpoint,
                 person=self.schema.person,
                 max_rows=self.schema.max_rows,
                 mesh=members.mesh,
@@ -804,12 +821,10 @@ class InSums(OfRecords):
         """Fit the records."""
 
     def release(self) -> tuple[Any, Any]:
-        import jax
-
-        asked = self.asked
         keep_compiled_programs(settings.compilation_cache)
-        fit_key, draw_key = jax.random.split(dp.random.key(asked.seed))
-        if asked.progress_bar:
+        fit_key, draw_key = self.keys()
+        self.say_spent()
+        if self.asked.progress_bar:
             say_error(self.waiting)
         with self._spending(dp.random.subkey(fit_key, dp.random.Purpose[self.purpose])):
             result = self.fit(fit_key, person=self.schema.person, ledger=self.book())
@@ -857,6 +872,7 @@ class Newton(InSums):
     models = (*FAMILIES,)
     purpose = "NEWTON"
     several_rows = True
+    continues = True
 
     def calibrate(self, **terms: Any) -> "dp.newton.NewtonPlan":
         target = self.schema.target_column
@@ -882,6 +898,7 @@ class Newton(InSums):
     def fit(self, key: "PRNGKeyArray", **how: Any) -> "dp.newton.NewtonResult":
         x, y, *mask = self.records.arrays
         how |= {"levels": dp.tables.are_levels(self.schema), "progress_bar": self.asked.progress_bar}
+        how |= {"checkpoint": self.checkpoint}
         return dp.newton.fit_newton(key, x, y, self.plan, mask=mask[0] if mask else None, **how)
 
 
@@ -891,6 +908,7 @@ class OwnNewton(InSums):
     by = MethodName.NEWTON
     purpose = "NEWTON"
     several_rows = True
+    continues = True
     hints = ""
 
     @classmethod
@@ -932,6 +950,7 @@ class OwnNewton(InSums):
 
     def fit(self, key: "PRNGKeyArray", **how: Any) -> "dp.newton.DPNewtonResult":
         how |= {"max_rows": self.schema.max_rows, "progress_bar": self.asked.progress_bar}
+        how |= {"checkpoint": self.checkpoint}
         return dp.DPNewton(self.function, plan=self.plan).run(key, *self.arguments(), **how)
 
 

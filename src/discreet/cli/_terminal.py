@@ -167,9 +167,11 @@ def _answer(error: Exception) -> int:
     reason = error.strerror if isinstance(error, OSError) else None
     # A ledger that refuses in the last moment, since another process has spent what was left, debits nothing.
     if settings.spent is not None and not isinstance(error, dp.ledger.SpentError):
+        failed = f"{type(error).__name__}{f' ({reason})' if reason else ''}. Add --debug to see more."
+        if isinstance(error, RefusedError):
+            failed = str(error)
         say_error(
-            f"{settings.done} and its budget is spent; {settings.spent}. What failed afterwards: "
-            f"{type(error).__name__}{f' ({reason})' if reason else ''}. Add --debug to see more."
+            f"{settings.done} and its budget is spent; {settings.spent}. What failed afterwards: {failed}{continue_hint()}"
         )
         return 1
     if isinstance(error, UsageError):

@@ -25,6 +25,7 @@ from discreet.inference._result import DPSVIResult as DPSVIResult
 from discreet.inference._result import UseWarning as UseWarning
 from discreet.inference._result import load_result as load_result
 from discreet.inference._result import warn_of_use as warn_of_use
+from discreet.inference._saved import SavedFit as SavedFit
 from discreet.inference._step import DPSVIState as DPSVIState
 from discreet.inference._structure import NoPointError as NoPointError
 from discreet.inference._trace import NoiseAware as NoiseAware

@@ -43,12 +43,12 @@ from discreet.inference._loop import (
     fit_many,
     run_steps,
     update_once,
-    versions,
     with_proof,
 )
 from discreet.inference._processes import Processes
 from discreet.inference._records import Program, Records, check_public, refuse_tables, take_apart
 from discreet.inference._result import DPSVIResult, draw_posterior, result_of, warn_of_use
+from discreet.inference._saved import versions
 from discreet.inference._step import (
     DPSVIState,
     Langevin,
@@ -592,7 +592,9 @@ class DPSVI:
                 processes.agree(versions=versions(), plan=str(self.plan.storable()), options=told, records=table)
             with processes.together():
                 certified = functools.partial(certify_fit, step, self.plan, state, leaves, keep_gradients)
-                saved.describe(self.plan, table, options, certified)
+                saved.describe(plan=self.plan.storable(), options=str(options), records=table)
+                if saved.run_id:
+                    saved.describe(program=certified().fingerprint)
                 stated = with_proof(statement, self.plan, certified, require_proof)
             processes.first_is_given("ledger=", ledger is not None)
             with processes.together():

@@ -10,15 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import hmac
-import secrets
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -30,24 +26,22 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from tqdm.auto import tqdm
 
-from discreet import mechanisms, random
-from discreet._jax import Memo, compiled, rounds_like, untried_jax
+from discreet import mechanisms
+from discreet._jax import Memo, compiled, untried_jax
 from discreet.gradients import BookKeepingEngine
 from discreet.inference._processes import FAILED, START_AGAIN, Processes
-from discreet.inference._result import Outcome, kinds
+from discreet.inference._result import Outcome
+from discreet.inference._saved import SavedFit
 from discreet.inference._step import DPSVIState, PlanNumbers, PrivateStep, StepFigures, StepKeys
 from discreet.inference._trace import TraceRecorder, start_mean, update_mean
 from discreet.plan import PrivacyPlan
 from discreet.report import Statement
 from discreet.sampling import Batch
-from discreet.storage import read_archive, write_archive
 from discreet.verify import Certificate, Given, PrivacyError, certify
 
 # --- Checkpoints ---
 
 
-FILE = "checkpoint.discreet"
-_WHAT, _VERSION = "checkpoint of a private fit", 1
 _SECONDS = 10.0
 """Between two checkpoints; more where writing one takes more than a twentieth of that."""
 
@@ -62,63 +56,18 @@ class Progress:
     norms: list[np.ndarray] = dataclasses.field(default_factory=list)
 
 
-class Checkpoint:
+class Checkpoint(SavedFit):
     """A folder with the state of a fit, from which it continues after a crash; without a folder, it does nothing.
 
     Guarantee: whenever the process dies, the continued fit makes the same releases, to the bit. No step draws its noise for
     another state, since data, model, plan and options must be the same.
 
-    The file contains the key of the noise, and the records' memory: only its owner may read it (mode 0600), and it is not part
-    of any result. The key is removed when the fit is done.
-
-    Args:
-        folder: Where; made if absent. Of several processes, that of the first one, which alone reads and writes there.
-        key: The key of a new fit, of which the first process's is taken. One that goes on has its own.
-        processes: Those that make the fit; None: this one.
+    The file contains the records' memory, too, and the key (`SavedFit`, which has the arguments).
     """
 
     def __init__(self, folder: Path | str | None, key: PRNGKeyArray, processes: Processes | None = None) -> None:
-        self.key, self.run_id, self._found = key, "", None
-        self._facts: dict[str, Any] = {}
-        self._due, self.interval, self._processes = 0.0, _SECONDS, processes or Processes(None)
-        self._path = None if folder is None or not self._processes.first else Path(folder) / FILE
-        held, seeded = b"", random.is_reproducible(key)
-        with self._processes.together():
-            self._sweep()
-            if self._path is not None and self._path.exists():
-                held = self._path.read_bytes()
-            else:
-                random.check_unused(key)
-        words = np.asarray(jax.random.key_data(key))
-        self._processes.agree(key=words.tobytes().hex() if seeded else "secret")
-        self._salt = self._processes.from_first(secrets.token_bytes(32))
-        if self._processes.count > 1:
-            words = np.frombuffer(self._processes.from_first(words.tobytes()), words.dtype)
-            self.key = random.key_from_words(words, reproducible=seeded)
-        if self._processes.first_is_given("checkpoint=", folder is not None):
-            self.run_id = self._processes.from_first(secrets.token_hex(16).encode()).decode()
-        if not (held := self._processes.from_first(held)):
-            return
-        with self._processes.together():
-            self._found = found = read_archive(self._path if self._path is not None else held, _WHAT, _VERSION, kinds())
-            self.run_id, self._salt = found["run_id"], bytes.fromhex(found["salt"])
-            if found["key"] is not None:
-                self.key = random.key_from_words(found["key"], reproducible=found["reproducible"])
-
-    @property
-    def reproducible(self) -> bool:
-        """True if the fit's random bits can be reproduced."""
-        return random.is_reproducible(self.key) if self._found is None else self._found["reproducible"]
-
-    @property
-    def goes_on(self) -> bool:
-        """True if a fit continues that began before."""
-        return self._found is not None
-
-    @property
-    def noise_key(self) -> PRNGKeyArray | None:
-        """The key of the noise; None where the fit is done and draws none."""
-        return None if self._found is not None and self._found["key"] is None else self.key
+        super().__init__(folder, key, processes)
+        self._due, self.interval = 0.0, _SECONDS
 
     @property
     def remedy(self) -> tuple[str, int]:
@@ -130,47 +79,13 @@ class Checkpoint:
             )
         return "The plan may be spent, and without checkpoint= its steps are lost.", FAILED
 
-    def describe(self, plan: PrivacyPlan, table: str, options: Any, certified: Callable[[], Certificate]) -> None:
-        """Identify the fit, with its table by `digest`, and refuse to continue another one."""
-        if not self.run_id:
-            return
-        self._facts = {
-            "plan": plan.storable(),
-            "options": str(options),
-            "program": f"{certified().fingerprint} of {versions()}",
-            "records": table,
-        }
-        if self._found is None:
-            return
-        names = {
-            "plan": "another plan",
-            "options": "other options or devices",
-            "program": "another model, guide or optimizer, another library version, other options of JAX or XLA, or another "
-            "kind of processor",
-            "records": "other data",
-        }
-        for name, what in names.items():
-            if self._found[name] != self._facts[name]:
-                where = self._path.parent if self._path else "The checkpoint"
-                raise ValueError(
-                    f"{where} holds a fit with {what}, and continuing it would draw the same noise for another sum, so the noise "
-                    "could be subtracted. Continue with the original arguments, or choose another folder for a new fit, which "
-                    "spends again."
-                )
-
     def begin(
         self, state: DPSVIState, mean: Array, recorder: TraceRecorder, begin: Callable[[], None]
     ) -> tuple[DPSVIState, Progress]:
         """The state to go on from, once `begin` has claimed the key and debited; a checkpoint is there before it."""
         if self._found is None:
             self._write(state, Progress(mean), recorder, finished=False)
-            try:
-                begin()
-            except BaseException:
-                # Refused: nothing was begun. Of a debit that was made all the same, the ledger has the receipt.
-                if self._path is not None:
-                    self._path.unlink()
-                raise
+            self._enter(begin)
             return state, Progress(mean)
         # The same releases again are none: the noise belongs to these states.
         begin()
@@ -195,13 +110,7 @@ class Checkpoint:
         if self._path is None:
             return
         started = time.perf_counter()
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         content = {
-            **self._facts,
-            "run_id": self.run_id,
-            "salt": self._salt.hex(),
-            "reproducible": self.reproducible,
-            "key": None if finished else np.asarray(jax.random.key_data(self.key)),
             "state": [np.asarray(x) for x in jax.tree.leaves(state._replace(rng_key=None))],
             "mean": np.asarray(progress.mean),
             "done": progress.done,
@@ -209,40 +118,9 @@ class Checkpoint:
             "norms": np.concatenate([_NO_NORMS, *progress.norms]),
             "trace": recorder.finish(),
         }
-        write_archive(self._path, _WHAT, _VERSION, content, kinds(), private=True)
-        if finished:
-            self._sweep()
+        self._put(content, finished=finished)
         ended = time.perf_counter()
         self._due = ended + max(self.interval, 20 * (ended - started))
-
-    def _sweep(self) -> None:
-        """Remove what a process that was killed while writing left: the key is in it."""
-        if self._path is not None and self._path.parent.is_dir():
-            for left in self._path.parent.glob(f".{FILE}.*"):
-                left.unlink(missing_ok=True)
-
-    def digest(self, records: Sequence[Array]) -> str:
-        """A keyed hash of the table, which reveals nothing without the checkpoint file; empty if it is not needed."""
-        if not self.run_id and self._processes.count == 1:
-            return ""
-        digest = hmac.new(self._salt, digestmod=hashlib.sha256)
-        apart = any(isinstance(x, jax.Array) and not x.is_fully_addressable for x in records)
-        for whole in records:
-            digest.update(f"{whole.dtype}{whole.shape}".encode())
-            if isinstance(whole, mechanisms.InFiles):
-                digest.update(whole.digest.encode())
-                continue
-            parts = [x.data for x in whole.addressable_shards] if isinstance(whole, jax.Array) and apart else [whole]
-            for x in map(np.asarray, parts):
-                digest.update(np.ascontiguousarray(x).view(np.uint8).reshape(-1).data)
-        own = digest.hexdigest()
-        return " ".join(self._processes.all_of(own)) if apart else own
-
-
-def versions() -> str:
-    """The versions and the device: others may draw different batches from the same key, or round differently."""
-    names = ", ".join(f"{name} {version(name)}" for name in ("discreet", "jax", "jaxlib", "numpyro", "numpy"))
-    return f"{names} on {jax.default_backend()}: {rounds_like()}"
 
 
 _NO_FIGURES = np.zeros((0, len(StepFigures._fields)), np.float32)

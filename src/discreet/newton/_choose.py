@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from jaxtyping import PRNGKeyArray
@@ -29,6 +30,7 @@ def fit(
     placeholder: Sequence[Any] | None = None,
     static: Mapping[str, Any] | None = None,
     ledger: Ledger | None = None,
+    checkpoint: Path | str | None = None,
     person: str | None = None,
     max_rows: int = 1,
     progress_bar: bool = True,
@@ -52,6 +54,7 @@ def fit(
         placeholder: An artificial record as arrays with a leading axis of one, where zeros, ones and halves are none of it.
         static: Public keyword arguments of the model.
         ledger: The table's budget, debited before the first release.
+        checkpoint: Folder from which the same call continues, to the same bits, if the process dies. Keep it secret.
         person: Name of the column that identifies persons, if a record is all that one person has.
         max_rows: With `person`, the largest number of rows of a person in a record.
         progress_bar: Show progress after two seconds.
@@ -79,7 +82,8 @@ def fit(
     key = random.key() if rng_key is None else rng_key
     size = take_apart(args, kwargs, programs=(model,)).size if num_records is None else num_records
     terms = {"epsilon": epsilon, "delta": delta, "num_records": size, "relation": relation}
-    paid_by = {"ledger": ledger, "person": person, "max_rows": max_rows, "progress_bar": progress_bar}
+    paid_by = {"ledger": ledger, "person": person, "max_rows": max_rows}
+    paid_by |= {"checkpoint": checkpoint, "progress_bar": progress_bar}
     try:
         newton = DPNewton(model, plan=ModelPlan.calibrate(**terms), init=init, placeholder=placeholder, **static)
         return newton.run(key, *args, **paid_by, **kwargs)

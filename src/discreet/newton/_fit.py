@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -57,8 +58,10 @@ from discreet.newton._plan import (
     NewtonPlan,
 )
 from discreet.newton._releases import MOST_RECORDS, Public, in_turns, plane, program, rounded_up
+from discreet.newton._saved import SavedReleases, words_of
 from discreet.released import Released
 from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, Unit, counted
+from discreet.storage import exclusive
 
 AT = tuple(int(share * NUM_GRADIENTS) for share in (0.2, 0.7))
 """The points, by number, at which the curvature is measured."""
@@ -166,7 +169,9 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
 class _Records:
     """The records and their certified programs; each call is one release, with a key of its own."""
 
-    def __init__(self, x: np.ndarray, y: np.ndarray, present: np.ndarray, plan: NewtonPlan, act: Act) -> None:
+    def __init__(
+        self, x: np.ndarray, y: np.ndarray, present: np.ndarray, plan: NewtonPlan, act: Act, saved: SavedReleases
+    ) -> None:
         wide = np.pad(x, ((0, 0), (0, 0), (0, rounded_up(plan.num_features) - plan.num_features)))
         arrays = in_turns(wide, y, present)
         shape, dtypes = arrays[0].shape, (str(x.dtype), str(y.dtype))
@@ -176,22 +181,24 @@ class _Records:
         counts = []
         for kind, rows, noise, count in plan.releases:
             made = program((kind, rows), noise, shape, dtypes, plan.relation, act.reproducible, outputs, sums)
-            self._programs[kind, rows, noise] = made
+            self._programs[kind, rows, noise] = saved.repeating(made)
             counts.append(count)
+        proofs = [made.certificate for made in self._programs.values()]
+        if saved.run_id:
+            saved.describe(program=" ".join(dict.fromkeys(proof.fingerprint for proof in proofs)))
         # Their fingerprints follow the number of records.
-        act.prove(*(made.certificate for made in self._programs.values()), times=counts, named=False)
+        act.prove(*proofs, times=counts, named=False)
         self._arrays = [jax.device_put(array) for array in arrays]
-        keys = [jax.random.fold_in(act.key, number) for number in range(sum(counts))]
+        self._saved = saved
         size = plan.num_features + 1
         nowhere = Public(np.eye(size), np.zeros(size * plan.outputs))
         for made in self._programs.values():
-            # Before anything is spent, since it takes seconds that one may not want to wait.
-            made.compile(keys[0], self._arrays, nowhere)
-        self._keys = iter(keys)
+            saved.compile(nowhere, functools.partial(made.compile, arrays=self._arrays, public=nowhere))
 
     def __call__(self, kind: str, rows: str, noise: float, public: Public) -> np.ndarray:
         """One release."""
-        return self._programs[kind, rows, noise](next(self._keys), self._arrays, public)
+        made = self._programs[kind, rows, noise]
+        return self._saved.release(public, functools.partial(made, arrays=self._arrays, public=public))
 
 
 def fit_newton(
@@ -204,6 +211,7 @@ def fit_newton(
     levels: Bool[np.ndarray, " feature"] | None = None,
     person: str | None = None,
     ledger: Ledger | None = None,
+    checkpoint: Path | str | None = None,
     progress_bar: bool = False,
 ) -> NewtonResult:
     """Fit a logistic, a multinomial or a Poisson regression to noisy sums: a posterior with honest intervals, without settings.
@@ -226,6 +234,7 @@ def fit_newton(
         person: Name of the column that identifies persons, if each record is all that one person has; needed with `max_rows`
             above 1.
         ledger: The table's budget, debited before the first release.
+        checkpoint: Folder from which the same call continues, to the same bits, if the process dies. Keep it secret.
         progress_bar: Show progress after two seconds.
 
     Returns:
@@ -254,21 +263,19 @@ def fit_newton(
     one_process("fit_newton", [x, y])
     key = random.check_key(rng_key)
     table = _checked(x, y, mask, levels, plan)
-    act = Act.on(plan, key, random.Purpose.NEWTON, ledger=ledger, unit=Unit(person, plan.max_rows))
-    with jax.enable_x64(True):
-        records = _Records(*table, plan, act)
-        act.begin()
-        with tqdm(total=NUM_GRADIENTS, desc="Newton", delay=2.0, disable=not progress_bar) as bar:
-            found = _Newton(records, plan, levels).run(bar)
-    paid = act.statement
-    result = found.result(np.random.default_rng(words_of(key)), paid)
-    warn_of_use(result, paid, stacklevel=3)
+    with exclusive(checkpoint):
+        saved = SavedReleases(checkpoint, key, plan)
+        levels_told = None if levels is None else np.asarray(levels).tolist()
+        saved.describe(plan=repr(plan), options=str((person, levels_told)), records=saved.digest(table))
+        act = saved.act(ledger, unit=Unit(person, plan.max_rows))
+        with jax.enable_x64(True):
+            records = _Records(*table, plan, act, saved)
+            bar = tqdm(total=NUM_GRADIENTS, desc="Newton", delay=2.0, disable=not progress_bar)
+            with saved.begun(act), bar:
+                found = _Newton(records, plan, levels).run(bar)
+                result = found.result(np.random.default_rng(saved.words), act.statement)
+    warn_of_use(result, act.statement, stacklevel=3)
     return result
-
-
-def words_of(key: PRNGKeyArray) -> np.ndarray:
-    """A seed for NumPy's generator, for what is drawn from releases: nothing else follows from these words."""
-    return np.asarray(jax.random.key_data(random.subkey(random.check_key(key), random.Purpose.POSTERIOR)))
 
 
 def _checked(x: Any, y: Any, mask: Any, levels: Any, plan: NewtonPlan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

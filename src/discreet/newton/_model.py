@@ -26,6 +26,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from discreet import random
+from discreet._jax import program_digest
 from discreet.accounting import Relation
 from discreet.inference import Latents
 from discreet.mechanisms import planned_gaussian
@@ -78,6 +79,15 @@ def moments_of(latents: Latents) -> PriorDraws:
     low, high = np.quantile(found, [_TAIL, 1 - _TAIL], axis=0)
     inside = np.clip(found, low, high)
     return PriorDraws(inside.mean(axis=0), np.cov(inside.T).reshape(latents.size, latents.size))
+
+
+def fingerprint_of_prior(latents: Latents) -> str:
+    """A digest of the prior, which no program that touches records has."""
+    vector = np.zeros(latents.size, np.float64 if latents.wide else np.float32)
+    with jax.enable_x64(latents.wide):
+        density = jax.make_jaxpr(latents.log_prior)(vector)
+        draws = jax.make_jaxpr(latents.drawn)(jax.random.key(0))
+    return f"{program_digest(density)} {program_digest(draws)}"
 
 
 def _mapped(latents: Latents, leaves: Sequence[Array], public: Public) -> tuple[Array, Array]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -43,13 +44,14 @@ from discreet.newton._algebra import (
     settle,
     spectrum,
 )
-from discreet.newton._fit import words_of
-from discreet.newton._model import EDGES, Public, moments_of, program
+from discreet.newton._model import EDGES, Public, fingerprint_of_prior, moments_of, program
 from discreet.newton._model_plan import NUM_GRADIENTS, STAGES, ModelPlan, Stage
 from discreet.newton._releases import MOST_RECORDS, in_turns
 from discreet.newton._sampling import draw
+from discreet.newton._saved import SavedReleases
 from discreet.released import Released
 from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, Unit, counted, headline, use_words
+from discreet.storage import exclusive
 
 MOST_LATENTS = 512
 LARGEST_STEP = 1.5  # in standard deviations of one record: a step moves the log density by half its square
@@ -243,6 +245,7 @@ class DPNewton:
         *args: Any,
         progress_bar: bool = True,
         ledger: Ledger | None = None,
+        checkpoint: Path | str | None = None,
         person: str | None = None,
         max_rows: int = 1,
         **kwargs: Any,
@@ -254,6 +257,7 @@ class DPNewton:
             args: The model's arguments: arrays hold records along their leading axis.
             progress_bar: Show progress after two seconds.
             ledger: The table's budget, debited before the first release.
+            checkpoint: Folder from which the same call continues, to the same bits, if the process dies. Keep it secret.
             person: Name of the column that identifies persons, if a record is all that one person has.
             max_rows: With `person`, the largest number of rows of a person in a record.
             kwargs: As args.
@@ -272,19 +276,22 @@ class DPNewton:
         one_process("DPNewton", [*args, *kwargs.values()])
         key = random.check_key(rng_key)
         records = take_apart(args, kwargs, programs=(self.model,))
-        latents, start = self._latents(key, records)
-        fitted = getattr(self.model, "__name__", "A model")
-        told = {"num_touched": latents.num_touched, "num_latents": latents.size, "fitted": fitted}
-        unit = Unit(person, max_rows)
-        act = Act.on(self.plan, key, random.Purpose.NEWTON, ledger=ledger, unit=unit, **told)
-        with jax.enable_x64(True):
-            releases = _Releases(latents, records, self.plan, act)
-            act.begin()
-            with tqdm(total=NUM_GRADIENTS, desc="Newton", delay=2.0, disable=not progress_bar) as bar:
-                fit = _Fit(releases, latents, self.plan, start).run(bar)
-            paid = act.statement
-            result = fit.result(words_of(key), paid)
-        warn_of_use(result, paid, stacklevel=3)
+        with exclusive(checkpoint):
+            saved = SavedReleases(checkpoint, key, self.plan)
+            latents, start = self._latents(saved.key, records)
+            given = {name: np.asarray(value).tolist() for name, value in self.init.items()}
+            options = str((person, max_rows, given))
+            saved.describe(plan=repr(self.plan), options=options, records=saved.digest(records.leaves))
+            fitted = getattr(self.model, "__name__", "A model")
+            told = {"num_touched": latents.num_touched, "num_latents": latents.size, "fitted": fitted}
+            act = saved.act(ledger, unit=Unit(person, max_rows), **told)
+            with jax.enable_x64(True):
+                releases = _Releases(latents, records, self.plan, act, saved)
+                bar = tqdm(total=NUM_GRADIENTS, desc="Newton", delay=2.0, disable=not progress_bar)
+                with saved.begun(act), bar:
+                    fit = _Fit(releases, latents, self.plan, start).run(bar)
+                    result = fit.result(saved.words, act.statement)
+        warn_of_use(result, act.statement, stacklevel=3)
         return result
 
     def _latents(self, key: PRNGKeyArray, records: Records) -> tuple[Latents, Vector]:
@@ -332,28 +339,32 @@ class DPNewton:
 class _Releases:
     """The records and their certified programs; each call is one release, with a key of its own."""
 
-    def __init__(self, latents: Latents, records: Records, plan: ModelPlan, act: Act) -> None:
+    def __init__(self, latents: Latents, records: Records, plan: ModelPlan, act: Act, saved: SavedReleases) -> None:
         arrays = in_turns(*(np.asarray(leaf) for leaf in records.leaves))
         shapes = tuple((array.shape, str(array.dtype)) for array in arrays)
         certified = functools.partial(
             program, latents=latents, leaves=shapes, relation=plan.relation, reproducible=act.reproducible
         )
-        self._programs = [certified(release.kind, release.noise) for release in plan.releases]
+        self._programs = [saved.repeating(certified(release.kind, release.noise)) for release in plan.releases]
+        proofs = [made.certificate for made in self._programs]
+        if saved.run_id:
+            prints = dict.fromkeys(proof.fingerprint for proof in proofs)
+            saved.describe(program=" ".join([*prints, fingerprint_of_prior(latents)]))
         # Their fingerprints follow the number of records.
-        act.prove(*(made.certificate for made in self._programs), named=False)
+        act.prove(*proofs, named=False)
         self._arrays = [jax.device_put(array) for array in arrays]
         self._planned = iter(enumerate(plan.releases))
-        self._keys = [jax.random.fold_in(act.key, number) for number in range(plan.num_releases)]
+        self._saved = saved
         nowhere = Public(np.eye(latents.num_touched), np.zeros(latents.num_touched))
         for made in self._programs:
-            # Before anything is spent, since the first takes seconds that one may not want to wait.
-            made.compile(self._keys[0], nowhere, self._arrays)
+            saved.compile(nowhere, functools.partial(made.compile, public=nowhere, arrays=self._arrays))
 
     def __call__(self, kind: str, public: Public) -> tuple[np.ndarray, float]:
         """The next release of the plan, which is of this kind, and the standard deviation of its noise."""
         number, release = next(self._planned)
         assert release.kind == kind
-        return self._programs[number](self._keys[number], public, self._arrays), release.noise
+        make = functools.partial(self._programs[number], public=public, arrays=self._arrays)
+        return self._saved.release(public, make), release.noise
 
 
 class _Fit:

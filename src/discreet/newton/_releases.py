@@ -368,9 +368,9 @@ class Program:
         which = np.int32(self.shape.sums.index(self.sum))
         return key, np.float64(self.noise), which, *arrays, jax.tree.map(np.float64, public)
 
-    def compile(self, *arguments: Any) -> None:
-        """Compile it for these arguments, as of `__call__`."""
-        self.certificate.compile(*self.arguments(*arguments))
+    def compile(self, key: PRNGKeyArray, arrays: Sequence[Array], public: Public) -> None:
+        """Compile it for these arguments."""
+        self.certificate.compile(*self.arguments(key, arrays, public))
 
     def __call__(self, key: PRNGKeyArray, arrays: Sequence[Array], public: Public) -> np.ndarray:
         """Make one release; a matrix is made symmetric, which halves the variance beside its diagonal."""

@@ -416,6 +416,7 @@ class Certificate:
     _wide: bool = dataclasses.field(repr=False)
     _in_tree: Any = dataclasses.field(repr=False)
     _out_tree: Any = dataclasses.field(repr=False)
+    _repeats: bool = dataclasses.field(default=False, repr=False)
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -457,6 +458,10 @@ class Certificate:
         if not same or jax.tree.structure(args) != self._in_tree or list(_given(args)) != list(self._given):
             raise TypeError("These arguments are of another kind than those certified. Certify again for these.")
         return self._given_again(args)
+
+    def repeating(self) -> Certificate:
+        """The certificate of the same program, whose calls give the same bits each time, as on a CPU; slower on a GPU."""
+        return dataclasses.replace(self, _repeats=True)
 
     def profile(self) -> PrivacyProfile:
         """The privacy profile of all calls.
@@ -524,7 +529,8 @@ class Certificate:
         leaves = self._checked(args)
         # Use the same x64 setting as at trace time, since it affects rounding.
         with jax.enable_x64(self._wide):
-            return jax.tree.unflatten(self._out_tree, _compiled(self._program).of(leaves)(*leaves))
+            program = _compiled(self._program).of(leaves, repeats=self._repeats)
+            return jax.tree.unflatten(self._out_tree, program(*leaves))
 
     def compile(self, *args: Any) -> None:
         """Compile the program for calls with such arguments, which takes seconds, and run nothing.
@@ -534,7 +540,7 @@ class Certificate:
         """
         leaves = self._checked(args)
         with jax.enable_x64(self._wide):
-            _compiled(self._program).of(leaves)
+            _compiled(self._program).of(leaves, repeats=self._repeats)
 
     def _checked(self, args: tuple[Any, ...]) -> list[Any]:
         """The operands of the program."""
@@ -630,15 +636,16 @@ class _Runner:
         self.run = jax.jit(functools.partial(run_jaxpr, program))
         self._kept: dict[Any, Callable[..., list[Any]]] = {}
 
-    def of(self, leaves: Sequence[Any]) -> Callable[..., list[Any]]:
-        """The program for such operands."""
+    def of(self, leaves: Sequence[Any], *, repeats: bool) -> Callable[..., list[Any]]:
+        """The program for such operands; `repeats` as in `compiled`, which makes a difference on a GPU alone."""
         if any(isinstance(leaf, Tracer) for leaf in leaves):
             return self.run
         placed = tuple((type(leaf), getattr(leaf, "sharding", None)) for leaf in leaves)
-        if placed not in self._kept:
+        name = (placed, repeats and jax.default_backend() == "gpu")
+        if name not in self._kept:
             # By XLA alone, values of one record might depend on those beside it.
-            self._kept[placed] = compiled(self.run.lower(*leaves))
-        return self._kept[placed]
+            self._kept[name] = compiled(self.run.lower(*leaves), repeats=repeats)
+        return self._kept[name]
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,0 +1,127 @@
+"""The releases of a private Newton fit, kept as they are made, so that a fit that dies goes on from them.
+
+What happens between two releases follows from earlier releases and public numbers, and is quickly computed again. So the file
+has the releases alone: a fit that goes on runs from its start, takes from the file what is there, and makes the rest. It comes
+to the same bits, since a release is computed by the same program from the same table with the same noise.
+
+One release may be drawn twice: if the process died after it was drawn and before it was written. For the same public numbers
+the second one is the first one, to the bit, and shows nothing new. But public numbers come from linear algebra in floating
+point, whose last bits may follow the number of threads; and rows are rounded to a grid, so that a last bit may move a single
+row by a step. With the same noise, two releases at such numbers would show by their difference what one row did. The first one
+was never written, so it has been seen by nobody, unless the folder was copied and the fit went on from both copies. Therefore
+the noise of a secret key follows the public numbers, too (`random.key_for`). Whoever sees the results of both copies sees one
+release twice, or two with independent noise: there is nothing to subtract, though the second one was not paid for. No release
+needs to be refused, or lost, for this.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from discreet import random
+from discreet._jax import run_once
+from discreet.act import Act
+from discreet.inference import SavedFit
+from discreet.ledger import Ledger
+from discreet.newton import _model, _releases
+from discreet.newton._model_plan import ModelPlan
+from discreet.newton._plan import NewtonPlan
+
+_key_for = run_once(random.key_for)
+P = TypeVar("P", _releases.Program, _model.Program)
+
+
+def words_of(key: PRNGKeyArray) -> np.ndarray:
+    """A seed for NumPy's generator, for what is drawn from releases: nothing else follows from these words."""
+    return np.asarray(jax.random.key_data(random.subkey(random.check_key(key), random.Purpose.POSTERIOR)))
+
+
+class SavedReleases(SavedFit):
+    """A folder from which a private Newton fit continues after a crash; without a folder, releases are made and not kept.
+
+    Guarantee: a release is on the disk before anything follows from it. A continued fit that comes to the same public numbers
+    makes the same releases, to the bit; for other numbers it draws independent noise.
+
+    Args:
+        folder: As in `SavedFit`.
+        key: As in `SavedFit`.
+        plan: The plan.
+    """
+
+    def __init__(self, folder: Path | str | None, key: PRNGKeyArray, plan: NewtonPlan | ModelPlan) -> None:
+        super().__init__(folder, key, purpose=random.Purpose.NEWTON)
+        # A folder of another method has none, and is refused by `describe`.
+        found = self._found or {}
+        self._folder, self._plan = folder, plan
+        self._made: list[np.ndarray] = list(found.get("releases", ()))
+        self._next = 0
+        self.words: np.ndarray = found.get("words", words_of(self.key))
+        self._noise = self.noise_key
+
+    def act(self, ledger: Ledger | None, **told: Any) -> Act:
+        """The act of the plan, which continues if the fit does.
+
+        Args:
+            ledger: As in `Act`.
+            told: As in `Act.on`.
+        """
+        statement = self._plan.state(reproducible=self.reproducible, **told)
+        return Act(self._plan, self._noise, statement, ledger=ledger, run_id=self.run_id, again=self.goes_on)
+
+    def repeating(self, program: P) -> P:
+        """The program that makes a release; with a checkpoint one that gives the same bits if it runs again, also on a GPU."""
+        return dataclasses.replace(program, certificate=program.certificate.repeating()) if self.run_id else program
+
+    def compile(self, public: Any, compile: Callable[[PRNGKeyArray], None]) -> None:
+        """Compile what a release needs, by any key and public numbers: before anything is spent, since it takes seconds."""
+        if self._noise is not None:
+            compile(self._key(0, public))
+
+    @contextmanager
+    def begun(self, act: Act) -> Iterator[None]:
+        """Begin the act. What ends the fit from then on, as Ctrl-C does, has a note on what becomes of its releases."""
+        if self._found is None and self.run_id:
+            self._write()
+        self._enter(act.begin)
+        try:
+            yield
+        except BaseException as error:
+            kept = f"The same call continues from {self._folder}, to the same bits and at no further cost."
+            lost = "Its releases are lost: with checkpoint=, the same call would continue."
+            error.add_note(f"The plan is spent. {kept if self.run_id else lost}")
+            raise
+
+    def release(self, public: Any, make: Callable[[PRNGKeyArray], np.ndarray]) -> np.ndarray:
+        """The next release: from the file if it is there; otherwise it is made, and kept before it is returned.
+
+        Args:
+            public: The numbers that its sum is computed with, in arrays.
+            make: The release with a key.
+        """
+        number = self._next
+        self._next += 1
+        if number < len(self._made):
+            return self._made[number]
+        # In one layout, whether it was just made or comes from the file: linear algebra might round otherwise.
+        found = np.ascontiguousarray(make(self._key(number, public)))
+        if self.run_id:
+            self._made.append(found)
+            self._write()
+        return found
+
+    def _key(self, number: int, public: Any) -> PRNGKeyArray:
+        assert self._noise is not None
+        key = jax.random.fold_in(self._noise, number)
+        return _key_for(key, [np.float64(x) for x in jax.tree.leaves(public)]) if self.run_id else key
+
+    def _write(self) -> None:
+        finished = len(self._made) == self._plan.num_releases
+        self._put({"releases": self._made, "words": self.words}, finished=finished)
