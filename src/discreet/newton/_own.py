@@ -66,7 +66,7 @@ NOISY, CUT = 3.0, 0.1
 LEAST = 0.05  # eigenvalue of the curvature, of their mean
 FARTHEST = 0.5  # standard deviations by which an entry of the curvature is shrunk
 WIDEST = 2.0
-"""How many times as wide as without that error the posterior may be in the error's size: each would widen the other without end."""
+"""The error of the curvature grows with the posterior's variance, and this with the error: it counts at most so many times."""
 LOST = 30.0  # `lack` of a fit that is still under way
 MISSING = 0.01  # share of the records that do not count, beyond which the fit is not that of all
 _INTERVAL = 0.05, 0.95
