@@ -31,6 +31,7 @@ from benchmarks import (
     memory,
     mixture,
     posteriors,
+    public_tables,
     shards,
     synthetic,
     vae,
@@ -185,6 +186,33 @@ def test_compile_time_and_memory_ask_for_fresh_processes(monkeypatch: pytest.Mon
         ("memory", "vae", "non-private", 1024, 60_000),
         ("memory", "vae", "private", 8192, 60_000),
     }
+
+
+def test_public_tables_are_read_in_one_way_and_intervals_hold(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    age = rng.integers(21, 68, 2_000)
+    ill = np.where(rng.random(2_000) < 1 / (1 + np.exp(-(age - 45) / 10)), "yes", "no")
+    town = rng.choice(["north", "south", "east"], 2_000)
+    frame = pandas.DataFrame(
+        {"id": range(2_000), "age": age, "town": town, "ill": ill, "visits": rng.poisson(age / 20)}
+    )
+    monkeypatch.setattr(public_tables, "load", lambda *_: Mock(data=lambda name: frame))
+    ill = public_tables.Source("made up", "ill", "yes", without=("id", "visits"))
+    visits = public_tables.Source("made up", "visits", without=("id", "ill"))
+    table = public_tables.read(ill)
+    assert table.x.shape == (1_600, 3)
+    assert table.levels.tolist() == [False, True, True]
+    assert -1 <= table.x.min() < table.x.max() <= 1
+    monkeypatch.setattr(public_tables, "SOURCES", (ill, visits))
+    monkeypatch.setattr(public_tables, "EPSILONS", (3.0,))
+    monkeypatch.setattr("sys.argv", ["public_tables", "--fits", "1"])
+    public_tables.main()
+    said = capsys.readouterr().out
+    assert said.count("| made up (1,600 × 3) | 3 |") == 2
+    assert float(said.split("At ε = 3, ")[1].split()[0]) >= 0.5
 
 
 def test_private_posteriors_are_compared_on_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
