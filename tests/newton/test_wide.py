@@ -5,13 +5,11 @@ from typing import Any
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-import pytest
 from scipy.special import expit
 
-from discreet.newton import ModelPlan, NewtonPlan, fit_invented, fit_invented_model
-from discreet.newton._algebra import spectrum
+from discreet.newton import ModelPlan, fit_invented_model
+from discreet.newton._algebra import hard, spectrum
 
-Z90 = 1.6449
 COLUMNS, RECORDS = 30, 5_000
 
 
@@ -35,25 +33,40 @@ def wide(x: Any, y: Any) -> None:
         numpyro.sample("y", dist.Bernoulli(logits=start + x @ weights), obs=y)
 
 
-@pytest.mark.parametrize(("epsilon", "widest"), [(1.0, 3.0), (0.3, 10.0)])
-def test_intervals_of_a_regression_are_not_wider_than_they_need_be(epsilon: float, widest: float) -> None:
-    """Ten tables. Where the noise's eigenvalues shaped map and curvature, they were 3.3 and 18.6 times as wide as the exact."""
-    held, width = [], []
+def rare_levels(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ten numbers and ten levels of 0.2 to 2 %, with weights drawn from the prior."""
+    rng = np.random.default_rng(seed)
+    numbers = np.clip(rng.standard_normal((RECORDS, 10)) / 3, -1, 1)
+    levels = rng.random((RECORDS, 10)) < np.geomspace(0.002, 0.02, 10)
+    x = np.column_stack([numbers, levels])
+    weights = rng.standard_normal(20) * PRIOR
+    return x, (rng.random(RECORDS) < expit(0.3 + x @ weights)).astype(float), weights
+
+
+PRIOR = np.repeat([2.5, 2.5], 10)
+
+
+def rare(x: Any, y: Any) -> None:
+    start = numpyro.sample("start", dist.Normal(0, 5))
+    weights = numpyro.sample("weights", dist.Normal(0, PRIOR).to_event(1))
+    with numpyro.plate("people", len(y)):
+        numpyro.sample("y", dist.Bernoulli(logits=start + x @ weights), obs=y)
+
+
+def test_the_noise_hides_rare_levels_and_their_intervals_hold() -> None:
+    """Ten tables at ε = 0.3. With the last curvature shrunk as the maps are, 0.65 held: what is hidden looked known."""
+    held = []
     for seed in range(10):
-        x, y, truth, errors = table(seed)
-        plan = NewtonPlan.calibrate(
-            epsilon=epsilon, delta=1e-6, family="binary", num_features=COLUMNS, num_records=RECORDS
-        )
-        found = fit_invented(x, y, plan, seed=seed, levels=np.zeros(COLUMNS, bool))
-        spread = np.sqrt(np.diag(found.covariance))[1:]
-        held.append(np.abs(found.mean[1:] - truth[1:]) < Z90 * spread)
-        width.append(np.mean(spread / errors))
-    assert np.mean(held) >= 0.9
-    assert np.mean(width) < widest
+        x, y, truth = rare_levels(seed)
+        plan = ModelPlan.calibrate(epsilon=0.3, delta=1e-6, num_records=RECORDS)
+        found = fit_invented_model(rare, (x.astype(np.float32), y.astype(np.float32)), plan, seed=seed)
+        low, high = found.interval["weights"]
+        held.append(((low < truth) & (truth < high))[10:])
+    assert np.mean(held) >= 0.8
 
 
 def test_intervals_of_a_model_are_not_wider_than_they_need_be() -> None:
-    """Six tables: 37 times as wide as the exact where noise shaped the map, ten where the error of the curvature fed itself."""
+    """Six tables: 40 times as wide as the exact where noise shaped the map and the error of the curvature fed itself."""
     held, width = [], []
     for seed in range(6):
         x, y, truth, errors = table(seed)
@@ -63,7 +76,7 @@ def test_intervals_of_a_model_are_not_wider_than_they_need_be() -> None:
         held.append((low < truth[1:]) & (truth[1:] < high))
         width.append(np.mean(found.draws["weights"].std(axis=0) / errors))
     assert np.mean(held) >= 0.9
-    assert np.mean(width) < 7
+    assert np.mean(width) < 14
 
 
 def noisy(matrix: np.ndarray, sigma: float) -> np.ndarray:
@@ -72,13 +85,13 @@ def noisy(matrix: np.ndarray, sigma: float) -> np.ndarray:
 
 def test_noise_does_not_shape_a_matrix() -> None:
     # The noise alone has eigenvalues up to 155.
-    values, _ = spectrum(noisy(100 * np.eye(30), 20.0), 20.0, 5.0)
+    values, _ = spectrum(noisy(100 * np.eye(30), 20.0), 20.0, 5.0, shrinkage=hard)
     assert 70 < values.min() <= values.max() < 130
 
 
 def test_what_stands_out_of_the_noise_is_kept() -> None:
     vectors = np.linalg.qr(np.random.default_rng(1).standard_normal((30, 30)))[0]
     true = np.geomspace(10, 1_000, 30)
-    values, found = spectrum(noisy((vectors * true) @ vectors.T, 0.5), 0.5, 1.0)
+    values, found = spectrum(noisy((vectors * true) @ vectors.T, 0.5), 0.5, 1.0, shrinkage=hard)
     np.testing.assert_allclose(values, true, rtol=0.1)
     np.testing.assert_allclose((found * values) @ found.T, (vectors * true) @ vectors.T, atol=3)

@@ -31,6 +31,7 @@ NUM_DRAWS, BURN_IN = 500, 60
 TRUST = 1.0  # a gradient counts as far as the step that it asks for is short
 SECANT_TRUST = 0.3
 SECANT_ERROR = 0.1  # standard deviation of an entry of J, over its mean eigenvalue, before the gradients are looked at
+SCALE_ERROR, LEAST_SCALE = 0.3, 0.1  # of `scale_of`: its standard deviation before the gradients, and its least value
 LEAST_CURVATURE = 0.003  # of the largest possible one
 
 
@@ -40,28 +41,43 @@ def rebuilt(matrix: Matrix, change: Callable[[Vector], Vector]) -> Matrix:
     return (vectors * change(values)) @ vectors.T
 
 
-def soft(sigma: float, size: int) -> Callable[[Vector], Vector]:
-    """Shrink the eigenvalues of a symmetric matrix with noise, which alone has eigenvalues up to its edge, sigma sqrt(2 size).
+Shrinkage = Callable[[float, int], Callable[[Vector], Vector]]
 
-    Two rules are weighted by the share of the sum of squares that is not noise. Where the matrix stands out, most of each
-    eigenvalue is kept. Where it is noise, what lies within the edge becomes 0, as is best in the Frobenius norm (Donoho, Gavish
-    and Johnstone, Ann. Stat. 2018); else maps and curvatures would follow the noise.
+
+def soft(sigma: float, size: int) -> Callable[[Vector], Vector]:
+    """Shrink eigenvalues that the noise of a symmetric matrix may have made: its edge is sigma sqrt(2 size).
+
+    What lies within the edge is kept in part: directions that the noise hides stay uncertain, as intervals need it.
     """
-    edge = 2 * sigma**2 * size
-    of_noise = sigma**2 * size * (size + 1) / 2
 
     def change(values: Vector) -> Vector:
-        squares = np.square(values)
-        kept = values**3 / (squares + edge / 2 + 1e-300)
-        cut = np.sign(values) * np.sqrt(np.maximum(squares - edge, 0))
-        beyond = max(float(squares.sum()) - of_noise, 0.0)
-        share = beyond / (beyond + of_noise + 1e-300)
-        return share * kept + (1 - share) * cut
+        return values**3 / (values**2 + sigma**2 * size + 1e-300)
 
     return change
 
 
-def spectrum(raw: Matrix, sigma: float, least: float, farthest: float = np.inf) -> tuple[Vector, Matrix]:
+def hard(sigma: float, size: int) -> Callable[[Vector], Vector]:
+    """Shrink eigenvalues within the edge to 0 where the matrix is mostly noise, and as `soft` where it stands out.
+
+    The two rules are weighted by the share of the sum of squares that is not noise. The first is the best in the Frobenius norm
+    (Gavish and Donoho, IEEE Trans. IT 2017); without it, maps and steps follow the noise of wide matrices.
+    """
+    edge = 2 * sigma**2 * size
+    of_noise = sigma**2 * size * (size - 1) / 2
+
+    def change(values: Vector) -> Vector:
+        squares = np.square(values)
+        beyond = max(float(squares.sum()) - of_noise, 0.0)
+        share = beyond / (beyond + of_noise + 1e-300)
+        kept = np.sign(values) * np.sqrt(np.maximum(squares - edge, 0))
+        return share * soft(sigma, size)(values) + (1 - share) * kept
+
+    return change
+
+
+def spectrum(
+    raw: Matrix, sigma: float, least: float, farthest: float = np.inf, shrinkage: Shrinkage = soft
+) -> tuple[Vector, Matrix]:
     """Eigenvalues and vectors of a positive estimate of a noisy second-moment matrix.
 
     The diagonal is shrunk towards its mean, the rest by eigenvalue: where noise hides correlations, a diagonal is left. One entry
@@ -74,7 +90,7 @@ def spectrum(raw: Matrix, sigma: float, least: float, farthest: float = np.inf) 
     off = diagonal - mean
     moved = np.maximum(np.abs(off) * gain, np.abs(off) - farthest * sigma)
     kept = np.maximum(mean + np.sign(off) * moved, least)
-    rest = rebuilt(raw - np.diag(diagonal), soft(sigma, len(raw)))
+    rest = rebuilt(raw - np.diag(diagonal), shrinkage(sigma, len(raw)))
     values, vectors = np.linalg.eigh(np.diag(kept) + rest)
     return np.maximum(values, least), vectors
 
@@ -292,6 +308,21 @@ def secant(curvature: Matrix, gradients: Gradients, least: float, most: float = 
     weighted = points * weights[:, None]
     change = np.linalg.solve(weighted.T @ points + np.eye(size) / tau**2, weighted.T @ lack)
     return rebuilt(curvature + change.T, lambda values: np.clip(values, least, most))
+
+
+def scale_of(curvature: Matrix, gradients: Gradients) -> float:
+    """How many times the curvature is what the gradients show at their points: at most 1, with the prior Normal(1, 0.3^2).
+
+    The second moment of records' gradients is the curvature where the model is right. Where records vary more than the model
+    says, as real counts do, the curvature is a part of it.
+    """
+    weights = gradients.weights(curvature, gradients.points[-1], SECANT_TRUST)
+    shares = weights / weights.sum()
+    said = (gradients.points - shares @ gradients.points) @ curvature
+    seen = -(gradients.values - shares @ gradients.values)
+    before = SCALE_ERROR**-2
+    found = weights @ (said * seen).sum(axis=1) + before
+    return float(np.clip(found / (weights @ np.square(said).sum(axis=1) + before), LEAST_SCALE, 1))
 
 
 class Diagnosis(NamedTuple):

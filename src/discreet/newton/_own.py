@@ -4,10 +4,11 @@ Only gradients of single records' log-likelihoods are used, in unconstrained coo
 
 1. a map under which the gradients' directions are even (but for the last stage, which keeps the map),
 2. how long gradients are, which gives the bound C: the least one whose clipping moves the sum by less than the noise,
-3. the second moment of clipped gradients, which is the curvature J where the model holds,
-4. ten or twenty gradients, each at the best guess so far.
+3. the second moment V of clipped gradients, which is the curvature J where the model holds,
+4. ten or twenty gradients, each at the best guess so far. How they change on the way corrects J: where records vary more than
+   the model says, it is smaller than V.
 
-What follows is `_algebra`'s: the likelihood of the mapped latents is normal, with the mean J theta and the covariance J + s^2 I.
+What follows is `_algebra`'s: the likelihood of the mapped latents is normal, with the mean J theta and the covariance V + s^2 I.
 The prior is exact: the posterior prior(u) times that normal is sampled without any record (`_sampling`). Latents that no record
 touches, as a hierarchy's mean and scale, need no release at all.
 """
@@ -38,10 +39,13 @@ from discreet.newton._algebra import (
     NormalPrior,
     Vector,
     agreement,
+    hard,
     is_settled,
     ratio_of,
+    scale_of,
     secant,
     settle,
+    soft,
     spectrum,
 )
 from discreet.newton._model import EDGES, Public, fingerprint_of_prior, moments_of, program
@@ -66,7 +70,7 @@ NOISY, CUT = 3.0, 0.1
 LEAST = 0.05  # eigenvalue of the curvature, of their mean
 FARTHEST = 0.5  # standard deviations by which an entry of the curvature is shrunk
 WIDEST = 2.0
-"""The error of the curvature grows with the posterior's variance, and this with the error: it counts at most so many times."""
+"""Cap on the posterior's variance, over that without the curvature's error, in the allowance for that error: else both grow."""
 LOST = 30.0  # `lack` of a fit that is still under way
 MISSING = 0.01  # share of the records that do not count, beyond which the fit is not that of all
 _INTERVAL = 0.05, 0.95
@@ -392,7 +396,7 @@ class _Fit:
                 values, vectors = np.linalg.eigh(self.improved)
                 self.to = self.to @ (vectors / np.sqrt(values / self.plan.num_records))
             self._bound(stage)
-            self._measure()
+            self._measure(stage)
             self._step(stage, bar)
         return self
 
@@ -402,7 +406,7 @@ class _Fit:
 
     def _map(self) -> None:
         seen, sigma = self.releases("directions", self._public)
-        values, vectors = spectrum(seen, sigma, 2 * sigma)
+        values, vectors = spectrum(seen, sigma, 2 * sigma, shrinkage=hard)
         self.to = self.to @ (vectors / np.sqrt(values / self.plan.num_records))
 
     def _bound(self, stage: Stage) -> None:
@@ -421,13 +425,15 @@ class _Fit:
         self.tail = BIAS * (counts @ np.maximum(middle - self.reach, 0) + self.reach * sigma)
         self.clipped = float(np.clip(counts[middle > self.reach].sum() / self.plan.num_records, 0, 1))
 
-    def _measure(self) -> None:
+    def _measure(self, stage: Stage) -> None:
+        """The curvature. Intervals rest on that of the last stage: directions that the noise hides stay uncertain in it."""
+        shrinkage = hard if stage.directions else soft
         raw, sigma = self.releases("moments", self._public._replace(reach=self.reach))
         unit = self.reach**2
         mean = max(np.trace(raw) / self.size, 2 * sigma / np.sqrt(self.size))
-        values, vectors = spectrum(raw * unit, sigma * unit, LEAST * mean * unit, FARTHEST)
-        self.curvature = (vectors * values) @ vectors.T
-        self.curvature_sigma = sigma * unit
+        values, vectors = spectrum(raw * unit, sigma * unit, LEAST * mean * unit, FARTHEST, shrinkage)
+        self.sampling = (vectors * values) @ vectors.T
+        self.sampling_sigma = sigma * unit
 
     def _step(self, stage: Stage, bar: Any) -> None:
         """All gradients of a stage."""
@@ -441,10 +447,11 @@ class _Fit:
             values.append(found * self.reach)
             sigmas.append(sigma * self.reach)
             self.gradients = Gradients(np.array(points), np.array(values), np.array(sigmas))
-            self.improved = self.curvature
+            self.improved = self.sampling
             if step >= FIRST:
-                least = 0.02 * np.trace(self.curvature) / self.size
-                self.improved = secant(self.curvature, self.gradients, least)
+                least = 0.02 * np.trace(self.sampling) / self.size
+                scale = scale_of(self.sampling, self.gradients)
+                self.improved = secant(scale * self.sampling, self.gradients, least)
             guess, covariance, _ = settle(
                 self.gradients, self.improved, self.improved, prior, theta, num_scales=1, rounds=4
             )
@@ -460,7 +467,7 @@ class _Fit:
         error = 0.0
         if self.cautious:
             # An error of the curvature acts as one of its entries, times how far the posterior reaches.
-            error = 1 / (self.curvature_sigma**-2.0 + (0.1 * np.trace(self.curvature) / size) ** -2.0)
+            error = 1 / (self.sampling_sigma**-2.0 + (0.1 * np.trace(self.sampling) / size) ** -2.0)
         moved = (SPREAD if self.cautious else 1.0) * self.tail**2 / size
         widest = WIDEST * float(np.trace(self.covariance))
 
@@ -470,7 +477,7 @@ class _Fit:
         theta, covariance, found = settle(
             self.gradients,
             self.improved,
-            self.improved,
+            self.sampling,
             self.normal_prior,
             self.theta,
             num_scales=1,
@@ -489,7 +496,7 @@ class _Fit:
         values = jax.jit(jax.vmap(latents.values))(vectors)
         learned = 1 - vectors.var(axis=0) / np.diag(self.prior.covariance)
         said = (*agreement(self.gradients, self.improved, theta, float(np.trace(self.improved @ covariance))),)
-        ratio = ratio_of(found.noise + found.extra, self.improved)
+        ratio = ratio_of(found.noise + found.extra, self.sampling)
         use = _use(ratio, *said, self.clipped, self.counted, learned)
         return DPNewtonResult(
             draws={name: np.asarray(values[name]) for name in latents.objective.structure.global_latents},
