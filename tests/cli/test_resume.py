@@ -307,6 +307,18 @@ def test_ctrl_c_at_random_moments(folder, seed):
     same(released(folder / "discreet-fit"), released(folder / "copy" / "discreet-fit"))
 
 
+def test_a_folder_that_was_moved_is_refused(folder, monkeypatch):
+    """Its command names the old place, where a fit would begin and spend again."""
+    (folder / "saved").mkdir(mode=0o700)
+    kept = {"arguments": f"{FIT} --checkpoint saved".split(), "folder": str(folder)}
+    (folder / "saved" / "command.json").write_text(json.dumps(kept))
+    (folder / "saved").rename(folder / "moved")
+    done = run("resume moved", monkeypatch)
+    assert done.exit_code == 2
+    assert "moved was moved or copied" in " ".join(done.stderr.split())
+    assert dp.Ledger("survey.ledger").debits == []
+
+
 def test_what_cannot_go_on_is_said(folder, monkeypatch):
     for words, message in (
         ("resume nowhere", "contains no fit"),

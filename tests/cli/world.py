@@ -103,7 +103,7 @@ def enter(there: Path, here: Path, patch: pytest.MonkeyPatch) -> Path:
     """A copy of the folder to work in, with fits and dry runs that are made up."""
     shutil.copytree(there, here, dirs_exist_ok=True)
     (here / "saved").chmod(0o700)
-    kept = {"arguments": f"{FIT} --out resumed".split(), "folder": str(here)}
+    kept = {"arguments": f"{FIT} --out resumed --checkpoint saved".split(), "folder": str(here)}
     (here / "saved" / "command.json").write_text(json.dumps(kept))
     patch.chdir(here)
     patch.setattr(inference, "DPSVI", MadeUp)

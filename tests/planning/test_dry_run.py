@@ -17,7 +17,7 @@ from discreet.models import MixtureOfProducts, logistic_regression
 from discreet.newton import ModelPlan, NewtonPlan, fit_invented, fit_invented_model, fit_newton
 from discreet.planning import DryRunRow, _dry_run, _trials, dry_run
 from discreet.planning._trials import Outcome, Regression, Terms, distance_of_pairs, prediction_score
-from discreet.tables import Schema, schema_from_bounds, schema_from_dict
+from discreet.tables import Missing, Schema, schema_from_bounds, schema_from_dict
 
 SCHEMA = schema_from_bounds("age=17:90,dose=0:5,sick=no|yes", target="sick")
 SEVERAL = Schema(columns=SCHEMA.columns, target="sick", person="id", max_rows=4)
@@ -83,8 +83,26 @@ def test_intervals_hold_the_truth_and_epsilon_buys_predictions(two_epsilons, mod
     assert poor.learned <= rich.learned
     assert rich.learned > 0.8
     assert poor.score - 0.01 < rich.score
-    assert rich.best - 0.03 < rich.score < rich.best + 0.03
-    assert rich.use == "for its coefficients"
+    assert rich.best - 0.06 < rich.score < rich.best + 0.03
+    assert rich.use in ("for its coefficients", "for prediction")
+
+
+def test_epsilons_that_no_noise_meets_are_left_out_before_any_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_dry_run, "FACTORS", (1.0, 10.0))
+    found = dry_run("logistic", SCHEMA, num_records=600, epsilon=10.0, progress_bar=False)
+    assert [row.epsilon for row in found.rows] == [10.0]
+
+
+def test_the_method_is_that_of_the_fit() -> None:
+    """Lines of persons with several rows, and tables of which rows are dropped, are fitted in steps by `discreet fit`, too."""
+    terms = Terms(2_000, 1e-6, 0)
+    several = dataclasses.replace(LINE, person="id", max_rows=3)
+    first, *others = SCHEMA.columns
+    dropping = dataclasses.replace(SCHEMA, columns=(dataclasses.replace(first, missing=Missing.DROP), *others))
+    for model, schema in (("linear", several), ("logistic", dropping)):
+        trial = _trials.trial_for(model, schema, terms)
+        assert trial.method == "A fit in steps"
+        assert "is fitted in steps" in trial.note
 
 
 def test_a_twin_is_judged_by_its_distance_from_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,11 +182,11 @@ def test_the_invented_fit_of_a_model_is_the_private_fit(quick_compilation) -> No
 
 def test_invented_counts_keep_to_their_bounds_and_have_the_spread_that_was_asked_for() -> None:
     trial = Regression("counts", COUNTS, Terms(5_000, 1e-6, 0))
-    for table, spread in zip(trial.tables, [1.0, 1.0, 0.5, 0.5, 0.25, 0.25], strict=True):
+    for table, spread in zip(trial.tables, np.repeat([1.0, 0.5, 0.25], 4), strict=True):
         assert table.levels.tolist() == [False, True, True, True]
         assert np.std(table.x @ table.truth[1:]) == pytest.approx(spread, rel=0.05)
         assert 0 <= table.y.min() < table.y.max() <= 30
-        assert np.mean(table.y == 30) < 0.01
+        assert np.mean(table.y == 30) < 0.02
 
 
 def test_wide_tables_are_stood_for_by_fewer_rows_with_as_much_noise_beside_sampling(
@@ -208,7 +226,7 @@ def test_ctrl_c_leaves_what_is_done(found, monkeypatch: pytest.MonkeyPatch) -> N
     fits = 3
 
     class Trial:
-        method, measure, num_tables = "Made up", "", 2
+        method, measure, note, num_tables = "Made up", "", "", 2
 
         def plan(self, epsilon):
             return found.plan
@@ -225,6 +243,8 @@ def test_ctrl_c_leaves_what_is_done(found, monkeypatch: pytest.MonkeyPatch) -> N
     assert [row.epsilon for row in stopped.rows] == [0.1]
     assert not stopped.complete
     assert "Stopped early" in str(stopped)
+    with pytest.raises(ValueError, match="stopped before ε = 1"):
+        _ = stopped.asked
     assert stopped.to_dict()["verdict"] == ""
     with pytest.raises(KeyboardInterrupt):
         dry_run("logistic", SCHEMA, num_records=600, epsilon=1.0, progress_bar=False)
@@ -269,6 +289,7 @@ def test_a_table_that_the_model_holds_is_refused() -> None:
         ("logistic", SCHEMA, {"epsilon": math.inf}, "epsilon"),
         ("logit", SCHEMA, {}, "model is 'logit'"),
         ("logistic", dataclasses.replace(SCHEMA, target=None), {}, "has none"),
+        ("poisson", SCHEMA, {}, "explains a count target"),
         (MixtureOfProducts(SCHEMA), SCHEMA, {}, "leave about out"),
         ("logistic", dataclasses.replace(SCHEMA, inferred=("age",)), {}, "age were taken from the data"),
         (MixtureOfProducts(dataclasses.replace(SCHEMA, inferred=("age",))), None, {}, "age were taken from the data"),

@@ -60,6 +60,11 @@ def resume(context: typer.Context, folder: Folder, as_json: AsJson = False) -> N
         raise ValueError(
             f"{where}, where the fit was started, does not exist any more: run the fit's command again where its table is"
         )
+    named = where / _checkpoint_in(arguments)
+    if named.resolve() != folder.resolve():
+        raise ValueError(
+            f"{folder} was moved or copied: its command would begin a fit in {named} and spend again. Move it back there"
+        )
     settings.continue_with = f"discreet resume {shlex.quote(str(folder))}"
     os.chdir(where)
     if as_json and "--json" not in arguments:
@@ -67,6 +72,15 @@ def resume(context: typer.Context, folder: Folder, as_json: AsJson = False) -> N
     settings.arguments = tuple(arguments)
     # The root command: importing the application here would be a circle.
     context.find_root().command.main(args=arguments, prog_name="discreet")
+
+
+def _checkpoint_in(arguments: list[str]) -> str:
+    """The folder that a command names with --checkpoint."""
+    for place, word in enumerate(arguments):
+        name, _, value = word.partition("=")
+        if name == "--checkpoint":
+            return value or (arguments[place + 1] if place + 1 < len(arguments) else "")
+    return ""
 
 
 def _others_may_write(folder: Path, file: Path) -> bool:

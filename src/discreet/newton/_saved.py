@@ -9,9 +9,8 @@ the second one is the first one, to the bit, and shows nothing new. But public n
 point, whose last bits may follow the number of threads; and rows are rounded to a grid, so that a last bit may move a single
 row by a step. With the same noise, two releases at such numbers would show by their difference what one row did. The first one
 was never written, so it has been seen by nobody, unless the folder was copied and the fit went on from both copies. Therefore
-the noise of a secret key follows the public numbers, too (`random.key_for`). Whoever sees the results of both copies sees one
-release twice, or two with independent noise: there is nothing to subtract, though the second one was not paid for. No release
-needs to be refused, or lost, for this.
+the noise of a secret key follows the public numbers, too (`random.key_for`): there is nothing to subtract. But from a last bit
+on that differs, two copies make releases of their own, which were paid for once: never continue a fit from two copies.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from discreet._validate import finite_or_none, integer, positive, require
 from discreet.accounting import suggest
 from discreet.inference import UseWarning
 from discreet.models import MixtureOfProducts
-from discreet.planning._trials import PAIRS, Outcome, Terms, trial_for
+from discreet.planning._trials import PAIRS, Outcome, Terms, Trial, trial_for
 from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 from discreet.tables import Schema
 
@@ -83,6 +83,7 @@ class DryRun:
         num_records: As asked for.
         rows: What to expect at several epsilons, smallest first.
         complete: False where Ctrl-C stopped it: then rows are missing.
+        note: Why the fit is in steps; empty if it is not.
     """
 
     method: str
@@ -93,11 +94,15 @@ class DryRun:
     num_records: int
     rows: tuple[DryRunRow, ...]
     complete: bool = True
+    note: str = ""
 
     @property
     def asked(self) -> DryRunRow:
         """What to expect at the epsilon asked for."""
-        return next(row for row in self.rows if row.epsilon == self.epsilon)
+        found = next((row for row in self.rows if row.epsilon == self.epsilon), None)
+        if found is None:
+            raise ValueError(f"The dry run was stopped before ε = {self.epsilon:g} was tried; rows has what was.")
+        return found
 
     def least(self, use: str) -> float | None:
         """The least epsilon of those tried whose fits reach a use; None if there is none."""
@@ -122,7 +127,8 @@ class DryRun:
                 _shown(row.best, ".3f", 5),
             )
             lines.append(f"{mark}{row.epsilon:5.3g}  {'  '.join(cells)}  {row.use}")
-        lines += ["", " ".join(self._legend())]
+        for text in (" ".join(self._legend()), self.note):
+            lines += ["", text] if text else []
         if not self.complete:
             lines += ["", "Stopped early: larger ε were not tried."]
         elif self.asked.use:
@@ -162,6 +168,7 @@ class DryRun:
             "num_records": self.num_records,
             "noise_multiplier": self.plan.noise_multiplier,
             "complete": self.complete,
+            "note": self.note,
             "verdict": self.asked.use if self.complete else "",
             "least_epsilon": {use: self.least(use) for use in USES[1:]},
             "curve": [dataclasses.asdict(row) for row in self.rows],
@@ -227,8 +234,8 @@ def dry_run(
     the model. The fits are those that the real table would get: private Newton for regressions and for models of one's own,
     noisy moments for a line, noisy counts for twins, and else `DPSVI` with the default settings.
 
-    Tables with more than a million cells are stood for by fewer rows with as much noise beside sampling; the share of learned
-    coefficients is then the least to expect.
+    Tables with more than four million cells are stood for by fewer rows, with noise that is as large beside that of sampling by
+    rule of thumb. Scores, verdicts and the share of learned coefficients are then rather too low.
 
     Args:
         model: "logistic", "multinomial", "poisson", "negative-binomial" or "linear"; a NumPyro model as for `dp.fit`; or a
@@ -263,21 +270,33 @@ def dry_run(
     delta = suggest(num_records=num_records).delta if delta is None else delta
     trial = trial_for(model, about, Terms(num_records, delta, seed), guide)
     plan = trial.plan(epsilon)
+    epsilons = [epsilon if factor == 1 else float(f"{epsilon * factor:.4g}") for factor in FACTORS]
+    # There is a largest ε for which noise can be calibrated.
+    epsilons = [other for other in epsilons if other <= epsilon or _has_plan(trial, other)]
     rows = []
     complete = False
     shown = {"desc": "dry run", "unit": "fit", "delay": 2.0, "disable": None if progress_bar else True}
     # Its matrices are small: threads that wait for each other take five times as long.
-    bar = tqdm(total=len(FACTORS) * trial.num_tables, **shown)
+    bar = tqdm(total=len(epsilons) * trial.num_tables, **shown)
     with threadpool_limits(1, user_api="blas"), bar, contextlib.suppress(KeyboardInterrupt):
-        for factor in FACTORS:
+        for other in epsilons:
             outcomes = []
             for number in range(trial.num_tables):
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", UseWarning)
-                    outcomes.append(trial.fit(epsilon * factor, number))
+                    outcomes.append(trial.fit(other, number))
                 bar.update()
-            rows.append(DryRunRow.of(epsilon * factor, outcomes))
+            rows.append(DryRunRow.of(other, outcomes))
         complete = True
     if not rows:
         raise KeyboardInterrupt
-    return DryRun(trial.method, trial.measure, plan, epsilon, delta, num_records, tuple(rows), complete)
+    found = (trial.method, trial.measure, plan, epsilon, delta, num_records, tuple(rows), complete, trial.note)
+    return DryRun(*found)
+
+
+def _has_plan(trial: Trial, epsilon: float) -> bool:
+    try:
+        trial.plan(epsilon)
+    except ValueError:
+        return False
+    return True

@@ -24,16 +24,33 @@ from discreet._numpyro import trace_of
 from discreet._validate import require
 from discreet.inference import DPSVI, NoPointError, starting_objective
 from discreet.marginals import Marginals, MarginalsPlan, counts_suffice, fit_twins, twin_tables
-from discreet.models import Defaults, MixtureOfProducts, defaults_for
+from discreet.models import (
+    Defaults,
+    MixtureOfProducts,
+    defaults_for,
+    linear_regression,
+    logistic_regression,
+    multinomial_regression,
+    negative_binomial_regression,
+    poisson_regression,
+)
 from discreet.moments import MomentsPlan, fit_moments
 from discreet.newton import ModelPlan, NewtonPlan, fit_invented, fit_invented_model, names_of_latents
 from discreet.planning._invent import InventedTable, Inventor, Model, Template, template_of, template_of_twin
 from discreet.sampling import PoissonSampling
-from discreet.tables import Schema
+from discreet.tables import Kind, Schema
 
-FAMILIES = {"logistic": "binary", "multinomial": "classes", "poisson": "counts", "negative-binomial": "counts"}
+LINEAR, SCATTERED = "linear", "negative-binomial"
+FAMILIES = {"logistic": "binary", "multinomial": "classes", "poisson": "counts", SCATTERED: "counts"}
 """The regressions that private Newton fits, by their names on the command line, and their families."""
-LINEAR = "linear"
+KINDS = {
+    "logistic": Kind.BINARY,
+    "multinomial": Kind.CATEGORICAL,
+    "poisson": Kind.COUNT,
+    SCATTERED: Kind.COUNT,
+    LINEAR: Kind.REAL,
+}
+"""The kind of their target."""
 AUC, ACCURACY, R_SQUARED, PAIRS = "AUC", "accuracy", "R²", "distance of pairs"
 _SPREADS = {"binary": (2.0, 1.0, 0.5), "classes": (2.0, 1.0, 0.5), "counts": (1.0, 0.5, 0.25)}
 """Standard deviations of the predictor: strong, medium and weak signals."""
@@ -41,9 +58,9 @@ _STRENGTHS = (1.0, 0.5, 0.25)
 """Factors by which a truth is moved towards the middle of the prior."""
 _EXPLAINED = (0.9, 0.5, 0.1)
 """The part of a target's variance that a line explains."""
-_MOST_TABLES = 2  # of each strength; one of 20 features and more, since each has its share in what is counted
+_MOST_TABLES = 4  # of each strength; one of 20 features and more, since each has its share in what is counted
 _NEW_ROWS = 2_000
-_MOST_CELLS = 2**20
+_MOST_CELLS, _MOST_LEVELS = 2**22, 2**26
 _LEAST_ROWS = 1_000
 _MOST_DRAWS = 200
 _WIDTH = 1.645  # of a 90 % interval, in standard deviations
@@ -75,17 +92,20 @@ class Trial(ABC):
     Attributes:
         method: The method in words.
         measure: The name of the score; empty if there is none.
+        note: Why this method is the one; empty where it is the usual one.
         num_tables: Number of invented tables.
     """
 
     method: str
     measure: str = ""
+    note: str = ""
     num_tables: int
 
-    def __init__(self, terms: Terms, num_cells: int) -> None:
+    def __init__(self, terms: Terms, num_cells: int, most_cells: int | None = None) -> None:
         """`num_cells` is the number of cells of a record."""
         self.terms = terms
-        self.num_rows = min(terms.num_records, max(_LEAST_ROWS, _MOST_CELLS // (num_cells + 1)))
+        most_cells = _MOST_CELLS if most_cells is None else most_cells
+        self.num_rows = min(terms.num_records, max(_LEAST_ROWS, most_cells // (num_cells + 1)))
 
     @abstractmethod
     def plan(self, epsilon: float) -> Any:
@@ -102,8 +122,12 @@ class Trial(ABC):
         return dataclasses.replace(plan, num_records=self.num_rows, noise_multiplier=noise)
 
     def _rng(self, number: int) -> np.random.Generator:
-        # The last number keeps these streams apart from those of the noise.
+        """The stream of a table."""
         return np.random.default_rng((self.terms.seed, number, 1))
+
+    def _noise_seed(self, number: int) -> int:
+        """The seed of a fit's noise, whose stream is none of a table's."""
+        return int(np.random.default_rng((self.terms.seed, number, 2)).integers(2**31))
 
 
 class Regression(Trial):
@@ -111,9 +135,10 @@ class Regression(Trial):
 
     method = "Private Newton"
 
-    def __init__(self, family: str, schema: Schema, terms: Terms) -> None:
+    def __init__(self, family: str, schema: Schema, terms: Terms, *, scattered: bool = False) -> None:
         self.template = template_of(schema)
         self.family = family
+        self.scattered = scattered  # counts vary more than Poisson's
         self.max_rows = schema.max_rows
         target = schema.target_column
         self.num_classes = len(target.categories) if family == "classes" and target is not None else 2
@@ -142,7 +167,7 @@ class Regression(Trial):
             table.x,
             table.y,
             self._scaled(epsilon),
-            seed=self.terms.seed + number,
+            seed=self._noise_seed(number),
             mask=table.mask,
             levels=table.levels,
         )
@@ -187,7 +212,8 @@ class Regression(Trial):
         elif self.family == "binary":
             y = rng.random(x.shape[:-1]) < expit(predictor[..., 0])
         else:
-            y = np.clip(rng.poisson(np.exp(np.minimum(predictor[..., 0], 20.0))), *limits)
+            mean = np.exp(np.minimum(predictor[..., 0], 20.0))
+            y = np.clip(rng.poisson(mean * rng.exponential(size=mean.shape) if self.scattered else mean), *limits)
         y = np.where(there, y, 0).astype(np.float64)
         old, new = np.s_[: self.num_rows], np.s_[self.num_rows :]
         return RegressionTable(
@@ -197,6 +223,7 @@ class Regression(Trial):
             mask=there[old] if mask else None,
             new_x=x[new][there[new]].astype(np.float32),
             new_y=y[new][there[new]],
+            limits=limits,
             truth=np.concatenate([intercept[None], weights]).T.reshape(-1),
             levels=is_level,
         )
@@ -212,6 +239,7 @@ class RegressionTable:
     mask: Bool[np.ndarray, "record row"] | None
     new_x: Float[np.ndarray, "row feature"]
     new_y: Float[np.ndarray, " row"]
+    limits: tuple[float, float]  # of a count, which is cut there
     truth: np.ndarray  # intercept and weights, of classes those of one after another
     levels: Bool[np.ndarray, " feature"]
 
@@ -222,8 +250,10 @@ class RegressionTable:
             predictor = intercept[None] + np.einsum("nf,dfk->ndk", self.new_x, weights)
             return float(np.mean(softmax(predictor, axis=-1).mean(axis=1).argmax(axis=-1) == self.new_y))
         predictor = intercept + self.new_x @ weights.T
-        mean = (expit(predictor) if self.family == "binary" else np.exp(np.clip(predictor, -20, 20))).mean(axis=1)
-        return prediction_score(self.new_y, mean)[1]
+        if self.family == "binary":
+            return prediction_score(self.new_y, expit(predictor).mean(axis=1))[1]
+        mean = np.exp(np.clip(predictor, -20, 20)).mean(axis=1)
+        return prediction_score(self.new_y, np.clip(mean, *self.limits))[1]
 
 
 class Line(Trial):
@@ -246,7 +276,7 @@ class Line(Trial):
     def fit(self, epsilon: float, number: int) -> Outcome:
         x, y, truth = self.tables[number]
         old, new = np.s_[: self.num_rows], np.s_[self.num_rows :]
-        found = fit_moments(random.key(self.terms.seed + number), x[old], y[old], self._scaled(epsilon))
+        found = fit_moments(random.key(self._noise_seed(number)), x[old], y[old], self._scaled(epsilon))
 
         def score(line: np.ndarray) -> float:
             return prediction_score(y[new], line[0] + x[new] @ line[1:])[1]
@@ -275,10 +305,16 @@ class OfModel(Trial):
     """A model whose tables are drawn from its prior."""
 
     def __init__(
-        self, model: Model, template: Template, latents: Sequence[str], terms: Terms, strengths: Sequence[float]
+        self,
+        model: Model,
+        template: Template,
+        latents: Sequence[str],
+        terms: Terms,
+        strengths: Sequence[float],
+        most_cells: int | None = None,
     ) -> None:
         example = template.draw(np.random.default_rng(terms.seed), 1)
-        super().__init__(terms, sum(math.prod(x.shape[1:]) for x in example))
+        super().__init__(terms, sum(math.prod(x.shape[1:]) for x in example), most_cells)
         self.model = model
         self.template = template
         self.inventor = Inventor(model, template, latents, jax.random.key(terms.seed))
@@ -345,7 +381,7 @@ class OwnModel(OfModel):
 
     def fit(self, epsilon: float, number: int) -> Outcome:
         table = self.tables[number]
-        found = fit_invented_model(self.model, table.rows, self._scaled(epsilon), seed=self.terms.seed + number)
+        found = fit_invented_model(self.model, table.rows, self._scaled(epsilon), seed=self._noise_seed(number))
         held = []
         for name, (low, high) in found.interval.items():
             truth = np.asarray(table.truth[name])
@@ -365,7 +401,10 @@ class InSteps(OfModel):
 
     method = "A fit in steps"
 
-    def __init__(self, model: Any, template: Template, terms: Terms, guide: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self, model: Any, template: Template, terms: Terms, guide: Callable[..., Any] | None = None, note: str = ""
+    ) -> None:
+        self.note = note
         self.settings: Defaults = defaults_for(model)
         self.guide = guide
         self.terms = terms
@@ -393,11 +432,11 @@ class InSteps(OfModel):
         # Batches as large as in a table of all records, with as much noise.
         rate = min(1.0, plan.rate * plan.num_records / self.num_rows)
         plan = dataclasses.replace(plan, num_records=self.num_rows, sampling=PoissonSampling(rate=rate))
-        key = random.key(self.terms.seed + number)
+        key = random.key(self._noise_seed(number))
         found = self._dpsvi(plan).run(key, *table.rows, progress_bar=False)
         values = {name: np.asarray(draws).mean(axis=0) for name, draws in found.posterior(key, _MOST_DRAWS).items()}
         if self.twin is not None:
-            return Outcome(found.statement.use, score=distance_of_pairs(self.twin, values, table.truth))
+            return Outcome("", score=distance_of_pairs(self.twin, values, table.truth))
         best = self._score(table.truth, table)
         return Outcome(found.statement.use, score=self._score(values, table), best=best)
 
@@ -410,7 +449,7 @@ class Twin(OfModel):
     def __init__(self, model: MixtureOfProducts, terms: Terms) -> None:
         self.twin = twin = dataclasses.replace(model, schema=model.schema.without_person())
         latents = ("component", "base", "deviations")
-        super().__init__(twin.model, template_of_twin(twin), latents, terms, _STRENGTHS[1:2])
+        super().__init__(twin.model, template_of_twin(twin), latents, terms, _STRENGTHS[1:2], _MOST_LEVELS)
         self.measure = PAIRS
 
     def plan(self, epsilon: float) -> MarginalsPlan:
@@ -422,7 +461,7 @@ class Twin(OfModel):
         table = self.tables[number]
         plan = self.plan(epsilon)
         (levels,) = table.rows
-        rng = np.random.default_rng(self.terms.seed + number)
+        rng = np.random.default_rng(self._noise_seed(number))
         times = self.terms.num_records / self.num_rows
         counts = []
         for names, columns in zip(plan.tables, plan.columns, strict=True):
@@ -443,19 +482,41 @@ def trial_for(model: Any, about: Any, terms: Terms, guide: Callable[..., Any] | 
             raise ValueError("A MixtureOfProducts has a schema of its own: leave about out")
         return Twin(model, terms) if counts_suffice(model.schema) else InSteps(model, template_of_twin(model), terms)
     if isinstance(model, str):
-        if model not in FAMILIES and model != LINEAR:
-            raise ValueError(f"model is {model!r}: pass a NumPyro model, or one of {', '.join([*FAMILIES, LINEAR])}")
-        template_of(about)  # refuses what is no schema
-        if about.target_column is None:
-            raise ValueError(f"{model} explains a target, and the schema has none: name it in the schema")
-        return Line(about, terms) if model == LINEAR else Regression(FAMILIES[model], about, terms)
+        return _regression(model, about, terms)
     template = template_of(() if about is None else about)
+    note = "The model has a guide."
     if guide is None:
         try:
             return OwnModel.of(model, template, terms)
-        except NoPointError:
-            pass
-    return InSteps(model, template, terms, guide)
+        except NoPointError as error:
+            note = str(error)
+    return InSteps(model, template, terms, guide, note)
+
+
+def _regression(name: str, schema: Any, terms: Terms) -> Trial:
+    """The trial of a regression of a schema's target."""
+    if name not in KINDS:
+        raise ValueError(f"model is {name!r}: pass a NumPyro model, or one of {', '.join(KINDS)}")
+    template = template_of(schema)  # refuses what is no schema
+    target = schema.target_column
+    if target is None:
+        raise ValueError(f"{name} explains a target, and the schema has none: name it in the schema")
+    if target.kind is not KINDS[name]:
+        raise ValueError(f"{name} explains a {KINDS[name].value} target, and {target.name!r} is {target.kind.value}")
+    several = schema.max_rows > 1
+    if (several and name == LINEAR) or (schema.drops and not several):
+        rows = "persons with several rows" if several else "a table of which rows are dropped"
+        functions = {
+            "logistic": logistic_regression,
+            "multinomial": multinomial_regression(max(len(target.categories), 2)),
+            "poisson": poisson_regression,
+            SCATTERED: negative_binomial_regression,
+            LINEAR: linear_regression,
+        }
+        return InSteps(functions[name], template, terms, note=f"Such a model of {rows} is fitted in steps.")
+    if name == LINEAR:
+        return Line(schema, terms)
+    return Regression(FAMILIES[name], schema, terms, scattered=name == SCATTERED)
 
 
 def prediction_score(target: np.ndarray, predicted: Float[np.ndarray, " record"]) -> tuple[str, float]:
