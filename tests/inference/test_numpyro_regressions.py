@@ -88,7 +88,7 @@ EXAMPLES = {
     "binomial": (baseball_fully_pooled, (AT_BATS, HITS)),
 }
 
-PARAMS = [pytest.param(x, marks=[] if x in ("logistic", "hierarchical") else pytest.mark.exhaustive) for x in EXAMPLES]
+PARAMS = [pytest.param(x, marks=[] if x == "logistic" else pytest.mark.exhaustive) for x in EXAMPLES]
 
 
 @pytest.fixture(name="pair", scope="module", params=PARAMS)

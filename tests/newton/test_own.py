@@ -225,7 +225,7 @@ def test_draws_are_the_prior_times_the_likelihood() -> None:
     ("name", "epsilon"),
     [
         ("robust", 0.3),
-        ("robust", 5.0),
+        pytest.param("robust", 5.0, marks=pytest.mark.exhaustive),
         *(pytest.param(name, 0.3, marks=pytest.mark.exhaustive) for name in MODELS if name != "robust"),
     ],
 )
@@ -389,9 +389,9 @@ def test_the_interval_of_a_scale_among_ten_weights_holds() -> None:
 
 
 def test_counts_that_vary_more_than_the_model_says_widen_intervals() -> None:
-    """Six tables of variance m + m^2 / 0.7 under a Poisson model. With the curvature as large as what was measured, 0.4 held."""
+    """Four tables of variance m + m^2 / 0.7 under a Poisson model. With the curvature as large as what was measured, 0.4 held."""
     held = []
-    for seed in range(6):
+    for seed in range(4):
         rng = np.random.default_rng(1_000 + seed)
         x = rng.uniform(-1, 1, (10_000, 5)).astype(np.float32)
         truth = rng.normal(size=5) / 2

@@ -73,8 +73,13 @@ def two_epsilons(monkeypatch: pytest.MonkeyPatch, quick_compilation) -> None:
 
 @pytest.mark.parametrize(
     ("model", "about"),
-    [("multinomial", CLASSES), ("poisson", COUNTS), ("linear", LINE), ("logistic", SEVERAL), (robust, SHAPES)],
-    ids=["classes", "counts", "line", "persons", "own"],
+    [
+        pytest.param("multinomial", CLASSES, id="classes"),
+        pytest.param("poisson", COUNTS, id="counts"),
+        pytest.param("linear", LINE, id="line", marks=pytest.mark.exhaustive),
+        pytest.param("logistic", SEVERAL, id="persons"),
+        pytest.param(robust, SHAPES, id="own"),
+    ],
 )
 def test_intervals_hold_the_truth_and_epsilon_buys_predictions(two_epsilons, model, about) -> None:
     poor, rich = dry_run(model, about, num_records=3_000, epsilon=3.0, progress_bar=False).rows
