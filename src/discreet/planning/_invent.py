@@ -208,6 +208,11 @@ class Inventor:
             )
         self._draws = {name: np.asarray(x) for name, x in drawn.items()}
 
+    @property
+    def size(self) -> int:
+        """Number of coordinates of the latents."""
+        return sum(math.prod(x.shape[1:]) for x in self._draws.values())
+
     def table(self, strength: float, num_rows: int, num_held_out: int, seed: int) -> InventedTable:
         """Draw a table whose target lies within its public bounds and takes several values, if the prior has any."""
         rng, key = np.random.default_rng(seed), jax.random.key(seed)

@@ -304,6 +304,8 @@ class Line(Trial):
 class OfModel(Trial):
     """A model whose tables are drawn from its prior."""
 
+    most_times = 1  # tables of each strength
+
     def __init__(
         self,
         model: Model,
@@ -318,6 +320,8 @@ class OfModel(Trial):
         self.model = model
         self.template = template
         self.inventor = Inventor(model, template, latents, jax.random.key(terms.seed))
+        # Of few latents more tables: each has its share in what is counted.
+        strengths = list(strengths) * min(self.most_times, max(1, 12 // self.inventor.size))
         self.num_tables = len(strengths)
         self.tables = [
             self.inventor.table(strength, self.num_rows, _NEW_ROWS, terms.seed + number)
@@ -368,6 +372,7 @@ class OwnModel(OfModel):
     """A NumPyro model, by private Newton."""
 
     method = "Private Newton of a model"
+    most_times = _MOST_TABLES
 
     @classmethod
     def of(cls, model: Model, template: Template, terms: Terms) -> OwnModel:
