@@ -59,6 +59,10 @@ from discreet.storage import exclusive
 
 MOST_LATENTS = 512
 LARGEST_STEP = 1.5  # in standard deviations of one record: a step moves the log density by half its square
+TAIL, TOGETHER = (
+    6,
+    3.5,
+)  # of so many bins above the last that is seen, the standard deviations by which they stand out together
 BIAS = 0.3  # share of what clipping takes away that may be bias: the rest cancels
 SEEN, ALONE = 3.0, 5.0  # standard deviations by which a bin of lengths stands out, beside another one and alone
 FIRST = 3  # gradients before the curvature is improved by them
@@ -512,10 +516,21 @@ class _Fit:
 
 
 def seen_of(counts: Vector, sigma: float) -> Vector:
-    """Noisy counts where they stand out, else 0. Of a hundred bins one may exceed 3 sigma by noise, and far up it would set C."""
+    """Noisy counts where they stand out, else 0. Of a hundred bins one may exceed 3 sigma by noise, and far up it would set C.
+
+    A long tail may lie in several bins none of which stands out: those above the last seen one that do so together are kept.
+    """
     high = np.concatenate([[False], counts >= SEEN * sigma, [False]])
     beside = high[:-2] | high[2:]
-    return np.where((counts >= ALONE * sigma) | (high[1:-1] & beside), counts, 0)
+    seen = (counts >= ALONE * sigma) | (high[1:-1] & beside)
+    above = 1 + np.max(np.nonzero(seen)[0], initial=-1)
+    if 0 < above < len(counts):
+        tail = counts[above : above + TAIL]
+        together = tail.cumsum() / (sigma * np.sqrt(np.arange(1, len(tail) + 1)))
+        last = int(np.argmax(together))
+        if together[last] >= TOGETHER:
+            seen[above : above + last + 1] = True
+    return np.where(seen, np.maximum(counts, 0), 0)
 
 
 def _use(
