@@ -435,13 +435,14 @@ def test_the_verdict_follows_from_the_releases() -> None:
     """A fit whose gradients miss by hundreds of deviations was called good for prediction; it predicted nonsense."""
     learned = np.array([0.9, 0.9])
     cases = [
-        ((1.0, 0.1, 0.0, 0.0, 1.0, learned), COEFFICIENTS, "include the noise"),
-        ((1.0, 0.1, 5.0, 0.0, 1.0, learned), PREDICTION, "do not agree"),
-        ((1.0, 0.1, 485.0, 0.0, 1.0, learned), NOT_USABLE, "has not arrived"),
-        ((1.0, 0.1, 0.0, 0.0, 0.7, learned), PREDICTION, "30 % of the records count as nothing"),
-        ((1.0, 0.1, 0.0, 0.2, 1.0, learned), PREDICTION, "were clipped"),
-        ((9.0, 0.1, 0.0, 0.0, 1.0, learned), PREDICTION, "9 times as wide"),
-        ((1.0, 0.1, 0.0, 0.0, 1.0, 0 * learned), NOT_USABLE, "the prior's"),
+        ((1.0, 0.1, 0.0, 0.0, 0.0, 1.0, learned), COEFFICIENTS, "include the noise"),
+        ((1.0, 0.1, 5.0, 0.0, 0.0, 1.0, learned), PREDICTION, "do not agree"),
+        ((1.0, 0.1, 485.0, 0.0, 0.0, 1.0, learned), NOT_USABLE, "has not arrived"),
+        ((1.0, 0.1, 0.0, 0.0, 0.0, 0.7, learned), PREDICTION, "30 % of the records count as nothing"),
+        ((1.0, 0.1, 0.0, 0.2, 0.0, 1.0, learned), PREDICTION, "were clipped"),
+        ((9.0, 0.1, 0.0, 0.0, 0.0, 1.0, learned), PREDICTION, "9 times as wide"),
+        ((1.0, 0.1, 0.0, 0.0, 0.0, 1.0, 0 * learned), NOT_USABLE, "the prior's"),
+        ((1.0, 0.1, 0.0, 0.0, 0.3, 1.0, learned), PREDICTION, "up to 30 % of the gradients"),
     ]
     for found, use, why in cases:
         verdict = _own._use(*found)

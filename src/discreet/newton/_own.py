@@ -67,6 +67,7 @@ BIAS = 0.3  # share of what clipping takes away that may be bias: the rest cance
 SEEN, ALONE = 3.0, 5.0  # standard deviations by which a bin of lengths stands out, beside another one and alone
 FIRST = 3  # gradients before the curvature is improved by them
 SPREAD = 6.0  # of what clipping may have moved, squared over the share above
+UNSEEN = 0.2  # share of the gradients that may have been clipped behind the noise, in a fit for its coefficients
 LEARNED = 0.25
 """The share of the prior's variance that is gone where a latent is called learned."""
 NOISY, CUT = 3.0, 0.1
@@ -388,7 +389,7 @@ class _Fit:
         self.precision = np.linalg.inv(self.prior.covariance[own, own])
         self.at = start[own]
         self.to = np.diag(np.sqrt(np.diag(self.prior.covariance)[own]))
-        self.clipped, self.counted = 0.0, 1.0
+        self.clipped, self.unseen, self.counted = 0.0, 0.0, 1.0
 
     def run(self, bar: Any) -> _Fit:
         """All stages."""
@@ -428,6 +429,7 @@ class _Fit:
                 break
         self.tail = BIAS * (counts @ np.maximum(middle - self.reach, 0) + self.reach * sigma)
         self.clipped = float(np.clip(counts[middle > self.reach].sum() / self.plan.num_records, 0, 1))
+        self.unseen = float(TOGETHER * sigma * np.sqrt(TAIL) / self.plan.num_records)
 
     def _measure(self, stage: Stage) -> None:
         """The curvature. Intervals rest on that of the last stage: directions that the noise hides stay uncertain in it."""
@@ -501,7 +503,7 @@ class _Fit:
         learned = 1 - vectors.var(axis=0) / np.diag(self.prior.covariance)
         said = (*agreement(self.gradients, self.improved, theta, float(np.trace(self.improved @ covariance))),)
         ratio = ratio_of(found.noise + found.extra, self.sampling)
-        use = _use(ratio, *said, self.clipped, self.counted, learned)
+        use = _use(ratio, *said, self.clipped, self.unseen, self.counted, learned)
         return DPNewtonResult(
             draws={name: np.asarray(values[name]) for name in latents.objective.structure.global_latents},
             learned=latents.split(learned),
@@ -534,7 +536,7 @@ def seen_of(counts: Vector, sigma: float) -> Vector:
 
 
 def _use(
-    ratio: float, moved: float, lack: float, clipped: float, counted_share: float, learned: Vector
+    ratio: float, moved: float, lack: float, clipped: float, unseen: float, counted_share: float, learned: Vector
 ) -> tuple[str, str]:
     """The verdict on the use of the result, and the reason, from the releases."""
     hidden = int((learned < LEARNED).sum())
@@ -560,6 +562,11 @@ def _use(
         )
     if clipped > CUT:
         return PREDICTION, f"{100 * clipped:.0f} % of the gradients were clipped, so intervals may miss"
+    if unseen > UNSEEN:
+        return PREDICTION, (
+            f"the noise may hide that up to {100 * min(unseen, 1):.0f} % of the gradients were clipped, so single intervals may "
+            "miss by far. A larger epsilon or more records help"
+        )
     if ratio > NOISY:
         return PREDICTION, f"intervals hold, but the noise makes them about {ratio:.2g} times as wide"
     if hidden > len(learned) / 2:
