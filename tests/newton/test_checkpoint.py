@@ -16,9 +16,10 @@ import pytest
 
 import discreet as dp
 from discreet.inference import DPSVI, SavedFit, _saved
-from discreet.newton import NewtonPlan, _model, _releases, fit_newton
+from discreet.newton import NewtonPlan, fit_newton
 from discreet.newton._releases import Public
 from discreet.newton._saved import SavedReleases
+from discreet.newton._sums import Program
 from discreet.random import _claims
 from discreet.storage import exclusive
 from discreet.verify import _certify
@@ -52,16 +53,16 @@ def of_a_model(key: Any, x: Any = X, epsilon: float = 1.0, width: float = 2.0, i
 
 
 Fit = Callable[..., Any]
-FITS: dict[str, tuple[Fit, Any]] = {"regression": (regression, _releases), "model": (of_a_model, _model)}
+FITS: dict[str, Fit] = {"regression": regression, "model": of_a_model}
 
 
 class Crash(BaseException):
     pass
 
 
-def crash_at(patch: pytest.MonkeyPatch, module: Any, number: int) -> list[Any]:
+def crash_at(patch: pytest.MonkeyPatch, number: int) -> list[Any]:
     """Die when the release of that number was drawn, and before it is kept; returns what was drawn until then."""
-    make, drawn = module.Program.__call__, []
+    make, drawn = Program.__call__, []
 
     def dying(self: Any, *args: Any, **named: Any) -> np.ndarray:
         drawn.append(make(self, *args, **named))
@@ -69,7 +70,7 @@ def crash_at(patch: pytest.MonkeyPatch, module: Any, number: int) -> list[Any]:
             raise Crash
         return drawn[-1]
 
-    patch.setattr(module.Program, "__call__", dying)
+    patch.setattr(Program, "__call__", dying)
     return drawn
 
 
@@ -101,19 +102,19 @@ def test_it_goes_on_to_the_same_bits(
     name: str, share: float, tmp_path: Path, ledger: dp.Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a crash in the first, a middle, and the last release, which had been drawn already."""
-    fit, module = FITS[name]
+    fit = FITS[name]
     key = dp.random.key()
     whole = fit(key, checkpoint=tmp_path / "whole")
     last = whole.plan.num_releases - 1
     monkeypatch.setattr(_claims, "_used", {})
     with monkeypatch.context() as patch:
-        first = crash_at(patch, module, int(share * last))
+        first = crash_at(patch, int(share * last))
         with pytest.raises(Crash):
             fit(key, checkpoint=tmp_path / "fit", ledger=ledger)
     assert len(first) == int(share * last) + 1
     assert len(ledger.debits) == 1
     with monkeypatch.context() as patch:
-        second = crash_at(patch, module, 10**6)
+        second = crash_at(patch, 10**6)
         # The key is the one in the folder.
         found = fit(dp.random.key(), checkpoint=tmp_path / "fit", ledger=ledger)
     assert len(second) == last + 2 - len(first)
@@ -123,7 +124,7 @@ def test_it_goes_on_to_the_same_bits(
     assert found.statement.receipt.number == 1
     # What is done is not done again, nor paid for.
     for part in ("__call__", "compile"):
-        monkeypatch.setattr(module.Program, part, lambda *_, **__: pytest.fail("made again"))
+        monkeypatch.setattr(Program, part, lambda *_, **__: pytest.fail("made again"))
     same(fit(dp.random.key(), checkpoint=tmp_path / "fit", ledger=ledger), whole)
     assert len(ledger.debits) == 1
 
@@ -140,11 +141,11 @@ def test_a_seed_stays_a_seed_and_a_checkpoint_changes_nothing(tmp_path: Path) ->
 def begun(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, dp.Ledger]]:
     """Fits that died in their fifth release."""
     found = {}
-    for name, (fit, module) in FITS.items():
+    for name, fit in FITS.items():
         folder = tmp_path_factory.mktemp(name)
         ledger = dp.Ledger.create(folder / "a.ledger", dataset="a", epsilon=3.0, delta=1e-4)
         with pytest.MonkeyPatch.context() as patch:
-            crash_at(patch, module, 4)
+            crash_at(patch, 4)
             with pytest.raises(Crash):
                 fit(dp.random.key(), checkpoint=folder / "fit", ledger=ledger)
         found[name] = folder / "fit", ledger
@@ -184,10 +185,10 @@ OTHERS: dict[str, tuple[str, dict[str, Any], str]] = {
 @pytest.mark.parametrize("what", [pytest.param("data", marks=pytest.mark.essential), *sorted(OTHERS.keys() - {"data"})])
 def test_another_fit_does_not_go_on(what: str, begun: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     name, change, message = OTHERS[what]
-    fit, module = FITS[name]
+    fit = FITS[name]
     folder, ledger = begun[name]
     before = (folder / _saved.FILE).read_bytes()
-    monkeypatch.setattr(module.Program, "__call__", None)
+    monkeypatch.setattr(Program, "__call__", None)
     with pytest.raises(ValueError, match=message):
         fit(dp.random.key(), checkpoint=folder, ledger=ledger, **change)
     assert (folder / _saved.FILE).read_bytes() == before
@@ -217,22 +218,28 @@ def test_a_gpu_is_asked_for_the_same_bits(
     _certify._compiled.cache_clear()
     monkeypatch.setattr(_certify, "compiled", stopped)
     with pytest.raises(Crash):
-        FITS[name][0](dp.random.key(), checkpoint=tmp_path if kept else None)
+        FITS[name](dp.random.key(), checkpoint=tmp_path if kept else None)
 
 
 @pytest.mark.essential
 def test_a_copy_that_rounds_otherwise_draws_other_noise(begun: Any) -> None:
     """With one noise, two releases at points a last bit apart would show by their difference which rows moved by a step."""
     keys: list[np.ndarray] = []
+    nothing: Any = None
+
+    def made(key: Any, *_: Any) -> np.ndarray:
+        keys.append(np.asarray(jax.random.key_data(key)))
+        return np.zeros(1)
 
     def release(theta: np.ndarray) -> None:
         saved = SavedReleases(begun["regression"][0], dp.random.key(), plan)
         # Four releases are in the file.
         for _ in range(4):
-            saved.release(None, lambda key: pytest.fail("made again"))
+            saved.release(nothing, None, nothing)
         with pytest.MonkeyPatch.context() as patch, jax.enable_x64(True):
             patch.setattr(SavedFit, "_put", lambda *_, **__: None)
-            saved.release(Public(np.eye(3), theta), lambda key: keys.append(jax.random.key_data(key)) or np.zeros(1))
+            program: Any = made
+            saved.release(program, Public(np.eye(3), theta), nothing)
 
     plan = NewtonPlan.calibrate(epsilon=1.0, family="binary", num_features=2, **TERMS)
     theta = np.array([0.3, 0.2, 0.1])
@@ -281,7 +288,7 @@ def test_ctrl_c_in_the_debit_leaves_the_checkpoint(
 
 
 def test_without_a_checkpoint_it_says_what_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    crash_at(monkeypatch, _releases, 3)
+    crash_at(monkeypatch, 3)
     with pytest.raises(Crash) as error:
         regression(dp.random.key())
     assert error.value.__notes__ == [

@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from scipy.stats import norm
 
 import discreet as dp
-from discreet.newton import NewtonPlan, _fit, _releases, fit_newton
+from discreet.newton import NewtonPlan, _fit, _releases, _sums, fit_newton
 from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 
 Z90 = 1.6449
@@ -67,15 +67,22 @@ def weighted_fit(found: _fit._Newton, x: np.ndarray, y: np.ndarray, present: np.
     return minimize(loss, np.zeros(ones.shape[2]), jac=slope, method="BFGS", options={"gtol": 1e-9}).x
 
 
-@pytest.mark.parametrize(("most_rows", "shared"), [(1, 2**16), (3, 1)], ids=["one program", "persons, two programs"])
-def test_without_noise_it_is_the_weighted_fit(most_rows: int, shared: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("most_rows", "shared", "turns"),
+    [(1, 2**16, 512), (1, 2**16, 20), (3, 1, 20)],
+    ids=["one program", "in parts", "persons, two programs, in parts"],
+)
+def test_without_noise_it_is_the_weighted_fit(
+    most_rows: int, shared: int, turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Noise of a hundred-thousandth of the plan's, which no proof would pass; the plan's is nearly 0 as well."""
     monkeypatch.setattr(_releases, "LARGEST_SHARED", shared)
-    monkeypatch.setattr(_releases, "planned_gaussian", lambda key, sums, *_: sums)
-    monkeypatch.setattr(_releases, "certify", lambda release, *_, **__: _Unproved(release))
+    monkeypatch.setattr(_sums, "MOST_TURNS", turns)
+    monkeypatch.setattr(_sums, "planned_gaussian", lambda key, sums, *_: sums)
+    monkeypatch.setattr(_sums, "certify", lambda release, *_, **__: _Unproved(release))
     monkeypatch.setattr(_fit.Act, "prove", lambda self, *_, **__: None)
-    monkeypatch.setattr(_fit, "program", _releases.program.__wrapped__)
-    monkeypatch.setattr(_releases, "_certified", _releases._certified.__wrapped__)
+    monkeypatch.setattr(_releases, "proved", _sums.proved.__wrapped__)
+    monkeypatch.setattr(_sums, "_certified", _sums._certified.__wrapped__)
     x, y, present, _ = of_persons(0, 20_000 // most_rows, most_rows)
     kept: list[_fit._Newton] = []
     run = _fit._Newton.run

@@ -17,10 +17,10 @@ import discreet as dp
 from discreet.accounting import Relation
 from discreet.gradients import SPARE
 from discreet.inference import Latents, UseWarning, latents_of, take_apart
-from discreet.newton import ModelPlan, _model, _own, _sampling, fit_invented_model
+from discreet.newton import ModelPlan, _model, _own, _sampling, _sums, fit_invented_model
 from discreet.newton._algebra import Gradients, scale_of
-from discreet.newton._model import EDGES, KINDS, NUM_BINS, Public, moments_of, program, rows_of
-from discreet.newton._releases import TURN, in_turns
+from discreet.newton._model import EDGES, KINDS, NUM_BINS, ModelSums, Public, moments_of, program_of, rows_of
+from discreet.newton._sums import TURN, Parts, in_turns
 from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 
 TERMS: dict[str, Any] = {"delta": 1e-6, "progress_bar": False}
@@ -156,11 +156,11 @@ def test_a_row_is_the_same_in_every_place_and_sums_are_exact(kind: str, name: st
 def test_each_release_is_proved_and_together_they_are_the_plan(relation: Relation) -> None:
     x, y = on_a_line(1_000)
     latents, plan = of_model(line, x, y), plan_of(1_000, relation=relation)
-    leaves = tuple((array.shape, str(array.dtype)) for array in in_turns(x, y))
+    made_for = ModelSums(Parts([x, y]).layout, relation, True, latents)
     for kind in KINDS:
         noise = next(release.noise for release in plan.releases if release.kind == kind)
         with jax.enable_x64(True):
-            found = program(kind, noise, latents, leaves, relation, True).certificate
+            found = program_of(kind, noise, 4, made_for).certificate
         # Replacing changes a sum of products by sqrt(2) times as much as adding, and not by twice.
         assert found.event.noise_multiplier >= noise * (1 - 1e-12)
     assert sum((plan.noise_multiplier / release.noise) ** 2 for release in plan.releases) == pytest.approx(1)
@@ -170,12 +170,12 @@ def test_each_release_is_proved_and_together_they_are_the_plan(relation: Relatio
 def test_a_row_that_is_not_clipped_has_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = on_a_line(1_000)
     latents = of_model(line, x, y)
-    leaves = tuple((array.shape, str(array.dtype)) for array in in_turns(x, y))
+    made_for = ModelSums(Parts([x, y]).layout, Relation.ADD_OR_REMOVE_ONE, True, latents)
     monkeypatch.setattr(_model, "on_grid", lambda rows, mask, grid: rows * mask[:, None])
-    _model._certified.cache_clear()
+    _sums._certified.cache_clear()
     with jax.enable_x64(True), pytest.raises(dp.PrivacyError):
-        program("gradients", 7.0, latents, leaves, Relation.ADD_OR_REMOVE_ONE, True)
-    _model._certified.cache_clear()
+        program_of("gradients", 7.0, 4, made_for)
+    _sums._certified.cache_clear()
 
 
 def test_with_little_noise_it_is_the_posterior() -> None:

@@ -11,8 +11,9 @@ import pytest
 import discreet as dp
 from discreet.accounting import Relation
 from discreet.gradients import SPARE
-from discreet.newton import NewtonPlan, _releases
-from discreet.newton._releases import BLOCKS, TURN, Public, in_turns
+from discreet.newton import NewtonPlan, _releases, _sums
+from discreet.newton._releases import BLOCKS, Public, RegressionSums, program_of
+from discreet.newton._sums import TURN, Parts, in_turns
 
 
 def public_of(rng: np.random.Generator, features: int, name: str = "") -> Public:
@@ -75,7 +76,7 @@ def test_no_block_is_longer_than_one_and_clipping_takes_nothing(
     name: str, most_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With w |z| <= c / 3, or 1/5 for the largest curvature, blocks would be longer than 1, and clipping would hide it."""
-    monkeypatch.setattr(_releases, "clip_records", lambda rows, norm: rows)
+    monkeypatch.setattr(_sums, "clip_records", lambda rows, norm: rows)
     assert 0.99 < worst_norm(name, most_rows) <= 1
 
 
@@ -83,7 +84,7 @@ def test_no_block_is_longer_than_one_and_clipping_takes_nothing(
 def test_wrong_bounds_of_classes_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The residual's length taken for that of one class, 1, and the curvature's trace for its largest eigenvalue, 1/2."""
     wrong = {"cut": np.float64(1)} if name.startswith("residual") else {"most_curvature": np.float64(0.5)}
-    monkeypatch.setattr(_releases, "clip_records", lambda rows, norm: rows)
+    monkeypatch.setattr(_sums, "clip_records", lambda rows, norm: rows)
     block = BLOCKS[name]
     monkeypatch.setitem(BLOCKS, name, lambda rows, public: block(rows, public._replace(**wrong)))
     assert worst_norm(name, 1) > 1.1
@@ -92,7 +93,7 @@ def test_wrong_bounds_of_classes_are_found(name: str, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("name", ["residual of binary", "residual of counts", "curvature of binary"])
 def test_wrong_bounds_of_persons_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A weight of each row by itself, as if it were a person, and a bound without the root of the number of rows."""
-    monkeypatch.setattr(_releases, "clip_records", lambda rows, norm: rows)
+    monkeypatch.setattr(_sums, "clip_records", lambda rows, norm: rows)
     made = _releases._weighted
 
     def by_row(rows: Any, public: Public) -> Any:
@@ -147,7 +148,7 @@ def test_a_block_is_the_same_in_every_place_and_beside_any_others(name: str, fea
             return carry, BLOCKS[name](_releases._rows(*part[:3]), public)
 
         def chosen() -> Any:
-            return jax.lax.scan(turn, 0.0, _releases.turns_of(table))[1]
+            return jax.lax.scan(turn, 0.0, _releases._turns(table))[1]
 
         # The certified program chooses among sums.
         shape = jax.eval_shape(chosen).shape
@@ -161,7 +162,7 @@ def test_a_block_is_the_same_in_every_place_and_beside_any_others(name: str, fea
     assert (np.concatenate(found) == found[0][0]).all()
 
 
-@pytest.mark.parametrize("grid", [_releases.GRID_OF_PRODUCTS, _releases.GRID_OF_SUMS])
+@pytest.mark.parametrize("grid", [_sums.GRID_OF_PRODUCTS, _sums.GRID_OF_SUMS])
 @pytest.mark.parametrize("name", ["squares", "residual of counts"])
 def test_rows_at_the_bound_are_on_the_grid(name: str, grid: float) -> None:
     """Clipping rescaled them by a factor of 32 bits: sums were not exact where a row was as long as it may be."""
@@ -172,13 +173,13 @@ def test_rows_at_the_bound_are_on_the_grid(name: str, grid: float) -> None:
     np.testing.assert_array_equal(rows, np.round(rows))
 
 
-@pytest.mark.parametrize("grid", [_releases.GRID_OF_PRODUCTS, _releases.GRID_OF_SUMS])
+@pytest.mark.parametrize("grid", [_sums.GRID_OF_PRODUCTS, _sums.GRID_OF_SUMS])
 def test_rows_beyond_the_bound_are_on_the_grid(grid: float) -> None:
     """The square of 1.45e-154 is zero, so such a row over its length was longer than 1, and clipping moved it off the grid."""
     with jax.enable_x64(True):
         tiny = jnp.full((4, 8), 1.45e-154).at[:, 0].set(1.5e-154)
         over = jax.jit(lambda z: z / jnp.sqrt(jnp.sum(jnp.square(z), axis=1, keepdims=True)))(tiny)
-        rows = np.asarray(_releases.on_grid(over, jnp.ones(4, bool), grid)) * grid
+        rows = np.asarray(_sums.on_grid(over, jnp.ones(4, bool), grid)) * grid
     assert np.linalg.norm(over, axis=1).min() > 1
     np.testing.assert_array_equal(rows, np.round(rows))
 
@@ -212,23 +213,30 @@ def test_each_release_is_proved_to_be_what_the_plan_pays_for(
     shape: dict[str, Any] = {"family": family, "num_features": 3, "num_records": 1000, "max_rows": most_rows}
     shape |= {"num_classes": 4} if family == "classes" else {}
     plan = NewtonPlan.calibrate(epsilon=1.0, delta=1e-6, relation=relation, **shape)
-    prove = _releases.program.__wrapped__
-    where = (2 * TURN, most_rows, 3), ("float32", "float64"), relation, False, (3,) if family == "classes" else ()
+    layout = Parts(
+        [np.zeros((1, most_rows, 3), np.float32), np.zeros((1, most_rows)), np.ones((1, most_rows), bool)]
+    ).layout
     sums = tuple((kind, rows) for kind, rows, *_ in plan.releases)
+
+    def prove(sum: Any, noise: float, sums: Any) -> Any:
+        return program_of(sum, noise, 4, RegressionSums(layout, relation, False, outputs, sums)).certificate
+
+    outputs = (3,) if family == "classes" else ()
+    monkeypatch.setattr(_releases, "proved", _sums.proved.__wrapped__)
     with jax.enable_x64(True):
         for kind, rows, noise, _ in plan.releases:
             # A replaced record moves two bins by one each, which is less than a sum may move.
             cheaper = 2**0.5 if kind == "histogram" and relation is Relation.REPLACE_ONE else 1.0
-            alone = prove((kind, rows), noise, *where, ((kind, rows),)).certificate
+            alone = prove((kind, rows), noise, ((kind, rows),))
             assert alone.event.noise_multiplier == pytest.approx(cheaper * noise, rel=1e-5)
-            among = prove((kind, rows), noise, *where, sums).certificate
+            among = prove((kind, rows), noise, sums)
             assert among.event.noise_multiplier == pytest.approx(noise, rel=1e-5)
-        monkeypatch.setattr(_releases, "clip_records", lambda rows, norm: dp.clip_records(rows, 1.01 * norm))
-        monkeypatch.setattr(_releases, "_certified", _releases._certified.__wrapped__)
+        monkeypatch.setattr(_sums, "clip_records", lambda rows, norm: dp.clip_records(rows, 1.01 * norm))
+        monkeypatch.setattr(_sums, "_certified", _sums._certified.__wrapped__)
         for kind, rows, noise, _ in plan.releases:
             if kind != "histogram":
                 with pytest.raises(dp.PrivacyError, match="more than was declared"):
-                    prove((kind, rows), noise, *where, ((kind, rows),))
+                    prove((kind, rows), noise, ((kind, rows),))
 
 
 @pytest.mark.parametrize("most_rows", [1, 3])

@@ -57,8 +57,9 @@ from discreet.newton._plan import (
     SQUARES,
     NewtonPlan,
 )
-from discreet.newton._releases import MOST_RECORDS, Public, in_turns, plane, program, rounded_up
+from discreet.newton._releases import Public, RegressionSums, plane, program_of
 from discreet.newton._saved import SavedReleases, words_of
+from discreet.newton._sums import MOST_RECORDS, Parts, rounded_up
 from discreet.released import Released
 from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, Unit, counted
 from discreet.storage import exclusive
@@ -172,33 +173,28 @@ class _Records:
     def __init__(
         self, x: np.ndarray, y: np.ndarray, present: np.ndarray, plan: NewtonPlan, act: Act, saved: SavedReleases
     ) -> None:
-        wide = np.pad(x, ((0, 0), (0, 0), (0, rounded_up(plan.num_features) - plan.num_features)))
-        arrays = in_turns(wide, y, present)
-        shape, dtypes = arrays[0].shape, (str(x.dtype), str(y.dtype))
+        self._parts = parts = Parts([x, y, present], widths=(rounded_up(plan.num_features), x.shape[1], x.shape[1]))
         outputs = (plan.outputs,) if plan.family == CLASSES else ()
         sums = tuple(dict.fromkeys((kind, rows) for kind, rows, _, _ in plan.releases))
-        self._programs = {}
-        counts = []
-        for kind, rows, noise, count in plan.releases:
-            made = program((kind, rows), noise, shape, dtypes, plan.relation, act.reproducible, outputs, sums)
-            self._programs[kind, rows, noise] = saved.repeating(made)
-            counts.append(count)
+        made_for = RegressionSums(parts.layout, plan.relation, act.reproducible, outputs, sums)
+        self._programs = {
+            (kind, rows, noise): saved.repeating(program_of((kind, rows), noise, parts.last_turns, made_for))
+            for kind, rows, noise, _ in plan.releases
+        }
         proofs = [made.certificate for made in self._programs.values()]
         if saved.run_id:
             saved.describe(program=" ".join(dict.fromkeys(proof.fingerprint for proof in proofs)))
         # Their fingerprints follow the number of records.
-        act.prove(*proofs, times=counts, named=False)
-        self._arrays = [jax.device_put(array) for array in arrays]
+        act.prove(*proofs, times=[release.count for release in plan.releases], named=False)
         self._saved = saved
         size = plan.num_features + 1
         nowhere = Public(np.eye(size), np.zeros(size * plan.outputs))
         for made in self._programs.values():
-            saved.compile(nowhere, functools.partial(made.compile, arrays=self._arrays, public=nowhere))
+            saved.compile(made, nowhere, parts)
 
     def __call__(self, kind: str, rows: str, noise: float, public: Public) -> np.ndarray:
         """One release."""
-        made = self._programs[kind, rows, noise]
-        return self._saved.release(public, functools.partial(made, arrays=self._arrays, public=public))
+        return self._saved.release(self._programs[kind, rows, noise], public, self._parts)
 
 
 def fit_newton(
@@ -224,8 +220,8 @@ def fit_newton(
 
     Args:
         rng_key: `discreet.random.key()`, for this fit alone.
-        x: Features in [-1, 1]. With the plan's `max_rows` above 1, a record is a person with an axis of so many rows; then the
-            intervals hold whether or not a person's rows are independent.
+        x: Features in [-1, 1]; a memory map is read again for each release. With the plan's `max_rows` above 1, a record is a
+            person with an axis of so many rows; then the intervals hold whether or not a person's rows are independent.
         y: 0 or 1; or counts; or classes, 0 to the plan's num_classes - 1.
         plan: The plan of the fit.
         mask: With `max_rows` above 1, True for the rows that a person has. None: all.
@@ -313,7 +309,7 @@ def _checked(x: Any, y: Any, mask: Any, levels: Any, plan: NewtonPlan) -> tuple[
         most = "1" if plan.num_classes == 2 else f"a whole number up to {plan.num_classes - 1}"
         what = "whole numbers of at least 0" if plan.family == COUNTS else f"0 or {most}"
         raise ValueError(f"y has values that are not allowed: each must be {what}.")
-    kept = features if features.dtype == np.float64 else features.astype(np.float32)
+    kept = features if features.dtype == np.float64 else features.astype(np.float32, copy=False)
     shape = len(target), plan.max_rows
     return kept.reshape(*shape, -1), target.reshape(shape), present.reshape(shape)
 

@@ -22,7 +22,8 @@ from discreet.newton._fit import NewtonResult, _checked, _Newton
 from discreet.newton._model_plan import ModelPlan
 from discreet.newton._own import DPNewton, DPNewtonResult, _Fit, refuse_many
 from discreet.newton._plan import CLASSES, NewtonPlan
-from discreet.newton._releases import Public, in_turns, sum_of
+from discreet.newton._releases import Public, sum_of
+from discreet.newton._sums import in_turns
 
 
 class _Invented:

@@ -10,7 +10,7 @@ A record's row is the gradient g of its log-likelihood in the unconstrained late
 | gradients | z / C, cut to the length 1 | at most 1 |
 
 Nothing is asked of the model: what is not finite adds nothing, whatever the gradient was. Sums are exact, and rows are computed
-alike in every place, as in `_releases`. Which latents no record touches (a hierarchy's mean and scale) the structure tells.
+alike in every place, as `_sums` says. Which latents no record touches (a hierarchy's mean and scale) the structure tells.
 """
 
 from __future__ import annotations
@@ -23,15 +23,20 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
-from discreet import random
 from discreet._jax import program_digest
-from discreet.accounting import Relation
 from discreet.inference import Latents
-from discreet.mechanisms import planned_gaussian
-from discreet.newton._releases import GRID_OF_PRODUCTS, GRID_OF_SUMS, LARGEST_SHARED, on_grid, proved, turns_of
-from discreet.verify import Certificate, Given, certify
+from discreet.newton._sums import (
+    GRID_OF_PRODUCTS,
+    GRID_OF_SUMS,
+    LARGEST_SHARED,
+    Program,
+    Sums,
+    on_grid,
+    proved,
+    turns_of,
+)
 
 OCTAVES = 24
 EDGES = 2.0 ** np.arange(-OCTAVES, OCTAVES + 0.5, 0.5)
@@ -142,73 +147,47 @@ def size_of(kinds: Sequence[str], latents: Latents) -> int:
     return max(sizes.get(kind, latents.num_touched**2) for kind in kinds)
 
 
-class _Shape(NamedTuple):
-    """What a program is compiled for."""
-
-    kinds: tuple[str, ...]
-    latents: Latents
-    leaves: tuple[tuple[tuple[int, ...], str], ...]  # shapes and dtypes of the records' arrays, and of the mask
-    relation: Relation
-    reproducible: bool
-
-    def arguments(self, noise: float) -> tuple[Any, ...]:
-        """What a program is certified for."""
-        size = self.latents.num_touched
-        leaves = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in self.leaves]
-        public = Public(np.zeros((size, size)), np.zeros(size))
-        shapes = jax.tree.map(lambda value: jax.ShapeDtypeStruct(np.shape(value), np.float64), public)
-        which = jax.ShapeDtypeStruct((), np.int32)
-        return random.key(0 if self.reproducible else None), Given(np.float64(noise)), which, shapes, *leaves
-
-
-@functools.lru_cache(maxsize=64)
-def _certified(shape: _Shape, most: float) -> Certificate:
-    """A release of any of the sums, compiled once for all of them and for all noises up to `most`."""
-
-    def release(key: PRNGKeyArray, noise: Any, which: Any, public: Public, *arrays: Any) -> Any:
-        *leaves, mask = arrays
-        return planned_gaussian(key, summed(shape.kinds, which, shape.latents, leaves, mask, public), noise, most)
-
-    last = 3 + len(shape.leaves)
-    return certify(release, *shape.arguments(1.0), records=tuple(range(4, last)), mask=last, relation=shape.relation)
-
-
 @dataclasses.dataclass(frozen=True)
-class Program:
-    """A release of one kind with some noise, proved for tables of one shape; all kinds share a program, as in `_releases`."""
+class ModelSums(Sums):
+    """The sums of a model of one's own.
 
-    kind: str
-    noise: float
-    certificate: Certificate
-    shape: _Shape
+    Attributes:
+        latents: The model's latents.
+        kinds: Kinds of sums.
+    """
 
-    def _arguments(self, key: PRNGKeyArray, public: Public, arrays: Sequence[Array]) -> tuple[Any, ...]:
-        which = np.int32(self.shape.kinds.index(self.kind))
-        return key, np.float64(self.noise), which, jax.tree.map(np.float64, public), *arrays
+    latents: Latents
+    kinds: tuple[str, ...] = KINDS
 
-    def compile(self, key: PRNGKeyArray, public: Public, arrays: Sequence[Array]) -> None:
-        """Compile it for these arguments."""
-        self.certificate.compile(*self._arguments(key, public, arrays))
+    @property
+    def size(self) -> int:
+        """As there."""
+        return size_of(self.kinds, self.latents)
 
-    def __call__(self, key: PRNGKeyArray, public: Public, arrays: Sequence[Array]) -> np.ndarray:
-        """Make one release, of the arrays of `in_turns`."""
-        found = np.asarray(self.certificate(*self._arguments(key, public, arrays)), np.float64)
-        if not np.isfinite(found).all():
-            raise FloatingPointError("a release is not finite")
-        found = found[: size_of([self.kind], self.shape.latents)]
-        return found.reshape(self.shape.latents.num_touched, -1) if self.kind in PRODUCTS else found
+    @property
+    def nowhere(self) -> Public:
+        """As there."""
+        size = self.latents.num_touched
+        return Public(np.eye(size), np.zeros(size))
+
+    def of(self, which: Any, public: Public, arrays: Sequence[Array]) -> Array:
+        """As there."""
+        return summed(self.kinds, which, self.latents, arrays[:-1], arrays[-1], public)
+
+    def cut(self, which: int, found: np.ndarray, public: Public) -> np.ndarray:
+        """As there."""
+        kind = self.kinds[which]
+        found = found[: size_of([kind], self.latents)]
+        return found.reshape(len(public.at), -1) if kind in PRODUCTS else found
 
 
-@functools.lru_cache(maxsize=512)
-def program(kind: str, noise: float, latents: Latents, leaves: Any, relation: Relation, reproducible: bool) -> Program:
-    """A release of a kind, proved for this noise.
+def program_of(kind: str, noise: float, turns: int, made_for: ModelSums) -> Program:
+    """A release of a kind, by a program that can release the others, too, unless they have very many numbers.
 
     Raises:
         PrivacyError: There is no proof.
     """
-    kinds = KINDS
-    if size_of(kinds, latents) > LARGEST_SHARED:
-        kinds = tuple(other for other in KINDS if (other in PRODUCTS) == (kind in PRODUCTS))
-    shape = _Shape(kinds, latents, leaves, relation, reproducible)
-    found = proved(functools.partial(_certified, shape), shape.arguments, noise, size_of(kinds, latents))
-    return Program(kind, noise, found, shape)
+    if made_for.size > LARGEST_SHARED:
+        alike = tuple(other for other in KINDS if (other in PRODUCTS) == (kind in PRODUCTS))
+        made_for = dataclasses.replace(made_for, kinds=alike)
+    return proved(made_for, made_for.kinds.index(kind), noise, turns)

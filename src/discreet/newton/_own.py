@@ -16,7 +16,6 @@ touches, as a hierarchy's mean and scale, need no release at all.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,11 +47,11 @@ from discreet.newton._algebra import (
     soft,
     spectrum,
 )
-from discreet.newton._model import EDGES, Public, fingerprint_of_prior, moments_of, program
+from discreet.newton._model import EDGES, ModelSums, Public, fingerprint_of_prior, moments_of, program_of
 from discreet.newton._model_plan import NUM_GRADIENTS, STAGES, ModelPlan, Stage
-from discreet.newton._releases import MOST_RECORDS, in_turns
 from discreet.newton._sampling import draw
 from discreet.newton._saved import SavedReleases
+from discreet.newton._sums import MOST_RECORDS, Parts
 from discreet.released import Released
 from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, Unit, counted, headline, use_words
 from discreet.storage import exclusive
@@ -349,31 +348,26 @@ class _Releases:
     """The records and their certified programs; each call is one release, with a key of its own."""
 
     def __init__(self, latents: Latents, records: Records, plan: ModelPlan, act: Act, saved: SavedReleases) -> None:
-        arrays = in_turns(*(np.asarray(leaf) for leaf in records.leaves))
-        shapes = tuple((array.shape, str(array.dtype)) for array in arrays)
-        certified = functools.partial(
-            program, latents=latents, leaves=shapes, relation=plan.relation, reproducible=act.reproducible
-        )
-        self._programs = [saved.repeating(certified(release.kind, release.noise)) for release in plan.releases]
+        self._parts = parts = Parts([np.asarray(leaf) for leaf in records.leaves])
+        made_for = ModelSums(parts.layout, plan.relation, act.reproducible, latents)
+        planned = [program_of(x.kind, x.noise, parts.last_turns, made_for) for x in plan.releases]
+        self._programs = [saved.repeating(made) for made in planned]
         proofs = [made.certificate for made in self._programs]
         if saved.run_id:
             prints = dict.fromkeys(proof.fingerprint for proof in proofs)
             saved.describe(program=" ".join([*prints, fingerprint_of_prior(latents)]))
         # Their fingerprints follow the number of records.
         act.prove(*proofs, named=False)
-        self._arrays = [jax.device_put(array) for array in arrays]
         self._planned = iter(enumerate(plan.releases))
         self._saved = saved
-        nowhere = Public(np.eye(latents.num_touched), np.zeros(latents.num_touched))
         for made in self._programs:
-            saved.compile(nowhere, functools.partial(made.compile, public=nowhere, arrays=self._arrays))
+            saved.compile(made, made_for.nowhere, parts)
 
     def __call__(self, kind: str, public: Public) -> tuple[np.ndarray, float]:
         """The next release of the plan, which is of this kind, and the standard deviation of its noise."""
         number, release = next(self._planned)
         assert release.kind == kind
-        make = functools.partial(self._programs[number], public=public, arrays=self._arrays)
-        return self._saved.release(public, make), release.noise
+        return self._saved.release(self._programs[number], public, self._parts), release.noise
 
 
 class _Fit:

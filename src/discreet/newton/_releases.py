@@ -19,10 +19,7 @@ w sqrt(sum |z_j|^2) <= c / 2. So, by Cauchy and Schwarz, w sum |z_j| <= sqrt(m) 
 Of K classes, vectors over the classes are in K - 1 coordinates, an orthonormal basis of those that sum to zero (`plane`);
 v_max = 1 - 1 / K is the largest trace of diag(p) - p p^T, and the length of e_y - p is at most R = sqrt 2.
 
-A row that a person does not have is zero, its leading 1 too. Blocks are rounded to a grid and clipped, so that sums are exact in
-64 bits: no last bit of a sum depends on the records' order, or on which others there are. A last bit of a block would move it by
-a whole step of the grid. So each block is computed alike whatever the number of records: `TURN` at a time, by one program, as
-`in_turns` lays them out.
+A row that a person does not have is zero, its leading 1 too. `_sums` makes the sums exact and adds the noise.
 """
 
 from __future__ import annotations
@@ -36,22 +33,22 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float
 from scipy.linalg import helmert
 
-from discreet import random
-from discreet.accounting import Relation
-from discreet.gradients import SPARE
-from discreet.mechanisms import GAUSSIAN, clip_records, count_cells, planned_gaussian
+from discreet.mechanisms import count_cells
 from discreet.newton._counts import EDGES, LOG_MEANS, NUM_BINS, RATIOS
-from discreet.verify import Certificate, Given, certify
+from discreet.newton._sums import (
+    GRID_OF_PRODUCTS,
+    GRID_OF_SUMS,
+    LARGEST_SHARED,
+    Program,
+    Sums,
+    on_grid,
+    proved,
+    turns_of,
+)
 
-TURN = 512
-MOST_RECORDS = 2**26
-GRID_OF_PRODUCTS = 2.0**13  # sums of products of 2^26 rows are exact in 64 bits
-GRID_OF_SUMS = 2.0**24  # and so are sums of 2^26 rows
-_CLIPPED_FROM = 2.0**-19  # more than `clip_records` keeps below its bound: it leaves rows of this length as they are
-LARGEST_SHARED = 2**16  # numbers of a release
 _FARTHEST = 20.0  # of a predictor; beyond it nothing changes
 
 
@@ -205,7 +202,9 @@ Table = tuple[Float[Array, "record row feature"], Float[Array, "record row"], Bo
 def _rows(x: Array, y: Array, present: Array) -> Rows:
     own = present.astype(jnp.float64)
     known = jnp.where(present[..., None], x, 0).astype(jnp.float64)
-    return Rows(jnp.concatenate([own[..., None], known], axis=2), jnp.where(present, y, 0).astype(jnp.float64), own)
+    target = jnp.where(present, y, 0).astype(jnp.float64)
+    rows = Rows(jnp.concatenate([own[..., None], known], axis=-1), target, own)
+    return rows if y.ndim == 2 else jax.tree.map(lambda value: value[:, None], rows)
 
 
 def _blocks(block: Block, table: Table, public: Public, grid: float) -> Array:
@@ -214,18 +213,12 @@ def _blocks(block: Block, table: Table, public: Public, grid: float) -> Array:
     return on_grid(found.reshape(len(found), -1), mask, grid).reshape(found.shape)
 
 
-def on_grid(rows: Array, mask: Array, grid: float) -> Array:
-    """Rows of norm at most 1, finite and on the grid: rounding leaves them below 1, and clipping leaves them on it.
-
-    A row divided by its length is longer than 1 where squares underflowed: so it is clipped before it is rounded, too.
-    """
-    room = 1 - math.sqrt(rows.shape[1]) / grid - _CLIPPED_FROM
-    return clip_records(jnp.round(clip_records(rows, 1.0) * room * grid) / grid, 1.0) * mask[:, None]
-
-
-def turns_of(table: Sequence[Array]) -> list[Array]:
-    """Arrays of `in_turns`, turn by turn."""
-    return [array.reshape(-1, TURN, *array.shape[1:]) for array in table]
+def _turns(table: Table) -> list[Array]:
+    """Turn by turn; without an axis for the rows of a record if it has one, with which XLA takes half as long again."""
+    *rows, mask = table
+    if rows[0].shape[1] == 1:
+        rows = [array[:, 0] for array in rows]
+    return turns_of([*rows, mask])
 
 
 def _summed(block: Block, table: Table, public: Public, grid: float, add: Callable[[Array], Array]) -> Array:
@@ -234,7 +227,7 @@ def _summed(block: Block, table: Table, public: Public, grid: float, add: Callab
     def part(turn: Any) -> Array:
         return add(_blocks(block, turn, public, grid))
 
-    turns = turns_of(table)
+    turns = _turns(table)
     first = jax.eval_shape(part, [array[0] for array in turns])
     return jax.lax.scan(lambda sum, turn: (sum + part(turn), None), jnp.zeros(first.shape), turns)[0]
 
@@ -265,125 +258,59 @@ def sum_of(kind: str, rows: str, table: Table, public: Public) -> Array:
     return _SUMS[kind](BLOCKS.get(rows), table, public)
 
 
-def proved(
-    certified: Callable[[float], Certificate], arguments: Callable[[float], Any], noise: float, size: int
-) -> Any:
-    """A release of so many numbers, proved for this noise by the certificate of a program that is compiled once for all.
+@dataclasses.dataclass(frozen=True)
+class RegressionSums(Sums):
+    """The sums of a regression, with features filled up (`rounded_up`), so that few shapes are compiled for all tables.
 
-    Args:
-        certified: The certificate for noise up to so much.
-        arguments: The program's, with this noise as a `Given`.
-        noise: Its standard deviation, in units of the bound on one record.
-        size: How many numbers are released.
-
-    Raises:
-        PrivacyError: There is no proof.
+    Attributes:
+        outputs: What a predictor has: none, or K - 1.
+        sums: Kinds of sums and of blocks.
     """
-    most = 1.0 if noise <= GAUSSIAN.most_multiplier(size) else noise
-    found = certified(most).given(*arguments(noise))
-    found.check(GAUSSIAN.event(noise))
-    return found
 
-
-class _Shape(NamedTuple):
-    """What a program is compiled for."""
-
-    shape: tuple[int, int, int]  # records, rows, features
-    dtypes: tuple[str, str]  # of features and targets
-    relation: Relation
-    reproducible: bool
-    outputs: tuple[int, ...]  # what a predictor has: none, or K - 1
+    outputs: tuple[int, ...]
     sums: tuple[Sum, ...]
 
     @property
-    def latents(self) -> int:
-        """The number of coefficients."""
-        return (self.shape[2] + 1) * math.prod(self.outputs)
+    def _wide(self) -> int:
+        return self.layout[0][0][-1] + 1
 
     @property
     def size(self) -> int:
-        """How many numbers a release has: as many as the largest sum."""
-        return max(self.latents**2 if kind == "products" else max(self.latents, NUM_BINS) for kind, _ in self.sums)
+        """As there."""
+        latents = self._wide * math.prod(self.outputs)
+        return max(latents**2 if kind == "products" else max(latents, NUM_BINS) for kind, _ in self.sums)
 
-    def arguments(self, noise: float) -> tuple[Any, ...]:
-        """What a program is certified for."""
-        latents = self.shape[2] + 1
-        public = Public(np.zeros((latents, latents)), np.zeros((latents, *self.outputs)))
-        return (
-            random.key(0 if self.reproducible else None),
-            Given(np.float64(noise)),
-            jax.ShapeDtypeStruct((), np.int32),
-            jax.ShapeDtypeStruct(self.shape, self.dtypes[0]),
-            jax.ShapeDtypeStruct(self.shape[:2], self.dtypes[1]),
-            jax.ShapeDtypeStruct(self.shape[:2], bool),
-            jax.ShapeDtypeStruct(self.shape[:1], bool),
-            jax.tree.map(lambda value: jax.ShapeDtypeStruct(np.shape(value), np.float64), public),
-        )
+    @property
+    def nowhere(self) -> Public:
+        """As there."""
+        return Public(np.zeros((self._wide, self._wide)), np.zeros((self._wide, *self.outputs)))
 
+    def of(self, which: Any, public: Public, arrays: Sequence[Array]) -> Array:
+        """As there."""
 
-@functools.lru_cache(maxsize=64)
-def _certified(shape: _Shape, most: float) -> Certificate:
-    """A release of any of the sums, compiled once for all of them and for all noises up to `most`."""
+        def padded(sum: Sum, table: Table, public: Public) -> Array:
+            found = sum_of(*sum, table, public).reshape(-1)
+            return jnp.pad(found, (0, self.size - found.size))
 
-    def padded(sum: Sum, table: Table, public: Public) -> Array:
-        found = sum_of(*sum, table, public).reshape(-1)
-        return jnp.pad(found, (0, shape.size - found.size))
+        return jax.lax.switch(which, [functools.partial(padded, sum) for sum in self.sums], tuple(arrays), public)
 
-    def release(
-        key: PRNGKeyArray, noise: Any, which: Any, x: Any, y: Any, present: Any, mask: Any, public: Public
-    ) -> Any:
-        sums = [functools.partial(padded, sum) for sum in shape.sums]
-        return planned_gaussian(key, jax.lax.switch(which, sums, (x, y, present, mask), public), noise, most)
-
-    return certify(release, *shape.arguments(1.0), records=(3, 4, 5), mask=6, relation=shape.relation)
-
-
-@dataclasses.dataclass(frozen=True)
-class Program:
-    """A release of one sum with some noise, proved for tables of one shape.
-
-    Noise takes longer to compile than sums. So all sums share a program, unless the largest has more than `LARGEST_SHARED`
-    numbers; a smaller sum is filled up with zeros, and the noise on these is dropped. Features and turns are filled up, too
-    (`rounded_up`), so that few shapes are compiled for all tables.
-
-    Attributes:
-        sum: The sum.
-        noise: Its standard deviation, in units of the bound on one record.
-        certificate: Of the program.
-        shape: What it was compiled for.
-    """
-
-    sum: Sum
-    noise: float
-    certificate: Certificate
-    shape: _Shape
-
-    def arguments(self, key: PRNGKeyArray, arrays: Sequence[Array], public: Public) -> tuple[Any, ...]:
-        """The program's, for the arrays of `in_turns` and what is public for fewer features."""
-        more = self.shape.shape[2] + 1 - len(public.to)
-        theta = public.theta.reshape(math.prod(self.shape.outputs), -1)
+    def filled(self, public: Public) -> Public:
+        """As there."""
+        more = self._wide - len(public.to)
+        theta = public.theta.reshape(math.prod(self.outputs), -1)
         theta = np.pad(theta, ((0, 0), (0, more)))
-        theta = theta.T if self.shape.outputs else theta[0]
-        public = public._replace(to=np.pad(public.to, ((0, more), (0, more))), theta=theta)
-        which = np.int32(self.shape.sums.index(self.sum))
-        return key, np.float64(self.noise), which, *arrays, jax.tree.map(np.float64, public)
+        theta = theta.T if self.outputs else theta[0]
+        return public._replace(to=np.pad(public.to, ((0, more), (0, more))), theta=theta)
 
-    def compile(self, key: PRNGKeyArray, arrays: Sequence[Array], public: Public) -> None:
-        """Compile it for these arguments."""
-        self.certificate.compile(*self.arguments(key, arrays, public))
-
-    def __call__(self, key: PRNGKeyArray, arrays: Sequence[Array], public: Public) -> np.ndarray:
-        """Make one release; a matrix is made symmetric, which halves the variance beside its diagonal."""
-        found = np.asarray(self.certificate(*self.arguments(key, arrays, public)), np.float64)
-        if not np.isfinite(found).all():
-            raise FloatingPointError("a release is not finite")
-        kind, rows = self.sum
+    def cut(self, which: int, found: np.ndarray, public: Public) -> np.ndarray:
+        """As there; a matrix is made symmetric, which halves the variance beside its diagonal."""
+        kind, rows = self.sums[which]
         if kind == "histogram" or rows == "bins":
             return found[:NUM_BINS]
         if rows == "sizes":
             return found[:2]
-        wide = self.shape.shape[2] + 1
-        outputs = 1 if rows in ("squares", "directions") else math.prod(self.shape.outputs)
+        wide = self._wide
+        outputs = 1 if rows in ("squares", "directions") else math.prod(self.outputs)
         own = np.add.outer(np.arange(outputs) * wide, np.arange(len(public.to))).reshape(-1)
         if kind == "total":
             return found[own]
@@ -391,51 +318,13 @@ class Program:
         return (found + found.T) / 2
 
 
-@functools.lru_cache(maxsize=256)
-def program(
-    sum: Sum,
-    noise: float,
-    shape: tuple[int, int, int],
-    dtypes: tuple[str, str],
-    relation: Relation,
-    reproducible: bool,
-    outputs: tuple[int, ...],
-    sums: tuple[Sum, ...],
-) -> Program:
-    """A release of a sum, by a program that is made for other sums, too.
+def program_of(sum: Sum, noise: float, turns: int, made_for: RegressionSums) -> Program:
+    """A release of one of the sums, by a program that can release the others, too, unless they have very many numbers.
 
     Raises:
         PrivacyError: There is no proof.
     """
-    made_for = _Shape(shape, dtypes, relation, reproducible, outputs, sums)
     if made_for.size > LARGEST_SHARED:
-        alike = tuple(other for other in sums if (other[0] == "products") == (sum[0] == "products"))
-        made_for = made_for._replace(sums=alike)
-    found = proved(functools.partial(_certified, made_for), made_for.arguments, noise, made_for.size)
-    return Program(sum, noise, found, made_for)
-
-
-def rounded_up(size: int) -> int:
-    """The next multiple of 4 with at most three binary digits before its zeros, as 4, 8, 28, 32, 40: few sizes, few programs."""
-    step = max(4, 2 ** ((size - 1).bit_length() - 3))
-    return max(1, -(-size // step)) * step
-
-
-def in_turns(*arrays: np.ndarray) -> list[np.ndarray]:
-    """Arrays of records and a mask in turns of `TURN`, the last `SPARE` of which stand for nobody (`gradients._contract`).
-
-    There are four turns at least: XLA compiles a loop of one otherwise.
-    """
-    filled = TURN - SPARE
-    count = len(arrays[0])
-    turns = rounded_up(-(-count // filled))
-
-    def laid(value: np.ndarray) -> np.ndarray:
-        found = np.zeros((turns, TURN, *value.shape[1:]), value.dtype)
-        whole = count // filled
-        found[:whole, :filled] = value[: whole * filled].reshape(whole, filled, *value.shape[1:])
-        left = value[whole * filled :]
-        found[whole : whole + 1, : len(left)] = left
-        return found.reshape(-1, *value.shape[1:])
-
-    return [laid(array) for array in (*arrays, np.ones(count, bool))]
+        alike = tuple(other for other in made_for.sums if (other[0] == "products") == (sum[0] == "products"))
+        made_for = dataclasses.replace(made_for, sums=alike)
+    return proved(made_for, made_for.sums.index(sum), noise, turns)

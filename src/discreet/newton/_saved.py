@@ -16,10 +16,10 @@ on that differs, two copies make releases of their own, which were paid for once
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -30,12 +30,11 @@ from discreet._jax import run_once
 from discreet.act import Act
 from discreet.inference import SavedFit
 from discreet.ledger import Ledger
-from discreet.newton import _model, _releases
 from discreet.newton._model_plan import ModelPlan
 from discreet.newton._plan import NewtonPlan
+from discreet.newton._sums import Parts, Program
 
 _key_for = run_once(random.key_for)
-P = TypeVar("P", _releases.Program, _model.Program)
 
 
 def words_of(key: PRNGKeyArray) -> np.ndarray:
@@ -75,14 +74,14 @@ class SavedReleases(SavedFit):
         statement = self._plan.state(reproducible=self.reproducible, **told)
         return Act(self._plan, self._noise, statement, ledger=ledger, run_id=self.run_id, again=self.goes_on)
 
-    def repeating(self, program: P) -> P:
-        """The program that makes a release; with a checkpoint one that gives the same bits if it runs again, also on a GPU."""
+    def repeating(self, program: Program) -> Program:
+        """The program of a release; with a checkpoint one that gives the same bits if it runs again, also on a GPU."""
         return dataclasses.replace(program, certificate=program.certificate.repeating()) if self.run_id else program
 
-    def compile(self, public: Any, compile: Callable[[PRNGKeyArray], None]) -> None:
+    def compile(self, program: Program, public: Any, parts: Parts) -> None:
         """Compile what a release needs, by any key and public numbers: before anything is spent, since it takes seconds."""
         if self._noise is not None:
-            compile(self._key(0, public))
+            program.compile(self._key(0, public), public, parts)
 
     @contextmanager
     def begun(self, act: Act) -> Iterator[None]:
@@ -98,19 +97,20 @@ class SavedReleases(SavedFit):
             error.add_note(f"The plan is spent. {kept if self.run_id else lost}")
             raise
 
-    def release(self, public: Any, make: Callable[[PRNGKeyArray], np.ndarray]) -> np.ndarray:
+    def release(self, program: Program, public: Any, parts: Parts) -> np.ndarray:
         """The next release: from the file if it is there; otherwise it is made, and kept before it is returned.
 
         Args:
-            public: The numbers that its sum is computed with, in arrays.
-            make: The release with a key.
+            program: Of the release.
+            public: What its rows are computed with.
+            parts: The table.
         """
         number = self._next
         self._next += 1
         if number < len(self._made):
             return self._made[number]
         # In one layout, whether it was just made or comes from the file: linear algebra might round otherwise.
-        found = np.ascontiguousarray(make(self._key(number, public)))
+        found = np.ascontiguousarray(program(self._key(number, public), public, parts))
         if self.run_id:
             self._made.append(found)
             self._write()

@@ -1,0 +1,345 @@
+"""Exact sums over a table in parts, and their releases with noise, by programs that are proved and compiled once.
+
+A record's rows are bounded, rounded to a grid and clipped (`on_grid`), so that sums are exact in 64 bits: no last bit of a sum
+depends on the records' order, on which others there are, or on how the table is divided. A last bit of a row would move it by a
+whole step of the grid. So each row is computed alike whatever the number of records: `TURN` at a time, by one program, as
+`in_turns` lays them out.
+
+Tables of up to `MOST_TURNS` turns are one part, and one program sums and adds the noise. Of a larger one each part is summed by
+a program without noise, on any device, by any process, in memory or while it is read; the sums are added, exactly, and go as
+`before` into the same release, whose own part is empty. Both programs have one text (`Sums.of`), and the proof of the release
+holds for each record: for the part that it is in, the sum of the other parts is a constant. The program of a release is then
+that of every large table, whatever its number of records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import mmap
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from discreet import random
+from discreet._jax import compiled
+from discreet.accounting import Relation
+from discreet.gradients import SPARE
+from discreet.mechanisms import GAUSSIAN, clip_records, planned_gaussian
+from discreet.verify import Certificate, Given, certify
+
+TURN = 128
+MOST_TURNS = 512
+MOST_RECORDS = 2**26
+GRID_OF_PRODUCTS = 2.0**13  # sums of products of 2^26 rows are exact in 64 bits
+GRID_OF_SUMS = 2.0**24  # and so are sums of 2^26 rows
+LARGEST_SHARED = 2**16  # numbers of a release
+_CLIPPED_FROM = 2.0**-19  # more than `clip_records` keeps below its bound: it leaves rows of this length as they are
+_LEAST_TURNS = 4  # XLA compiles a loop of one otherwise
+
+
+def on_grid(rows: Array, mask: Array, grid: float) -> Array:
+    """Rows of norm at most 1, finite and on the grid: rounding leaves them below 1, and clipping leaves them on it.
+
+    A row divided by its length is longer than 1 where squares underflowed: so it is clipped before it is rounded, too.
+    """
+    room = 1 - math.sqrt(rows.shape[1]) / grid - _CLIPPED_FROM
+    return clip_records(jnp.round(clip_records(rows, 1.0) * room * grid) / grid, 1.0) * mask[:, None]
+
+
+def rounded_up(size: int) -> int:
+    """The next multiple of 4 with at most three binary digits before its zeros, as 4, 8, 28, 32, 40: few sizes, few programs."""
+    step = max(4, 2 ** ((size - 1).bit_length() - 3))
+    return max(1, -(-size // step)) * step
+
+
+def turns_of(table: Sequence[Array]) -> list[Array]:
+    """Arrays of `in_turns`, turn by turn."""
+    return [array.reshape(-1, TURN, *array.shape[1:]) for array in table]
+
+
+def in_turns(*arrays: np.ndarray) -> list[np.ndarray]:
+    """Arrays of records and a mask in turns of `TURN`, the last `SPARE` of which stand for nobody (`gradients._contract`)."""
+    parts = Parts(arrays, most_turns=MOST_RECORDS)
+    return parts.read(0)
+
+
+class Parts:
+    """A table in parts of equally many turns; what is in files is read again for each sum.
+
+    Args:
+        arrays: The records' arrays.
+        widths: The sizes that last axes are filled up to; empty: their own.
+        devices: Where parts are kept and summed, one after the other; empty: the first one.
+        most_turns: Of a part; None: `MOST_TURNS`.
+
+    Attributes:
+        devices: As above.
+        count: Number of parts.
+        turns: Of each part.
+    """
+
+    def __init__(
+        self,
+        arrays: Sequence[Any],
+        *,
+        widths: Sequence[int] = (),
+        devices: Sequence[Any] = (),
+        most_turns: int | None = None,
+    ) -> None:
+        self._arrays = list(arrays)
+        self._widths = widths
+        self.devices = list(devices) or jax.local_devices()[:1]
+        self._filled = TURN - SPARE
+        turns = -(-len(arrays[0]) // self._filled)
+        self.count = max(1, -(-turns // (most_turns or MOST_TURNS)))
+        self.turns = rounded_up(-(-turns // self.count))
+        self._kept: dict[int, list[Array]] = {}
+        self._reads = any(_in_files(array) for array in arrays)
+
+    @property
+    def layout(self) -> tuple[tuple[tuple[int, ...], str], ...]:
+        """Shape, without the axis of the records, and dtype of each array."""
+        widths = self._widths or [array.shape[-1] if array.ndim > 1 else 0 for array in self._arrays]
+        shapes = [
+            (*array.shape[1:-1], width) if array.ndim > 1 else ()
+            for array, width in zip(self._arrays, widths, strict=True)
+        ]
+        return tuple((shape, str(array.dtype)) for shape, array in zip(shapes, self._arrays, strict=True))
+
+    @property
+    def last_turns(self) -> int:
+        """Turns of the part that a release sums itself."""
+        return self.turns if self.count == 1 else _LEAST_TURNS
+
+    def read(self, number: int) -> list[np.ndarray]:
+        """The arrays of a part and its mask."""
+        records = self.turns * self._filled
+        first = number * records
+        return self._laid([array[first : first + records] for array in self._arrays], self.turns)
+
+    def _laid(self, arrays: Sequence[np.ndarray], turns: int) -> list[np.ndarray]:
+        present = np.ones(len(arrays[0]), bool)
+        kinds = [*self.layout, ((), "bool")]
+        return [
+            _in_place(np.asarray(value), shape, dtype, turns)
+            for value, (shape, dtype) in zip([*arrays, present], kinds, strict=True)
+        ]
+
+    @property
+    def last(self) -> list[Array]:
+        """The part that a release sums itself: all, or nobody."""
+        if self.count == 1:
+            return self.part(0)
+        if -1 not in self._kept:
+            nobody = self._laid([array[:0] for array in self._arrays], _LEAST_TURNS)
+            self._kept[-1] = jax.device_put(nobody, self.devices[0])
+        return self._kept[-1]
+
+    def part(self, number: int) -> list[Array]:
+        """The arrays of a part and its mask, on their device."""
+        if number in self._kept:
+            return self._kept[number]
+        found = jax.device_put(self.read(number), self._device(number))
+        if not self._reads:
+            self._kept[number] = found
+        return found
+
+    def _device(self, number: int) -> Any:
+        return self.devices[number % len(self.devices)]
+
+    def summed(self, add: Callable[[Any, list[Array]], Any], size: int) -> Float[np.ndarray, " size"]:
+        """The sum over the parts of what `add` makes of each, as many at once as there are processors or devices; exact.
+
+        Args:
+            add: From a device and a part's arrays there to the sum over them.
+            size: Of that sum.
+        """
+
+        def one(number: int) -> np.ndarray:
+            with jax.enable_x64(True):
+                return np.asarray(add(self._device(number), self.part(number)))
+
+        total = np.zeros(size)
+        with _workers(min(self.count, max(len(self.devices), os.cpu_count() or 1))) as pool:
+            for found in pool.map(one, range(self.count)):
+                total += found
+        return total
+
+
+@contextmanager
+def _workers(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads; after an error, as Ctrl-C, those parts are not begun that wait."""
+    pool = ThreadPoolExecutor(count)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _in_files(array: Any) -> bool:
+    """True for a map of files: NumPy's, or one of `tables.open_records`."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return isinstance(array, mmap.mmap) or hasattr(array, "__array_interface__")
+
+
+def _in_place(value: np.ndarray, shape: tuple[int, ...], dtype: str, turns: int) -> np.ndarray:
+    """Records in so many turns, filled up with zeros."""
+    filled = TURN - SPARE
+    found = np.zeros((turns, TURN, *shape), dtype)
+    own = found[..., : value.shape[-1]] if shape else found
+    whole = len(value) // filled
+    own[:whole, :filled] = value[: whole * filled].reshape(whole, filled, *value.shape[1:])
+    left = value[whole * filled :]
+    own[whole : whole + 1, : len(left)] = left
+    return found.reshape(-1, *shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sums(ABC):
+    """The sums over records of one layout that one program can release; programs are kept by it.
+
+    Attributes:
+        layout: As in `Parts`.
+        relation: The neighbouring relation.
+        reproducible: The key of the noise is from a seed.
+    """
+
+    layout: tuple[tuple[tuple[int, ...], str], ...]
+    relation: Relation
+    reproducible: bool
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many numbers a release has: as many as the largest sum."""
+
+    @property
+    @abstractmethod
+    def nowhere(self) -> Any:
+        """Arrays of what rows are computed with, of the shapes that the program takes."""
+
+    @abstractmethod
+    def of(self, which: Any, public: Any, arrays: Sequence[Array]) -> Float[Array, " size"]:
+        """The exact sum with this number over a part, filled up with zeros. One record changes it by at most 1."""
+
+    def filled(self, public: Any) -> Any:
+        """What rows are computed with, filled up to the program's shapes."""
+        return public
+
+    @abstractmethod
+    def cut(self, which: int, found: Float[np.ndarray, " size"], public: Any) -> np.ndarray:
+        """The sum with this number without what it was filled up with; `public` as it was before `filled`."""
+
+
+def _arguments(sums: Sums, noise: float, turns: int) -> tuple[Any, ...]:
+    """What a release is certified for."""
+    public = jax.tree.map(lambda value: jax.ShapeDtypeStruct(np.shape(value), np.float64), sums.nowhere)
+    before = jax.ShapeDtypeStruct((sums.size,), np.float64)
+    which = jax.ShapeDtypeStruct((), np.int32)
+    key = random.key(0 if sums.reproducible else None)
+    return key, Given(np.float64(noise)), which, public, before, *_shapes(sums, turns)
+
+
+def _shapes(sums: Sums, turns: int, sharding: Any = None) -> list[jax.ShapeDtypeStruct]:
+    kinds = [*sums.layout, ((), "bool")]
+    return [jax.ShapeDtypeStruct((turns * TURN, *shape), dtype, sharding=sharding) for shape, dtype in kinds]
+
+
+@functools.lru_cache(maxsize=64)
+def _certified(sums: Sums, turns: int, most: float) -> Certificate:
+    """A release of any of the sums, compiled once for all of them and for all noises up to `most`."""
+
+    def release(key: PRNGKeyArray, noise: Any, which: Any, public: Any, before: Any, *arrays: Any) -> Any:
+        return planned_gaussian(key, before + sums.of(which, public, arrays), noise, most)
+
+    last = 5 + len(sums.layout)
+    arguments = _arguments(sums, 1.0, turns)
+    return certify(release, *arguments, records=tuple(range(5, last)), mask=last, relation=sums.relation)
+
+
+@functools.lru_cache(maxsize=64)
+def _adder(sums: Sums, turns: int, device: Any) -> Any:
+    """The program that sums a part there. Its rows are the same each time, on a GPU, too: they are on a grid."""
+    which = jax.ShapeDtypeStruct((), np.int32)
+    public = jax.tree.map(lambda value: jax.ShapeDtypeStruct(np.shape(value), np.float64), sums.nowhere)
+    arrays = _shapes(sums, turns, SingleDeviceSharding(device))
+    return compiled(jax.jit(sums.of).lower(which, public, arrays), repeats=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A release of one sum with some noise, proved for tables of one layout.
+
+    Noise takes longer to compile than sums. So all sums share a program, and the noise on what a smaller one is filled up with
+    is dropped.
+
+    Attributes:
+        sums: The sums that the program can release.
+        which: The number of this one.
+        noise: Its standard deviation, in units of the bound on one record.
+        certificate: Of the program.
+    """
+
+    sums: Sums
+    which: int
+    noise: float
+    certificate: Certificate
+
+    def _arguments(self, key: PRNGKeyArray, public: Any, before: np.ndarray, parts: Parts) -> tuple[Any, ...]:
+        return key, np.float64(self.noise), np.int32(self.which), public, before, *parts.last
+
+    def compile(self, key: PRNGKeyArray, public: Any, parts: Parts) -> None:
+        """Compile it for these arguments."""
+        public = jax.tree.map(np.float64, self.sums.filled(public))
+        if parts.count > 1:
+            for device in parts.devices:
+                _adder(self.sums, parts.turns, device)
+        self.certificate.compile(*self._arguments(key, public, np.zeros(self.sums.size), parts))
+
+    def __call__(self, key: PRNGKeyArray, public: Any, parts: Parts) -> np.ndarray:
+        """Make the release."""
+        own = public
+        public = jax.tree.map(np.float64, self.sums.filled(public))
+        before = np.zeros(self.sums.size)
+        if parts.count > 1:
+            which = np.int32(self.which)
+
+            def add(device: Any, arrays: list[Array]) -> Array:
+                return _adder(self.sums, parts.turns, device)(which, public, arrays)
+
+            before = parts.summed(add, self.sums.size)
+        found = np.asarray(self.certificate(*self._arguments(key, public, before, parts)), np.float64)
+        if not np.isfinite(found).all():
+            raise FloatingPointError("a release is not finite")
+        return self.sums.cut(self.which, found, own)
+
+
+@functools.lru_cache(maxsize=512)
+def proved(sums: Sums, which: int, noise: float, turns: int) -> Program:
+    """A release, proved for this noise.
+
+    Args:
+        sums: As in `Program`, as are the next two.
+        which: As there.
+        noise: As there.
+        turns: `Parts.last_turns`.
+
+    Raises:
+        PrivacyError: There is no proof.
+    """
+    most = 1.0 if noise <= GAUSSIAN.most_multiplier(sums.size) else noise
+    found = _certified(sums, turns, most).given(*_arguments(sums, noise, turns))
+    found.check(GAUSSIAN.event(noise))
+    return Program(sums, which, noise, found)
