@@ -213,3 +213,16 @@ def test_numpyros_predictive_and_poisson_take_the_threefry_key(parallel):
     counts = predictive(dr.as_threefry(dr.key(3)), jnp.ones(4))["count"]
     assert counts.shape == (5, 4)
     assert (counts >= 0).all()
+
+
+def test_known_keys_and_traced_ones_derive_the_same() -> None:
+    """NumPy makes the words of the first, and XLA those of the others."""
+    secret = dr.key()
+    ways = {
+        "split": lambda key: jax.random.split(key, (3, 3)),
+        "fold_in": lambda key: jax.random.fold_in(key, 2**32 - 1),
+        "subkey": lambda key: dr.subkey(key, dr.Purpose.NEWTON),
+        "of another implementation": lambda key: dr.check_key(jax.random.wrap_key_data(jax.random.key_data(key)[:2])),
+    }
+    for name, way in ways.items():
+        assert data(way(secret)).tolist() == data(jax.jit(way)(secret)).tolist(), name

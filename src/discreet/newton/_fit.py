@@ -177,20 +177,18 @@ class _Records:
         outputs = (plan.outputs,) if plan.family == CLASSES else ()
         sums = tuple(dict.fromkeys((kind, rows) for kind, rows, _, _ in plan.releases))
         made_for = RegressionSums(parts.layout, plan.relation, act.reproducible, outputs, sums)
-        self._programs = {
-            (kind, rows, noise): saved.repeating(program_of((kind, rows), noise, parts.last_turns, made_for))
-            for kind, rows, noise, _ in plan.releases
-        }
-        proofs = [made.certificate for made in self._programs.values()]
+        size = plan.num_features + 1
+        nowhere = Public(np.eye(size), np.zeros(size * plan.outputs))
+        proved = (program_of((x.kind, x.rows), x.noise, parts.last_turns, made_for) for x in plan.releases)
+        programs = saved.programs(proved, nowhere, parts)
+        proofs = [program.certificate for program in programs]
         if saved.run_id:
             saved.describe(program=" ".join(dict.fromkeys(proof.fingerprint for proof in proofs)))
         # Their fingerprints follow the number of records.
         act.prove(*proofs, times=[release.count for release in plan.releases], named=False)
         self._saved = saved
-        size = plan.num_features + 1
-        nowhere = Public(np.eye(size), np.zeros(size * plan.outputs))
-        for made in self._programs.values():
-            saved.compile(made, nowhere, parts)
+        names = [(kind, rows, noise) for kind, rows, noise, _ in plan.releases]
+        self._programs = dict(zip(names, programs, strict=True))
 
     def __call__(self, kind: str, rows: str, noise: float, public: Public) -> np.ndarray:
         """One release."""

@@ -350,9 +350,9 @@ class _Releases:
     def __init__(self, latents: Latents, records: Records, plan: ModelPlan, act: Act, saved: SavedReleases) -> None:
         self._parts = parts = Parts([np.asarray(leaf) for leaf in records.leaves])
         made_for = ModelSums(parts.layout, plan.relation, act.reproducible, latents)
-        planned = [program_of(x.kind, x.noise, parts.last_turns, made_for) for x in plan.releases]
-        self._programs = [saved.repeating(made) for made in planned]
-        proofs = [made.certificate for made in self._programs]
+        proved = (program_of(x.kind, x.noise, parts.last_turns, made_for) for x in plan.releases)
+        self._programs = saved.programs(proved, made_for.nowhere, parts)
+        proofs = [program.certificate for program in self._programs]
         if saved.run_id:
             prints = dict.fromkeys(proof.fingerprint for proof in proofs)
             saved.describe(program=" ".join([*prints, fingerprint_of_prior(latents)]))
@@ -360,8 +360,6 @@ class _Releases:
         act.prove(*proofs, named=False)
         self._planned = iter(enumerate(plan.releases))
         self._saved = saved
-        for made in self._programs:
-            saved.compile(made, made_for.nowhere, parts)
 
     def __call__(self, kind: str, public: Public) -> tuple[np.ndarray, float]:
         """The next release of the plan, which is of this kind, and the standard deviation of its noise."""

@@ -16,7 +16,8 @@ on that differs, two copies make releases of their own, which were paid for once
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -74,14 +75,31 @@ class SavedReleases(SavedFit):
         statement = self._plan.state(reproducible=self.reproducible, **told)
         return Act(self._plan, self._noise, statement, ledger=ledger, run_id=self.run_id, again=self.goes_on)
 
-    def repeating(self, program: Program) -> Program:
-        """The program of a release; with a checkpoint one that gives the same bits if it runs again, also on a GPU."""
-        return dataclasses.replace(program, certificate=program.certificate.repeating()) if self.run_id else program
+    def programs(self, proved: Iterable[Program], public: Any, parts: Parts) -> list[Program]:
+        """The programs of releases, of which each is compiled while the next one is proved: seconds, before anything is spent.
 
-    def compile(self, program: Program, public: Any, parts: Parts) -> None:
-        """Compile what a release needs, by any key and public numbers: before anything is spent, since it takes seconds."""
+        With a checkpoint they give the same bits if they run again, also on a GPU.
+
+        Args:
+            proved: The programs, as they are proved.
+            public: Any public numbers.
+            parts: The table.
+        """
+        found, waiting = [], []
+        with ThreadPoolExecutor(1) as thread:
+            for program in proved:
+                if self.run_id:
+                    program = dataclasses.replace(program, certificate=program.certificate.repeating())
+                found.append(program)
+                waiting.append(thread.submit(self._compile, program, public, parts))
+            for compiled in waiting:
+                compiled.result()
+        return found
+
+    def _compile(self, program: Program, public: Any, parts: Parts) -> None:
         if self._noise is not None:
-            program.compile(self._key(0, public), public, parts)
+            with jax.enable_x64(True):
+                program.compile(self._key(0, public), public, parts)
 
     @contextmanager
     def begun(self, act: Act) -> Iterator[None]:

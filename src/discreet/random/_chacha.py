@@ -57,7 +57,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from discreet._jax import can_make_one_kernel, one_kernel, two_way_primitive
+from discreet._jax import can_make_one_kernel, one_kernel, tracing, two_way_primitive
 
 # --- the words of OpenSSL ------------------------------------------------------------------------
 
@@ -300,7 +300,7 @@ def _half_quarter_round(a, b, c, d, first, second):
     return a, b, c, d
 
 
-def quarter_round(a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array):
+def quarter_round(a: Any, b: Any, c: Any, d: Any):
     """The quarter round of RFC 8439, section 2.1, elementwise."""
     a, b, c, d = _half_quarter_round(a, b, c, d, np.uint32(16), np.uint32(12))
     return _half_quarter_round(a, b, c, d, np.uint32(8), np.uint32(7))
@@ -443,7 +443,32 @@ def _check_number(num_blocks: int) -> None:
         )
 
 
-def keystream(key: jax.Array, nonce: jax.Array, num_blocks: int, counter: jax.Array | int = 0) -> jax.Array:
+def is_known(*values: Any) -> bool:
+    """True outside of JAX's transformations, for values that are on this machine."""
+    return not tracing() and all(x.is_fully_addressable for x in values if isinstance(x, jax.Array))
+
+
+def _by_numpy(states: np.ndarray) -> np.ndarray:
+    """As `blocks`: of few keys, for which XLA would compile a program for a tenth of a second."""
+    start = np.concatenate([np.broadcast_to(_CONSTANTS, (len(states), 4)), states], axis=1)
+    rows = start.T.reshape(4, 4, -1)
+    mixed: Any = rows
+    for _ in range(_ROUNDS // 2):
+        a, b, c, d = quarter_round(*mixed)
+        a, b, c, d = quarter_round(a, np.roll(b, -1, 0), np.roll(c, -2, 0), np.roll(d, -3, 0))
+        mixed = a, np.roll(b, 1, 0), np.roll(c, 2, 0), np.roll(d, 3, 0)
+    return (np.stack(mixed) + rows).reshape(WORDS_PER_BLOCK, -1).T
+
+
+def known_keystream(key: Any, nonce: np.ndarray, num_blocks: int, counter: Any = 0) -> np.ndarray:
+    """As `keystream`, of what `is_known`."""
+    first = np.concatenate([jax.device_get(key), np.zeros(1, np.uint32), nonce])
+    states = np.tile(first, (num_blocks, 1))
+    states[:, _COUNTER] = np.uint32(jax.device_get(counter)) + np.arange(num_blocks, dtype=np.uint32)
+    return _by_numpy(states).reshape(-1)
+
+
+def keystream(key: jax.Array, nonce: Any, num_blocks: int, counter: jax.Array | int = 0) -> jax.Array:
     """The words of consecutive blocks, in the order of RFC 8439: a shorter stream is the beginning of a longer one.
 
     Args:

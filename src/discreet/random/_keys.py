@@ -50,12 +50,13 @@ import numpy as np
 from jax import lax
 
 from discreet._jax import define_prng_impl, refuse_forked, tracing
-from discreet.random._chacha import WORDS_PER_BLOCK, fast_keystream, keystream
+from discreet.random._chacha import WORDS_PER_BLOCK, fast_keystream, is_known, keystream, known_keystream
 
 # --- ChaCha20 for JAX ----------------------------------------------------------------------------
 
 
 KEY_WORDS = 8
+_FEW_CHILDREN = 16
 
 
 def _tag(name: bytes) -> np.uint32:
@@ -66,31 +67,38 @@ BITS, SPLIT, FOLD_IN, PURPOSE = _tag(b"bits"), _tag(b"splt"), _tag(b"fold"), _ta
 NORMAL, THREEFRY, SEED, FOREIGN, HIDE = (_tag(x) for x in (b"gaus", b"thrf", b"seed", b"frgn", b"hide"))
 
 
-def nonce(domain: np.uint32, first: jax.Array | int = 0, second: jax.Array | int = 0) -> jax.Array:
+def nonce(domain: np.uint32, first: Any = 0, second: Any = 0) -> Any:
     """The three nonce words of a use: its domain and its two arguments."""
+    if is_known(first, second):
+        return np.array([domain, *map(np.uint32, jax.device_get((first, second)))], np.uint32)
     return jnp.stack([jnp.uint32(domain), jnp.asarray(first, jnp.uint32), jnp.asarray(second, jnp.uint32)])
 
 
-def derive(key: jax.Array, nonce_words: jax.Array, counter: jax.Array | int = 0) -> jax.Array:
+def derive(key: Any, nonce_words: Any, counter: Any = 0) -> jax.Array:
     """The first half of one block: eight words, a key."""
+    if isinstance(nonce_words, np.ndarray) and is_known(key, counter):
+        return jnp.asarray(known_keystream(key, nonce_words, 1, counter)[:KEY_WORDS])
     return keystream(key, nonce_words, 1, counter)[:KEY_WORDS]
 
 
-@partial(jax.jit, static_argnums=1)
-def _split(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _split(key: Any, shape: tuple[int, ...]) -> jax.Array:
     num_children = math.prod(shape)
     if num_children == 0:
         return jnp.zeros((*shape, KEY_WORDS), jnp.uint32)
     num_blocks = -(-num_children // 2)
     if num_blocks > 2**32:
         raise ValueError(f"A key splits into at most 2**33 keys, {num_children} were asked for. Split in two stages.")
-    children = keystream(key, nonce(SPLIT), num_blocks).reshape(2 * num_blocks, KEY_WORDS)
-    return children[:num_children].reshape(*shape, KEY_WORDS)
+    made = known_keystream if is_known(key) else keystream
+    children = made(key, nonce(SPLIT), num_blocks).reshape(2 * num_blocks, KEY_WORDS)
+    return jnp.asarray(children[:num_children].reshape(*shape, KEY_WORDS))
 
 
-@jax.jit
-def _fold_in(key: jax.Array, data: jax.Array) -> jax.Array:
+def _fold_in(key: Any, data: Any) -> jax.Array:
     return derive(key, nonce(FOLD_IN, data))
+
+
+_split_later = jax.jit(_split, static_argnums=1)
+_fold_in_later = jax.jit(_fold_in)
 
 
 @partial(jax.jit, static_argnums=(1, 2))
@@ -135,7 +143,13 @@ def bits_of_shape(key: jax.Array, bit_width: int, shape: Sequence[int]) -> jax.A
 
 def split_to_shape(key: jax.Array, shape: Sequence[int]) -> jax.Array:
     """`split` of JAX's PRNG interface."""
-    return _split(key, tuple(shape))
+    few = math.prod(shape) <= _FEW_CHILDREN and is_known(key)
+    return (_split if few else _split_later)(key, tuple(shape))
+
+
+def fold_in(key: jax.Array, data: Any) -> jax.Array:
+    """`fold_in` of JAX's PRNG interface."""
+    return (_fold_in if is_known(key, data) else _fold_in_later)(key, data)
 
 
 def _implementation(name: str, seed: Callable[[jax.Array], jax.Array]) -> Hashable:
@@ -146,7 +160,7 @@ def _implementation(name: str, seed: Callable[[jax.Array], jax.Array]) -> Hashab
         seed=seed,
         split=split_to_shape,
         random_bits=bits_of_shape,
-        fold_in=_fold_in,
+        fold_in=fold_in,
     )
 
 
