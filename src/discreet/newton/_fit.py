@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from jaxtyping import Bool, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
 from discreet import random
-from discreet._jax import one_process
+from discreet._jax import in_own_settings, one_process
 from discreet.accounting import Relation
 from discreet.act import Act
 from discreet.inference import warn_of_use
@@ -57,7 +58,7 @@ from discreet.newton._plan import (
     SQUARES,
     NewtonPlan,
 )
-from discreet.newton._releases import Public, RegressionSums, plane, program_of
+from discreet.newton._releases import Public, RegressionSums, layout_of, plane, program_of
 from discreet.newton._saved import SavedReleases, words_of
 from discreet.newton._sums import MOST_RECORDS, Parts, rounded_up
 from discreet.released import Released
@@ -170,10 +171,8 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
 class _Records:
     """The records and their certified programs; each call is one release, with a key of its own."""
 
-    def __init__(
-        self, x: np.ndarray, y: np.ndarray, present: np.ndarray, plan: NewtonPlan, act: Act, saved: SavedReleases
-    ) -> None:
-        self._parts = parts = Parts([x, y, present], widths=(rounded_up(plan.num_features), x.shape[1], x.shape[1]))
+    def __init__(self, table: Sequence[np.ndarray], plan: NewtonPlan, act: Act, saved: SavedReleases) -> None:
+        self._parts = parts = Parts(table, layout_of(table, rounded_up(plan.num_features)))
         outputs = (plan.outputs,) if plan.family == CLASSES else ()
         sums = tuple(dict.fromkeys((kind, rows) for kind, rows, _, _ in plan.releases))
         made_for = RegressionSums(parts.layout, plan.relation, act.reproducible, outputs, sums)
@@ -195,6 +194,7 @@ class _Records:
         return self._saved.release(self._programs[kind, rows, noise], public, self._parts)
 
 
+@in_own_settings
 def fit_newton(
     rng_key: PRNGKeyArray,
     x: Float[np.ndarray, "record *row feature"],
@@ -202,6 +202,7 @@ def fit_newton(
     plan: NewtonPlan,
     *,
     mask: Bool[np.ndarray, "record row"] | None = None,
+    weights: Float[np.ndarray, "record *row"] | None = None,
     levels: Bool[np.ndarray, " feature"] | None = None,
     person: str | None = None,
     ledger: Ledger | None = None,
@@ -223,6 +224,8 @@ def fit_newton(
         y: 0 or 1; or counts; or classes, 0 to the plan's num_classes - 1.
         plan: The plan of the fit.
         mask: With `max_rows` above 1, True for the rows that a person has. None: all.
+        weights: If the plan is `weighted`, survey weights over the largest that one may have, a public number: in [0, 1]. The
+            coefficients are then those of the population. The noise grows as that number over the mean weight.
         levels: True for columns that are 0/1 levels by the schema, whose priors are not widened. None: those that may be, by the
             released moments.
         person: Name of the column that identifies persons, if each record is all that one person has; needed with `max_rows`
@@ -256,14 +259,14 @@ def fit_newton(
     """
     one_process("fit_newton", [x, y])
     key = random.check_key(rng_key)
-    table = _checked(x, y, mask, levels, plan)
+    table = _checked(x, y, mask, weights, levels, plan)
     with exclusive(checkpoint):
         saved = SavedReleases(checkpoint, key, plan)
         levels_told = None if levels is None else np.asarray(levels).tolist()
         saved.describe(plan=repr(plan), options=str((person, levels_told)), records=saved.digest(table))
         act = saved.act(ledger, unit=Unit(person, plan.max_rows))
         with jax.enable_x64(True):
-            records = _Records(*table, plan, act, saved)
+            records = _Records(table, plan, act, saved)
             bar = tqdm(total=NUM_GRADIENTS, desc="Newton", delay=2.0, disable=not progress_bar)
             with saved.begun(act), bar:
                 found = _Newton(records, plan, levels).run(bar)
@@ -272,8 +275,8 @@ def fit_newton(
     return result
 
 
-def _checked(x: Any, y: Any, mask: Any, levels: Any, plan: NewtonPlan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Features, targets and which rows there are, each with an axis of rows."""
+def _checked(x: Any, y: Any, mask: Any, weights: Any, levels: Any, plan: NewtonPlan) -> list[np.ndarray]:
+    """Features, targets, which rows there are and, if they have any, survey weights; each with an axis of rows."""
     features, target = np.asarray(x), np.asarray(y, np.float64)
     rows = (plan.max_rows,) * (plan.max_rows > 1)
     wanted = ", ".join(["record", *(f"{size} rows" for size in rows)])
@@ -307,9 +310,21 @@ def _checked(x: Any, y: Any, mask: Any, levels: Any, plan: NewtonPlan) -> tuple[
         most = "1" if plan.num_classes == 2 else f"a whole number up to {plan.num_classes - 1}"
         what = "whole numbers of at least 0" if plan.family == COUNTS else f"0 or {most}"
         raise ValueError(f"y has values that are not allowed: each must be {what}.")
-    kept = features if features.dtype == np.float64 else features.astype(np.float32, copy=False)
     shape = len(target), plan.max_rows
-    return kept.reshape(*shape, -1), target.reshape(shape), present.reshape(shape)
+    table = [features.reshape(*shape, -1), target.reshape(shape), present.reshape(shape)]
+    if plan.weighted != (weights is not None):
+        raise ValueError(
+            "weights are for a plan with weighted=True, and such a plan is for weights: give both, or neither."
+        )
+    if weights is None:
+        return table
+    survey = np.asarray(weights, np.float64)
+    if survey.shape != target.shape or not ((survey >= 0) & (survey <= 1))[present].all():
+        raise ValueError(
+            f"weights must be numbers in [0, 1], of the shape {target.shape}: divide them by the largest that one may have, a "
+            "public number."
+        )
+    return [*table, survey.reshape(shape)]
 
 
 class _Newton:
@@ -371,16 +386,24 @@ class _Newton:
     # How far long rows count, and where residuals are cut.
 
     def _count_rows(self) -> None:
-        """The rows of a record on average, and of the record that a row is of: those with many have many of all rows."""
+        """The rows of a record on average, and of the record that a row is of: those with many have many of all rows.
+
+        The same of weights.
+        """
         plan = self.plan
-        self.mean_rows = self.typical_rows = 1.0
-        if plan.max_rows > 1:
-            seen = self.records("total", "sizes", plan.noise(SIZES), self.nowhere)
-            share, square = np.maximum(seen * np.sqrt(2) / plan.num_records, 0)
+        self.mean_rows = self.typical_rows = self.mean_weight = self.typical_weight = 1.0
+        if plan.sizes:
+            sigma = plan.noise(SIZES)
+            seen = self.records("total", plan.sizes, sigma, self.nowhere)
+            means = np.maximum(seen * np.sqrt(len(seen)), sigma) / plan.num_records
+            share, square = means[:2]
             self.mean_rows = float(np.clip(plan.max_rows * share, 1, plan.max_rows))
-            typical = plan.max_rows * square / max(share, 1e-9)
-            self.typical_rows = float(np.clip(typical, self.mean_rows, plan.max_rows))
-        self.num_rows = plan.num_records * self.mean_rows
+            self.typical_rows = float(np.clip(plan.max_rows * square / share, self.mean_rows, plan.max_rows))
+            if plan.weighted:
+                self.mean_weight = float(np.clip(means[2] / share, 1e-3, 1))
+                self.typical_weight = float(np.clip(means[3] / means[2], self.mean_weight, 1))
+        # Of weight 1.
+        self.num_rows = plan.num_records * self.mean_rows * self.mean_weight
 
     def _weigh(self) -> None:
         plan = self.plan
@@ -397,14 +420,15 @@ class _Newton:
             self.counts = counts = Counts(bins * most_rows, sigma * most_rows)
             self.first_mean = counts.mean
             # The cut bias of a row against the noise, which is that of a record.
-            more = np.sqrt(most_rows * self.typical_rows)
+            more = np.sqrt(most_rows * self.typical_rows) / self.mean_weight
             self.cut = counts.reach(np.sqrt(size / plan.gradient_share) * plan.noise_multiplier * more)
             variance = counts.mean * (1 + counts.mean / counts.dispersion)
             start = 2 * counts.mean
             self.theta = self.back[:, 0] * np.log(counts.mean)
         noise = plan.noise_multiplier / np.sqrt(plan.gradient_share / most_rows)
         # k: the noise grows with (1 + k^2) / 2k, and may be half of the sampling's.
-        room = max(1.0, 0.5 * np.sqrt(self.num_rows * variance) / (length * self.cut * noise))
+        sampling = np.sqrt(self.num_rows * self.typical_weight * variance)
+        room = max(1.0, 0.5 * sampling / (length * self.cut * noise))
         least = 2.0 if self.counts is not None else 1.0
         times = min(FARTHEST_WEIGHT, max(room + np.sqrt(room**2 - 1), least))
         self.weight = times**2 / (1 + times**2)  # of a typical row
@@ -412,9 +436,10 @@ class _Newton:
         self.bound = self.cut * self.reach / 2 * np.sqrt(most_rows)
         self.most = 4 * self.num_rows * self.weight * start
         self.curvature = self.most * np.diag(np.tile(self.fill, plan.outputs))
-        self.sampling = self.weight * self.curvature
+        self.sampling = self.weight * self.typical_weight * self.curvature
         if self.counts is not None:
-            self.bias = SHARE_LOST * self.counts.excess(self.cut) * self.reach / 2 / np.sqrt(self.typical_rows)
+            lost = SHARE_LOST * self.mean_weight * self.counts.excess(self.cut)
+            self.bias = lost * self.reach / 2 / np.sqrt(self.typical_rows)
             self.shift = self.counts.shift(self.cut)
 
     def _public(self, most_curvature: float = 1.0) -> Public:
@@ -491,7 +516,7 @@ class _Newton:
             values, vectors = np.linalg.eigh(again * self.curvature + rest)
             values = np.maximum(values, self.least)
         self.curvature = (vectors * np.minimum(values, self.most)) @ vectors.T
-        self.sampling = self.weight * self.curvature
+        self.sampling = self.weight * self.typical_weight * self.curvature
         if plan.measures_spread and which == len(CURVATURES) - 1:
             self._measure_sampling()
 

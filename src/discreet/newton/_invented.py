@@ -53,6 +53,7 @@ def fit_invented(
     *,
     seed: int,
     mask: Bool[np.ndarray, "record row"] | None = None,
+    weights: Float[np.ndarray, "record *row"] | None = None,
     levels: Bool[np.ndarray, " feature"] | None = None,
 ) -> NewtonResult:
     """Fit an invented table as `fit_newton` would, without its protection. Never for records of people.
@@ -63,6 +64,7 @@ def fit_invented(
         plan: As in `fit_newton`.
         seed: Seed of the noise.
         mask: As in `fit_newton`.
+        weights: As in `fit_newton`.
         levels: As in `fit_newton`.
 
     Returns:
@@ -78,7 +80,7 @@ def fit_invented(
     >>> fit_invented(x, x[:, 0] > 0.5 * np.sin(99 * np.arange(5_000)), plan, seed=0).statement.reproducible
     True
     """
-    table = _checked(x, y, mask, levels, plan)
+    table = _checked(x, y, mask, weights, levels, plan)
     rng = np.random.default_rng(seed)
     with jax.enable_x64(True), tqdm(disable=True) as bar:
         found: Any = _Newton(_Invented(table, plan, rng), plan, levels)  # pyright: ignore[reportArgumentType]

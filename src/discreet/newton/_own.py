@@ -27,7 +27,7 @@ from jaxtyping import Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
 from discreet import random
-from discreet._jax import one_process, tracing
+from discreet._jax import in_own_settings, one_process, tracing
 from discreet._validate import integer
 from discreet.accounting import Relation
 from discreet.act import Act
@@ -247,6 +247,7 @@ class DPNewton:
         self.model, self.plan, self.init = model, plan, dict(init or {})
         self.placeholder, self.static_kwargs = placeholder, static_kwargs
 
+    @in_own_settings
     def run(
         self,
         rng_key: PRNGKeyArray,

@@ -106,12 +106,14 @@ class NewtonPlan(SharedBudget):
         num_features: Number of features, without the constant.
         max_rows: Public; the most rows of a record. Above 1 a record is a person, whose rows need not be independent.
         num_classes: Public number of classes; 2 in the other families.
+        weighted: True if rows have survey weights.
     """
 
     family: str
     num_features: int
     max_rows: int = 1
     num_classes: int = 2
+    weighted: bool = False
 
     def __post_init__(self) -> None:
         choice("family", self.family, (BINARY, COUNTS, CLASSES))
@@ -134,6 +136,7 @@ class NewtonPlan(SharedBudget):
         relation: Relation = Relation.ADD_OR_REMOVE_ONE,
         max_rows: int = 1,
         num_classes: int = 2,
+        weighted: bool = False,
     ) -> Self:
         """Find the least noise with which all releases together cost (epsilon, delta).
 
@@ -146,6 +149,7 @@ class NewtonPlan(SharedBudget):
             relation: As above.
             max_rows: As above.
             num_classes: As above.
+            weighted: As above.
 
         Raises:
             ValueError: An argument is out of range.
@@ -155,7 +159,7 @@ class NewtonPlan(SharedBudget):
         1.0
         """
         shape: dict[str, Any] = {"family": family, "num_features": num_features, "num_records": num_records}
-        shape |= {"relation": relation, "max_rows": max_rows, "num_classes": num_classes}
+        shape |= {"relation": relation, "max_rows": max_rows, "num_classes": num_classes, "weighted": weighted}
         return cls._calibrated(epsilon, delta, **shape)
 
     @property
@@ -166,13 +170,17 @@ class NewtonPlan(SharedBudget):
     @property
     def measures_spread(self) -> bool:
         """True if the variance of the records' gradients is released: the model's holds for one 0/1 target each, not beyond."""
-        return self.family == COUNTS or self.max_rows > 1
+        return self.family == COUNTS or self.max_rows > 1 or self.weighted
+
+    @property
+    def sizes(self) -> str:
+        """Kind of blocks that tell of numbers of rows and survey weights; empty if all are 1."""
+        return "weights" if self.weighted else "sizes" if self.max_rows > 1 else ""
 
     @property
     def gradient_share(self) -> float:
         """The share of all gradients together."""
-        persons = self.max_rows > 1
-        others = HISTOGRAM * (self.family == COUNTS) + SIZES * persons + RESIDUALS * self.measures_spread
+        others = HISTOGRAM * (self.family == COUNTS) + SIZES * bool(self.sizes) + RESIDUALS * self.measures_spread
         return 1 - SQUARES - DIRECTIONS - sum(CURVATURES) - others
 
     @property
@@ -193,8 +201,8 @@ class NewtonPlan(SharedBudget):
         ]
         if self.family == COUNTS:
             found.append(Release(*self.histogram, self.noise(HISTOGRAM)))
-        if self.max_rows > 1:
-            found.append(Release("total", "sizes", self.noise(SIZES)))
+        if self.sizes:
+            found.append(Release("total", self.sizes, self.noise(SIZES)))
         if self.measures_spread:
             found.append(Release("products", f"residual of {self.family}", self.noise(RESIDUALS)))
         return tuple(found)
@@ -205,10 +213,15 @@ class NewtonPlan(SharedBudget):
         counts, persons, spread = self.family == COUNTS, self.max_rows > 1, self.measures_spread
         what = "A Poisson" if counts else "A logistic" if self.family == BINARY else "A multinomial"
         latents = size * self.outputs
-        numbers = size + size**2 + (2 + spread) * latents**2 + NUM_GRADIENTS * latents + NUM_BINS * counts + 2 * persons
+        weighted = self.weighted
+        numbers = size + size**2 + (2 + spread) * latents**2 + NUM_GRADIENTS * latents + NUM_BINS * counts
+        numbers += 4 if weighted else 2 * persons
         fitted = f"{what} regression on {counted(self.num_features, 'feature')}, {self.num_records:,} {noun}s"
         others = (
-            "of products of gradients, " * spread + "of counts in bins, " * counts + "of numbers of rows, " * persons
+            "of products of gradients, " * spread
+            + "of counts in bins, " * counts
+            + "of numbers of rows, " * persons
+            + "of survey weights, " * weighted
         )
         return make_release_statement(
             self.event(),
@@ -231,6 +244,7 @@ class NewtonPlan(SharedBudget):
                 "num_features": self.num_features,
                 **({"max_rows": self.max_rows} if persons else {}),
                 **({"num_classes": self.num_classes} if self.family == CLASSES else {}),
+                **({"weighted": True} if weighted else {}),
                 "contribution_bound": 1.0,
                 "noise_multiplier": self.noise_multiplier,
                 "noise_standard_deviations": [release.noise for release in self.releases],

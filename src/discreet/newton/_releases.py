@@ -9,6 +9,7 @@ w sqrt(sum |z_j|^2) <= c / 2. So, by Cauchy and Schwarz, w sum |z_j| <= sqrt(m) 
 | kind | block | its norm |
 |---|---|---|
 | sizes | number of rows n over m, and its square, over sqrt 2 | at most 1 |
+| weights | these two, the mean of the survey weights s_j and that of their squares, over 2 | at most 1 |
 | squares | sum x_j^2 over the sum of all its entries | at most 1 |
 | directions | all z_j over their length | 1 |
 | bins | numbers of rows with targets in bins, over m | at most 1 |
@@ -18,6 +19,8 @@ w sqrt(sum |z_j|^2) <= c / 2. So, by Cauchy and Schwarz, w sum |z_j| <= sqrt(m) 
 
 Of K classes, vectors over the classes are in K - 1 coordinates, an orthonormal basis of those that sum to zero (`plane`);
 v_max = 1 - 1 / K is the largest trace of diag(p) - p p^T, and the length of e_y - p is at most R = sqrt 2.
+
+With survey weights, 0 <= s_j <= 1, a row's residual counts s_j times, and so does its curvature.
 
 A row that a person does not have is zero, its leading 1 too. `_sums` makes the sums exact and adds the noise.
 """
@@ -33,7 +36,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 from scipy.linalg import helmert
 
 from discreet.mechanisms import count_cells
@@ -42,6 +45,7 @@ from discreet.newton._sums import (
     GRID_OF_PRODUCTS,
     GRID_OF_SUMS,
     LARGEST_SHARED,
+    Layout,
     Program,
     Sums,
     on_grid,
@@ -70,6 +74,7 @@ class Rows(NamedTuple):
     x: Float[Array, "record row feature+1"]
     y: Float[Array, "record row"]
     present: Float[Array, "record row"]
+    survey: Float[Array, "record row"]  # weights in [0, 1]
 
 
 Sum = tuple[str, str]
@@ -82,6 +87,12 @@ def _sizes(rows: Rows, public: Public) -> Array:
     del public
     share = jnp.mean(rows.present, axis=1)
     return jnp.stack([share, jnp.square(share)], axis=1)[:, None] / math.sqrt(2)
+
+
+def _weights(rows: Rows, public: Public) -> Array:
+    means = [jnp.mean(power, axis=1) for power in (rows.survey, jnp.square(rows.survey))]
+    both = [math.sqrt(2) * _sizes(rows, public)[:, 0], jnp.stack(means, axis=1)]
+    return jnp.concatenate(both, axis=1)[:, None] / 2
 
 
 def _squares(rows: Rows, public: Public) -> Array:
@@ -141,7 +152,7 @@ def _of_counts(rows: Rows, public: Public) -> tuple[Array, Array, Array]:
 def _curvature(parts: Callable[..., tuple[Array, Array, Array]]) -> Block:
     def block(rows: Rows, public: Public) -> Array:
         z, _, curvature = parts(rows, public)
-        share = jnp.clip(curvature / public.most_curvature, 0, 1)
+        share = jnp.clip(curvature / public.most_curvature, 0, 1) * rows.survey
         return z * jnp.sqrt(share)[..., None]
 
     return block
@@ -150,7 +161,7 @@ def _curvature(parts: Callable[..., tuple[Array, Array, Array]]) -> Block:
 def _residual(parts: Callable[..., tuple[Array, Array, Array]]) -> Block:
     def block(rows: Rows, public: Public) -> Array:
         z, residual, _ = parts(rows, public)
-        scaled = residual / (public.cut * math.sqrt(z.shape[1]))
+        scaled = rows.survey * residual / (public.cut * math.sqrt(z.shape[1]))
         return jnp.sum(z * scaled[..., None], axis=1, keepdims=True)
 
     return block
@@ -171,7 +182,7 @@ def _of_classes(rows: Rows, public: Public) -> tuple[Array, Array, np.ndarray]:
 def _curvature_of_classes(rows: Rows, public: Public) -> Array:
     z, chances, basis = _of_classes(rows, public)
     parts = jnp.sqrt(chances / public.most_curvature)[..., None] * (basis - (chances @ basis)[:, :, None])
-    found = parts[..., None] * z[:, :, None, None]
+    found = parts[..., None] * (z * jnp.sqrt(rows.survey)[..., None])[:, :, None, None]
     return found.reshape(len(z), -1, basis.shape[1] * z.shape[2])
 
 
@@ -179,11 +190,13 @@ def _residual_of_classes(rows: Rows, public: Public) -> Array:
     z, chances, basis = _of_classes(rows, public)
     seen = (rows.y[..., None] == np.arange(len(basis))).astype(z.dtype)
     scaled = ((seen - chances) @ basis) / (public.cut * math.sqrt(z.shape[1]))
-    return jnp.sum(scaled[..., None] * z[:, :, None], axis=1).reshape(len(z), 1, -1)
+    weighted = z * rows.survey[..., None]
+    return jnp.sum(scaled[..., None] * weighted[:, :, None], axis=1).reshape(len(z), 1, -1)
 
 
 BLOCKS: dict[str, Block] = {
     "sizes": _sizes,
+    "weights": _weights,
     "squares": _squares,
     "directions": _directions,
     "bins": _bins,
@@ -195,15 +208,17 @@ BLOCKS: dict[str, Block] = {
     "residual of classes": _residual_of_classes,
 }
 
-Table = tuple[Float[Array, "record row feature"], Float[Array, "record row"], Bool[Array, "record row"], Array]
-"""Features, targets, which rows there are, and which records."""
+Table = Sequence[Array]
+"""Features, (record, row, feature); targets, which rows there are and, if there are any, survey weights, each (record, row); and
+which records there are."""
 
 
-def _rows(x: Array, y: Array, present: Array) -> Rows:
+def _rows(x: Array, y: Array, present: Array, survey: Array | None = None) -> Rows:
     own = present.astype(jnp.float64)
     known = jnp.where(present[..., None], x, 0).astype(jnp.float64)
     target = jnp.where(present, y, 0).astype(jnp.float64)
-    rows = Rows(jnp.concatenate([own[..., None], known], axis=-1), target, own)
+    weights = own if survey is None else jnp.where(present, jnp.clip(survey, 0, 1), 0).astype(jnp.float64)
+    rows = Rows(jnp.concatenate([own[..., None], known], axis=-1), target, own, weights)
     return rows if y.ndim == 2 else jax.tree.map(lambda value: value[:, None], rows)
 
 
@@ -245,7 +260,7 @@ def total(block: Block, table: Table, public: Public) -> Array:
 def histogram(block: None, table: Table, public: Public) -> Array:
     """The numbers of records of one row whose target is in each bin of `EDGES`."""
     del block, public
-    _, y, _, mask = table
+    y, mask = table[1], table[-1]
     levels = jnp.sum(y > EDGES[1:], axis=1).astype(jnp.int32)
     return count_cells(levels[:, None], mask, (NUM_BINS,), ((0,),), (1,))
 
@@ -307,8 +322,8 @@ class RegressionSums(Sums):
         kind, rows = self.sums[which]
         if kind == "histogram" or rows == "bins":
             return found[:NUM_BINS]
-        if rows == "sizes":
-            return found[:2]
+        if rows in ("sizes", "weights"):
+            return found[: 4 if rows == "weights" else 2]
         wide = self._wide
         outputs = 1 if rows in ("squares", "directions") else math.prod(self.outputs)
         own = np.add.outer(np.arange(outputs) * wide, np.arange(len(public.to))).reshape(-1)
@@ -316,6 +331,15 @@ class RegressionSums(Sums):
             return found[own]
         found = found[: (outputs * wide) ** 2].reshape(outputs * wide, -1)[np.ix_(own, own)]
         return (found + found.T) / 2
+
+
+def layout_of(table: Sequence[np.ndarray], num_features: int) -> Layout:
+    """Features, filled up to so many, as numbers of 32 bits unless they have 64; all else of its own type."""
+    x, *others = table
+    rows = x.shape[1]
+    wide = x.dtype.kind == "f" and x.dtype.itemsize == 8
+    own = [((rows,), str(array.dtype)) for array in others]
+    return ((rows, num_features), "float64" if wide else "float32"), *own
 
 
 def program_of(sum: Sum, noise: float, turns: int, made_for: RegressionSums) -> Program:

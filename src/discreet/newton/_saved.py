@@ -15,9 +15,7 @@ on that differs, two copies make releases of their own, which were paid for once
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,13 +25,13 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from discreet import random
-from discreet._jax import run_once
+from discreet._jax import in_own_settings, run_once
 from discreet.act import Act
 from discreet.inference import SavedFit
 from discreet.ledger import Ledger
 from discreet.newton._model_plan import ModelPlan
 from discreet.newton._plan import NewtonPlan
-from discreet.newton._sums import Parts, Program
+from discreet.newton._sums import Parts, Program, Threads
 
 _key_for = run_once(random.key_for)
 
@@ -78,27 +76,25 @@ class SavedReleases(SavedFit):
     def programs(self, proved: Iterable[Program], public: Any, parts: Parts) -> list[Program]:
         """The programs of releases, of which each is compiled while the next one is proved: seconds, before anything is spent.
 
-        With a checkpoint they give the same bits if they run again, also on a GPU.
-
         Args:
             proved: The programs, as they are proved.
             public: Any public numbers.
             parts: The table.
         """
+        self._device = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
         found, waiting = [], []
-        with ThreadPoolExecutor(1) as thread:
+        with Threads(1) as thread:
             for program in proved:
-                if self.run_id:
-                    program = dataclasses.replace(program, certificate=program.certificate.repeating())
                 found.append(program)
                 waiting.append(thread.submit(self._compile, program, public, parts))
             for compiled in waiting:
                 compiled.result()
         return found
 
+    @in_own_settings
     def _compile(self, program: Program, public: Any, parts: Parts) -> None:
         if self._noise is not None:
-            with jax.enable_x64(True):
+            with jax.enable_x64(True), jax.default_device(self._device):
                 program.compile(self._key(0, public), public, parts)
 
     @contextmanager

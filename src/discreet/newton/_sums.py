@@ -20,26 +20,26 @@ import math
 import mmap
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import SingleDeviceSharding
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from discreet import random
-from discreet._jax import compiled
+from discreet._jax import in_own_settings
 from discreet.accounting import Relation
 from discreet.gradients import SPARE
 from discreet.mechanisms import GAUSSIAN, clip_records, planned_gaussian
-from discreet.verify import Certificate, Given, certify
+from discreet.verify import Certificate, Given, Runner, certify, runner_of
 
 TURN = 128
-MOST_TURNS = 512
+MOST_TURNS, PART = 512, 128
+"""Turns of a table that is one part, and of a part of a larger one."""
+_MOST_BYTES = 2**26  # of a part
 MOST_RECORDS = 2**26
 GRID_OF_PRODUCTS = 2.0**13  # sums of products of 2^26 rows are exact in 64 bits
 GRID_OF_SUMS = 2.0**24  # and so are sums of 2^26 rows
@@ -74,48 +74,38 @@ def in_turns(*arrays: np.ndarray) -> list[np.ndarray]:
     return parts.read(0)
 
 
+Layout = tuple[tuple[tuple[int, ...], str], ...]
+"""For each array of the records the shape, without their axis, and the dtype."""
+
+
 class Parts:
-    """A table in parts of equally many turns; what is in files is read again for each sum.
+    """A table in parts of equally many turns. Those in memory are laid out once; what is in files is read for each sum.
 
     Args:
         arrays: The records' arrays.
-        widths: The sizes that last axes are filled up to; empty: their own.
-        devices: Where parts are kept and summed, one after the other; empty: the first one.
-        most_turns: Of a part; None: `MOST_TURNS`.
+        layout: What they are converted to, and the last axes filled up to; None: they stay as they are.
+        most_turns: Of a table that is one part; None: `MOST_TURNS`.
 
     Attributes:
-        devices: As above.
+        layout: As above.
         count: Number of parts.
         turns: Of each part.
     """
 
-    def __init__(
-        self,
-        arrays: Sequence[Any],
-        *,
-        widths: Sequence[int] = (),
-        devices: Sequence[Any] = (),
-        most_turns: int | None = None,
-    ) -> None:
+    def __init__(self, arrays: Sequence[Any], layout: Layout | None = None, *, most_turns: int | None = None) -> None:
         self._arrays = list(arrays)
-        self._widths = widths
-        self.devices = list(devices) or jax.local_devices()[:1]
+        self.layout = layout or tuple((array.shape[1:], str(array.dtype)) for array in arrays)
         self._filled = TURN - SPARE
         turns = -(-len(arrays[0]) // self._filled)
-        self.count = max(1, -(-turns // (most_turns or MOST_TURNS)))
-        self.turns = rounded_up(-(-turns // self.count))
+        row = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in self.layout)
+        fitting = max(_LEAST_TURNS, _MOST_BYTES // (TURN * row))
+        self.count, self.turns = 1, rounded_up(turns)
+        if turns > (most := min(most_turns or MOST_TURNS, fitting)):
+            # Of one size, so that all large tables have one program.
+            self.turns = min(PART, most)
+            self.count = -(-turns // self.turns)
         self._kept: dict[int, list[Array]] = {}
         self._reads = any(_in_files(array) for array in arrays)
-
-    @property
-    def layout(self) -> tuple[tuple[tuple[int, ...], str], ...]:
-        """Shape, without the axis of the records, and dtype of each array."""
-        widths = self._widths or [array.shape[-1] if array.ndim > 1 else 0 for array in self._arrays]
-        shapes = [
-            (*array.shape[1:-1], width) if array.ndim > 1 else ()
-            for array, width in zip(self._arrays, widths, strict=True)
-        ]
-        return tuple((shape, str(array.dtype)) for shape, array in zip(shapes, self._arrays, strict=True))
 
     @property
     def last_turns(self) -> int:
@@ -128,7 +118,7 @@ class Parts:
         first = number * records
         return self._laid([array[first : first + records] for array in self._arrays], self.turns)
 
-    def _laid(self, arrays: Sequence[np.ndarray], turns: int) -> list[np.ndarray]:
+    def _laid(self, arrays: Sequence[Any], turns: int) -> list[np.ndarray]:
         present = np.ones(len(arrays[0]), bool)
         kinds = [*self.layout, ((), "bool")]
         return [
@@ -142,56 +132,76 @@ class Parts:
         if self.count == 1:
             return self.part(0)
         if -1 not in self._kept:
-            nobody = self._laid([array[:0] for array in self._arrays], _LEAST_TURNS)
-            self._kept[-1] = jax.device_put(nobody, self.devices[0])
+            self._kept[-1] = jax.device_put(self._laid([array[:0] for array in self._arrays], _LEAST_TURNS))
         return self._kept[-1]
 
     def part(self, number: int) -> list[Array]:
-        """The arrays of a part and its mask, on their device."""
+        """The arrays of a part and its mask, for JAX."""
         if number in self._kept:
             return self._kept[number]
-        found = jax.device_put(self.read(number), self._device(number))
+        found = jax.device_put(self.read(number))
         if not self._reads:
             self._kept[number] = found
         return found
 
-    def _device(self, number: int) -> Any:
-        return self.devices[number % len(self.devices)]
+    def load(self) -> list[Array]:
+        """Lay out what is in memory, and return the first part: what has no room fails here, before anything is spent."""
+        if not self._reads:
+            for number in range(1, self.count):
+                self.part(number)
+        return self.part(0)
 
-    def summed(self, add: Callable[[Any, list[Array]], Any], size: int) -> Float[np.ndarray, " size"]:
-        """The sum over the parts of what `add` makes of each, as many at once as there are processors or devices; exact.
+    def summed(self, add: Callable[[list[Array]], Any], size: int) -> Float[np.ndarray, " size"]:
+        """The sum over the parts of what `add` makes of each, some of them at once; exact.
 
         Args:
-            add: From a device and a part's arrays there to the sum over them.
+            add: From a part's arrays to the sum over them.
             size: Of that sum.
         """
+        device = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
 
+        @in_own_settings
         def one(number: int) -> np.ndarray:
-            with jax.enable_x64(True):
-                return np.asarray(add(self._device(number), self.part(number)))
+            with jax.enable_x64(True), jax.default_device(device):
+                return np.asarray(add(self.part(number)))
 
         total = np.zeros(size)
-        with _workers(min(self.count, max(len(self.devices), os.cpu_count() or 1))) as pool:
-            for found in pool.map(one, range(self.count)):
+        with Threads(num_processors() if jax.default_backend() == "cpu" else 2) as threads:
+            for found in threads.map(one, range(self.count)):
                 total += found
         return total
 
 
-@contextmanager
-def _workers(count: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads; after an error, as Ctrl-C, those parts are not begun that wait."""
-    pool = ThreadPoolExecutor(count)
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
+class Threads(ThreadPoolExecutor):
+    """A pool whose waiting tasks are dropped after an error, as Ctrl-C; where none may start any more, the caller does them.
+
+    A thread may live longer than the program's main thread, which ends all pools.
+    """
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """As there."""
+        try:
+            return super().submit(fn, *args, **kwargs)
+        except RuntimeError:
+            done: Future[Any] = Future()
+            done.set_result(fn(*args, **kwargs))
+            return done
+
+    def __exit__(self, *_: object) -> None:
+        """As there."""
+        self.shutdown(cancel_futures=True)
+
+
+def num_processors() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _in_files(array: Any) -> bool:
     """True for a map of files: NumPy's, or one of `tables.open_records`."""
     while isinstance(array, np.ndarray):
         array = array.base
-    return isinstance(array, mmap.mmap) or hasattr(array, "__array_interface__")
+    return isinstance(array, mmap.mmap) or getattr(array, "in_files", False)
 
 
 def _in_place(value: np.ndarray, shape: tuple[int, ...], dtype: str, turns: int) -> np.ndarray:
@@ -216,7 +226,7 @@ class Sums(ABC):
         reproducible: The key of the noise is from a seed.
     """
 
-    layout: tuple[tuple[tuple[int, ...], str], ...]
+    layout: Layout
     relation: Relation
     reproducible: bool
 
@@ -243,18 +253,23 @@ class Sums(ABC):
         """The sum with this number without what it was filled up with; `public` as it was before `filled`."""
 
 
+def _shapes(sums: Sums, turns: int) -> list[jax.ShapeDtypeStruct]:
+    """Those of a part's arrays and its mask."""
+    kinds = [*sums.layout, ((), "bool")]
+    return [jax.ShapeDtypeStruct((turns * TURN, *shape), dtype) for shape, dtype in kinds]
+
+
+def _computed_with(sums: Sums) -> tuple[Any, Any]:
+    """Shapes of the number of a sum and of what its rows are computed with."""
+    public = jax.tree.map(lambda value: jax.ShapeDtypeStruct(np.shape(value), np.float64), sums.nowhere)
+    return jax.ShapeDtypeStruct((), np.int32), public
+
+
 def _arguments(sums: Sums, noise: float, turns: int) -> tuple[Any, ...]:
     """What a release is certified for."""
-    public = jax.tree.map(lambda value: jax.ShapeDtypeStruct(np.shape(value), np.float64), sums.nowhere)
     before = jax.ShapeDtypeStruct((sums.size,), np.float64)
-    which = jax.ShapeDtypeStruct((), np.int32)
     key = random.key(0 if sums.reproducible else None)
-    return key, Given(np.float64(noise)), which, public, before, *_shapes(sums, turns)
-
-
-def _shapes(sums: Sums, turns: int, sharding: Any = None) -> list[jax.ShapeDtypeStruct]:
-    kinds = [*sums.layout, ((), "bool")]
-    return [jax.ShapeDtypeStruct((turns * TURN, *shape), dtype, sharding=sharding) for shape, dtype in kinds]
+    return key, Given(np.float64(noise)), *_computed_with(sums), before, *_shapes(sums, turns)
 
 
 @functools.lru_cache(maxsize=64)
@@ -270,12 +285,11 @@ def _certified(sums: Sums, turns: int, most: float) -> Certificate:
 
 
 @functools.lru_cache(maxsize=64)
-def _adder(sums: Sums, turns: int, device: Any) -> Any:
-    """The program that sums a part there. Its rows are the same each time, on a GPU, too: they are on a grid."""
-    which = jax.ShapeDtypeStruct((), np.int32)
-    public = jax.tree.map(lambda value: jax.ShapeDtypeStruct(np.shape(value), np.float64), sums.nowhere)
-    arrays = _shapes(sums, turns, SingleDeviceSharding(device))
-    return compiled(jax.jit(sums.of).lower(which, public, arrays), repeats=True)
+def _adder(sums: Sums, turns: int) -> Runner:
+    """The program that sums a part."""
+    return runner_of(
+        lambda which, public, *arrays: sums.of(which, public, arrays), *_computed_with(sums), *_shapes(sums, turns)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,12 +314,17 @@ class Program:
     def _arguments(self, key: PRNGKeyArray, public: Any, before: np.ndarray, parts: Parts) -> tuple[Any, ...]:
         return key, np.float64(self.noise), np.int32(self.which), public, before, *parts.last
 
+    def _add(self, public: Any, arrays: list[Array], turns: int) -> Any:
+        """The program of a part, and what it takes. Rows have the same bits each time, on a GPU, too: they are on a grid."""
+        leaves = [np.int32(self.which), *jax.tree.leaves(public), *arrays]
+        return _adder(self.sums, turns).of(leaves, repeats=True), leaves
+
     def compile(self, key: PRNGKeyArray, public: Any, parts: Parts) -> None:
-        """Compile it for these arguments."""
+        """Compile it for these arguments, and load them."""
         public = jax.tree.map(np.float64, self.sums.filled(public))
+        first = parts.load()
         if parts.count > 1:
-            for device in parts.devices:
-                _adder(self.sums, parts.turns, device)
+            self._add(public, first, parts.turns)
         self.certificate.compile(*self._arguments(key, public, np.zeros(self.sums.size), parts))
 
     def __call__(self, key: PRNGKeyArray, public: Any, parts: Parts) -> np.ndarray:
@@ -314,10 +333,10 @@ class Program:
         public = jax.tree.map(np.float64, self.sums.filled(public))
         before = np.zeros(self.sums.size)
         if parts.count > 1:
-            which = np.int32(self.which)
 
-            def add(device: Any, arrays: list[Array]) -> Array:
-                return _adder(self.sums, parts.turns, device)(which, public, arrays)
+            def add(arrays: list[Array]) -> Array:
+                program, leaves = self._add(public, arrays, parts.turns)
+                return program(*leaves)[0]
 
             before = parts.summed(add, self.sums.size)
         found = np.asarray(self.certificate(*self._arguments(key, public, before, parts)), np.float64)
@@ -342,4 +361,4 @@ def proved(sums: Sums, which: int, noise: float, turns: int) -> Program:
     most = 1.0 if noise <= GAUSSIAN.most_multiplier(sums.size) else noise
     found = _certified(sums, turns, most).given(*_arguments(sums, noise, turns))
     found.check(GAUSSIAN.event(noise))
-    return Program(sums, which, noise, found)
+    return Program(sums, which, noise, found.repeating())

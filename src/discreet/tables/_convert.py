@@ -566,6 +566,8 @@ def _one_behind_another(paths: Sequence[Path], lengths: Sequence[int], step: int
 class _Mapped:
     """Memory of zeros that is never written to, over parts of which files are mapped: Python's mmap chooses the place itself."""
 
+    in_files = True
+
     def __init__(self, paths: Sequence[Path], lengths: Sequence[int], step: int) -> None:
         system = ctypes.CDLL(None, use_errno=True)
         system.mmap.restype, number = ctypes.c_void_p, ctypes.c_long

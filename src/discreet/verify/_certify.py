@@ -629,7 +629,7 @@ def fingerprint(program: ClosedJaxpr, given: Sequence[Any] = ()) -> str:
     return digest.hexdigest()
 
 
-class _Runner:
+class Runner:
     """A program to be called, compiled for each kind and place of its operands."""
 
     def __init__(self, program: ClosedJaxpr) -> None:
@@ -648,10 +648,26 @@ class _Runner:
         return self._kept[name]
 
 
+def runner_of(step: Callable[..., Any], *args: Any) -> Runner:
+    """A program that is a part of certified ones: it is refused where it differs each time, or does more than compute.
+
+    Args:
+        step: The program, whose only result is an array.
+        args: As in `certify`.
+
+    Raises:
+        PrivacyError: As there.
+    """
+    program, _ = trace(step, args)
+    refuse_outside_effects(program.jaxpr)
+    refuse_closed_books(program.jaxpr)
+    return Runner(without_dead_code(program))
+
+
 @functools.lru_cache(maxsize=64)
-def _compiled(program: ClosedJaxpr) -> _Runner:
+def _compiled(program: ClosedJaxpr) -> Runner:
     """One for all certificates that differ in `Given` values alone."""
-    return _Runner(program)
+    return Runner(program)
 
 
 @functools.lru_cache(maxsize=32)
