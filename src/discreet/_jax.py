@@ -636,23 +636,25 @@ def run_kept(function: Callable[..., Any]) -> Callable[..., Any]:
 _KEPT = Memo[str, Callable[..., list[Any]]](64)
 
 
-def compiled(lowered: Any, *, repeats: bool = False) -> Any:
+def compiled(lowered: Any, *, repeats: bool = False, quickly: bool = False) -> Any:
     """Compile like `lowered.compile()`, and avoid a bug of XLA for CPU (jaxlib 0.10.2 to 0.12) that reads unwritten memory.
 
     With `repeats` the program gives the same bits each time, as on a CPU. Otherwise, on a GPU, scattered values are added in
-    the order of threads, and products use the algorithm that was fastest at compile time.
+    the order of threads, and products use the algorithm that was fastest at compile time. With `quickly` it is compiled as by
+    `run_once`, on a CPU.
 
     XLA for CPU passes fusions to YNNPACK. In a fusion with a matrix product one of whose factors is broadcast there, as in
     `(x @ jnp.ones((d, k))).sum()`, the factor is not always computed, and the product uses whatever other rows left in memory.
     A program with such a fusion is compiled again, with each product in a separate fusion.
     """
-    gpu = jax.default_backend() == "gpu"
-    program = lowered.compile(compiler_options={"xla_gpu_deterministic_ops": True} if gpu and repeats else None)
     if jax.default_backend() != "cpu":
-        return program
+        gpu = jax.default_backend() == "gpu"
+        return lowered.compile(compiler_options={"xla_gpu_deterministic_ops": True} if gpu and repeats else None)
+    options = _QUICKLY if quickly else {}
+    program = lowered.compile(compiler_options=options)
     executable = program.runtime_executable()
     if executable not in _APART:
-        apart = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
+        apart = options | {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
         _APART[executable] = lowered.compile(compiler_options=apart) if reads_unwritten(program.as_text()) else None
     return _APART[executable] or program
 

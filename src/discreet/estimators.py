@@ -175,11 +175,12 @@ def fit_by_newton(
     x: np.ndarray,
     y: np.ndarray,
     mask: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
     **how: Any,
 ) -> tuple[NewtonResult, Draws]:
     """Spend the plan's budget on a few gradients; otherwise as `fit_model`."""
     fit_key, draw_key = jax.random.split(random.key(seed))
-    result = fit_newton(fit_key, x, y, plan, mask=mask, **how)
+    result = fit_newton(fit_key, x, y, plan, mask=mask, weights=weights, **how)
     return result, result.posterior(draw_key, num_draws)
 
 
@@ -299,6 +300,12 @@ class PrivateRegression(BaseEstimator, abc.ABC):
             ValueError, TypeError: Wrong input, before any budget is spent. A message names no value of the data; but that
                 an error occurs says something about them, which epsilon does not cover.
         """
+        return self._fit_rows(X, y, groups, None, ledger)
+
+    def _fit_rows(
+        self, X: Any, y: Any, groups: Any, weights: np.ndarray | None, ledger: Ledger | None, *public: str
+    ) -> Self:
+        """As `fit`, with weights in [0, 1] and further public facts, as sentences."""
         if ledger is not None and self._violations():
             raise ValueError(
                 "A fit that is not private cannot be charged to a ledger. Leave out the ledger, or the option that breaks the "
@@ -309,6 +316,8 @@ class PrivateRegression(BaseEstimator, abc.ABC):
             numeric = self.__sklearn_tags__().estimator_type == "regressor"
             rows, target = map(np.asarray, validate_data(self, X, y, dtype=np.float64, y_numeric=numeric))
         chosen = self._persons(groups, len(rows))
+        if weights is not None and len(weights) != len(rows):
+            raise ValueError(f"weights has {len(weights)} numbers: give one for each of the {len(rows)} rows.")
         scaling = Scaling.of(self.bounds, rows.shape[1], getattr(self, "feature_names_in_", None))
         target = self._target(target)
         table: tuple[np.ndarray, ...] = scaling.scale(rows), target
@@ -320,11 +329,18 @@ class PrivateRegression(BaseEstimator, abc.ABC):
                 # Where a person has fewer rows: -1 is the table's last row, another person's.
                 array[chosen < 0] = 0
             table = (*table, chosen >= 0) if self.max_rows > 1 else tuple(array[:, 0] for array in table)
+            if weights is not None:
+                weights = np.where(chosen >= 0, weights[chosen], 0)
+                weights = weights if self.max_rows > 1 else weights[:, 0]
+        if weights is not None:
+            how |= {"weights": weights}
         num_records = len(table[0]) if self.num_records is None else int(self.num_records)
         result, draws = self._fit(num_records, *table, **how)
         statement = (
             result.statement.with_public(
-                f"Bounds of the features, to which values outside were moved: {scaling.in_words()}.", *self._public()
+                f"Bounds of the features, to which values outside were moved: {scaling.in_words()}.",
+                *self._public(),
+                *public,
             )
             .with_notes(ERRORS_TELL, EACH_FIT_SPENDS, SPREAD_WITH_NOISE if result.noise_in_draws else SPREAD)
             .with_violations(*self._violations())
@@ -350,9 +366,17 @@ class PrivateRegression(BaseEstimator, abc.ABC):
             "learning_rate": self.learning_rate,
         }
         given = {name: value for name, value in given.items() if value is not None}
+        weighted = "weights" in how
+        if weighted and given:
+            raise ValueError(f"weights are for fits without steps: leave out {', '.join(given)}, which ask for steps.")
         if self._family() and not given:
             rows = how.pop("max_rows", 1)
-            size = {"num_features": table[0].shape[-1], "num_records": num_records, "max_rows": rows}
+            size = {
+                "num_features": table[0].shape[-1],
+                "num_records": num_records,
+                "max_rows": rows,
+                "weighted": weighted,
+            }
             direct = _newton_plan(epsilon=self.epsilon, delta=self.delta, **self._family(), **size)
             return fit_by_newton(direct, int(self.num_draws), self.random_state, *table, **how)
         settings = dataclasses.replace(defaults_for(self._model()), **given)
@@ -527,18 +551,55 @@ class LinearRegression(RegressorMixin, PrivateRegression):
         return self._rows(X) @ self.coef_ + self.intercept_
 
 
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class WeightedRegression(PrivateRegression):
+    """One whose rows may have weights."""
+
+    max_weight: float = 1.0
+
+    def fit(self, X: Any, y: Any, groups: Any = None, *, weights: Any = None, ledger: Ledger | None = None) -> Self:
+        """Fit privately: spends epsilon at delta.
+
+        Args:
+            X: As in `LinearRegression.fit`, as are y, groups and ledger.
+            y: As there.
+            groups: As there.
+            weights: Survey weights, (row,), from 0; those above `max_weight` count as that. The coefficients are then those
+                of the population, and their intervals have the weights' variance in them. None: all weights are 1.
+            ledger: As there.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            ValueError, TypeError: As there.
+        """
+        if weights is None:
+            return self._fit_rows(X, y, groups, None, ledger)
+        most = positive("max_weight", self.max_weight)
+        with NoValues():
+            given = np.asarray(weights, np.float64)
+        if given.ndim != 1 or not (given >= 0).all():
+            raise ValueError("weights must be numbers of at least 0, one for each row.")
+        told = f"Largest weight of a row, as which larger ones count: {most:g}."
+        return self._fit_rows(X, y, groups, np.minimum(given, most) / most, ledger, told)
+
+
 # The models keep the logarithm of a mean below this.
 _LARGEST_LOG = 20.0
 _LARGEST_COUNT = 2.0**24  # beyond it, 32-bit floats skip integers
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
-class PoissonRegression(RegressorMixin, PrivateRegression):
+class PoissonRegression(RegressorMixin, WeightedRegression):
     """Bayesian Poisson regression under (epsilon, delta)-differential privacy, as a scikit-learn regressor.
 
     A count's mean is exp(intercept + x · coef). The fit is `newton.fit_newton`. Guarantee and other parameters are those of
     `LinearRegression`, but a count needs no bound: cutting its residual bounds its influence. Counts are integers from 0; one
     above 2^24 is taken as 2^24.
+
+    Args:
+        max_weight: The largest weight of a row, a public number; the noise grows as this over the mean weight.
 
     Attributes:
         coef_: The weights to predict with, (feature,), in nats per unit of the feature; shrunk where the noise hides them.
@@ -613,7 +674,7 @@ FROM_DATA = "non_private_from_data"
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
-class LogisticRegression(ClassifierMixin, PrivateRegression):
+class LogisticRegression(ClassifierMixin, WeightedRegression):
     """Bayesian logistic regression under (epsilon, delta)-differential privacy, as a scikit-learn classifier.
 
     The fit is `newton.fit_newton`, with more than two classes of a multinomial regression. Guarantee and other
@@ -623,6 +684,7 @@ class LogisticRegression(ClassifierMixin, PrivateRegression):
     Args:
         classes: The public labels that y may hold, two or more. A label that does not occur in the data is fine.
             "non_private_from_data" takes them from y; the statement then says that no ε holds.
+        max_weight: As in `PoissonRegression`.
 
     Attributes:
         classes_: The labels, sorted.

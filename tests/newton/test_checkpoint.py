@@ -207,8 +207,8 @@ def test_another_release_or_method_does_not_go_on(begun: Any, monkeypatch: pytes
 def test_a_gpu_is_asked_for_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order of threads sums differ in their last bits: rows would be on the grid's next step, with the same noise."""
 
-    def stopped(program: Any, *, repeats: bool) -> None:
-        del program
+    def stopped(program: Any, *, repeats: bool, quickly: bool) -> None:
+        del program, quickly
         assert repeats
         raise Crash
 

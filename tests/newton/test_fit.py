@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from scipy.stats import norm
 
 import discreet as dp
-from discreet.newton import NewtonPlan, _fit, _releases, _sums, fit_newton
+from discreet.newton import NewtonPlan, _fit, _releases, _sums, fit_invented, fit_newton
 from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 
 Z90 = 1.6449
@@ -69,7 +69,7 @@ def weighted_fit(found: _fit._Newton, x: np.ndarray, y: np.ndarray, present: np.
 
 @pytest.mark.parametrize(
     ("most_rows", "shared", "turns"),
-    [(1, 2**16, 512), (1, 2**16, 20), (3, 1, 20)],
+    [(1, 2**16, 0), (1, 2**16, 20), (3, 1, 20)],
     ids=["one program", "in parts", "persons, two programs, in parts"],
 )
 def test_without_noise_it_is_the_weighted_fit(
@@ -77,7 +77,8 @@ def test_without_noise_it_is_the_weighted_fit(
 ) -> None:
     """Noise of a hundred-thousandth of the plan's, which no proof would pass; the plan's is nearly 0 as well."""
     monkeypatch.setattr(_releases, "LARGEST_SHARED", shared)
-    monkeypatch.setattr(_sums, "MOST_TURNS", turns)
+    monkeypatch.setattr(_sums, "PART", turns)
+    monkeypatch.setattr(_sums, "_LITTLE", 0 if turns else 2**30)
     monkeypatch.setattr(_sums, "planned_gaussian", lambda key, sums, *_: sums)
     monkeypatch.setattr(_sums, "certify", lambda release, *_, **__: _Unproved(release))
     monkeypatch.setattr(_fit.Act, "prove", lambda self, *_, **__: None)
@@ -108,6 +109,9 @@ class _Unproved:
 
     def check(self, *_: Any) -> None:
         pass
+
+    def repeating(self, **_: Any) -> "_Unproved":
+        return self
 
     def compile(self, *_: Any) -> None:
         pass
@@ -369,3 +373,44 @@ def test_a_public_number_of_records_must_agree() -> None:
     plan = plan_for("binary", x, 1.0, num_records=51, relation=dp.Relation.REPLACE_ONE)
     with pytest.raises(ValueError, match="a public number where one record"):
         fit_newton(dp.random.key(), x, y, plan)
+
+
+def of_a_survey(seed: int, records: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Rows that were drawn the more likely the larger their target and a feature are, and their weights over the largest."""
+    rng = np.random.default_rng(seed)
+    x = np.clip(0.4 * rng.normal(size=(20 * records, 3)), -1, 1)
+    truth = np.array([-0.5, 1.5, -1.0, 0.5])
+    y = (rng.random(len(x)) < 1 / (1 + np.exp(-truth[0] - x @ truth[1:]))).astype(float)
+    chances = np.exp(0.8 * x[:, 1] + 1.2 * y)
+    chances = np.clip(chances / chances.max(), 0.1, 1)
+    drawn = rng.choice(len(x), records, p=chances / chances.sum())
+    return x[drawn], y[drawn], 0.1 / chances[drawn], truth
+
+
+def test_with_survey_weights_intervals_hold_the_population() -> None:
+    """Ten tables. The intercept of those who were asked is ten standard deviations away."""
+    held, without = [], []
+    for seed in range(10):
+        x, y, weights, truth = of_a_survey(seed, 5_000)
+        plan = plan_for("binary", x, 1.0, weighted=True)
+        found = fit_invented(x, y, plan, weights=weights, seed=seed)
+        held.append(np.abs(found.mean - truth) < Z90 * np.sqrt(np.diag(found.covariance)))
+        plain = fit_invented(x, y, plan_for("binary", x, 1.0), seed=seed)
+        without.append(np.abs(plain.mean - truth)[0] / np.sqrt(plain.covariance[0, 0]))
+    assert np.mean(held) >= 0.85
+    assert np.min(without) > 5
+
+
+def test_weights_have_a_plan_of_their_own() -> None:
+    x, y, weights, _ = of_a_survey(0, 500)
+    plain, weighted = plan_for("binary", x, 1.0), plan_for("binary", x, 1.0, weighted=True)
+    assert weighted.epsilon() == pytest.approx(plain.epsilon(), abs=1e-3)
+    for plan, given, message in (
+        (plain, weights, "give both, or neither"),
+        (weighted, None, "give both, or neither"),
+        (weighted, 10 * weights, r"in \[0, 1\]"),
+        (weighted, np.full(500, np.nan), r"in \[0, 1\]"),
+        (weighted, weights[:9], "of the shape"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fit_newton(dp.random.key(), x, y, plan, weights=given)

@@ -32,13 +32,15 @@ def blocks_of(
     public: Public,
     grid: float = 2.0**13,
     present: np.ndarray | None = None,
+    survey: np.ndarray | None = None,
 ) -> np.ndarray:
     """Blocks of records with an axis of rows, or without one."""
     if x.ndim == 2:
         x, y = x[:, None], y[:, None]
     rows = np.ones(y.shape, bool) if present is None else present
     with jax.enable_x64(True):
-        table = jnp.asarray(x), jnp.asarray(y), jnp.asarray(rows), jnp.ones(len(x), bool)
+        own = [x, y, rows] if survey is None else [x, y, rows, survey]
+        table = *map(jnp.asarray, own), jnp.ones(len(x), bool)
         return np.asarray(_releases._blocks(BLOCKS[name], table, public, grid))
 
 
@@ -115,6 +117,21 @@ def test_what_is_not_finite_adds_nothing(name: str) -> None:
     blocks = blocks_of(name, x, np.array([1.0, 1.0, np.nan, 1.0]), public)
     assert np.isfinite(blocks).all()
     assert (np.linalg.norm(blocks, axis=(1, 2)) <= 1).all()
+
+
+@pytest.mark.parametrize("name", ["weights", "residual of classes", "curvature of counts"])
+def test_a_weight_counts_at_most_once(name: str) -> None:
+    """Whatever it is: 7 and infinity as 1, less than 0 as 0; with one that is no number a record adds nothing."""
+    rng = np.random.default_rng(0)
+    public = public_of(rng, 2, name)
+    x, y, present = some_records(rng, name, 40, 3, 2)
+    ones = blocks_of(name, x, y, public, present=present)
+    for weight, times in ((7.0, 1), (np.inf, 1), (-3.0, 0), (np.nan, 0)):
+        found = blocks_of(name, x, y, public, present=present, survey=np.full(y.shape, weight))
+        own = times * ones
+        if name == "weights" and weight < 0:
+            own[..., :2] = ones[..., :2]
+        np.testing.assert_array_equal(found, own)
 
 
 @pytest.mark.parametrize("name", BLOCKS)

@@ -23,9 +23,10 @@ PRESENT = np.column_stack([np.ones(N, bool), RNG.random(N) < 0.5])
 
 
 @pytest.mark.parametrize("size", [0, 1, 119, 120, 121, 2_999])
-def test_parts_hold_each_record_once(size: int) -> None:
+def test_parts_hold_each_record_once(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the first places of each turn, the last of which are nobody's."""
-    parts = Parts([X[:size], Y[:size]], (((2, 8), "float32"), ((2,), "float64")), most_turns=4)
+    monkeypatch.setattr(_sums, "PART", 4)
+    parts = Parts([X[:size], Y[:size]], (((2, 8), "float32"), ((2,), "float64")), apart=True)
     found = [parts.read(number) for number in range(parts.count)]
     masks = [mask for *_, mask in found]
     assert sum(mask.sum() for mask in masks) == size
@@ -41,7 +42,8 @@ def test_a_table_in_parts_gives_the_same_bits(
 ) -> None:
     """In memory and from a file, which is read again for each release and never as a whole."""
     whole = fitted(family, persons)
-    monkeypatch.setattr(_sums, "MOST_TURNS", 4)
+    monkeypatch.setattr(_sums, "PART", 4)
+    monkeypatch.setattr(_sums, "_LITTLE", 0)
     kept = []
     part = Parts.part
     monkeypatch.setattr(Parts, "part", lambda self, number: kept.append(self) or part(self, number))
@@ -58,6 +60,7 @@ def test_a_table_in_parts_gives_the_same_bits(
 
 def test_an_error_in_a_part_ends_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     """As Ctrl-C does: parts that wait are not begun."""
+    monkeypatch.setattr(_sums, "PART", 4)
     begun: list[int] = []
 
     def add(arrays: Any) -> Any:
@@ -66,13 +69,14 @@ def test_an_error_in_a_part_ends_the_sum(monkeypatch: pytest.MonkeyPatch) -> Non
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Parts([np.zeros((200_000, 1))], most_turns=4).summed(add, 1)
+        Parts([np.zeros((200_000, 1))], apart=True).summed(add, 1)
     assert len(begun) < 10
 
 
 def test_what_has_no_room_fails_before_it_is_paid_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="a", epsilon=3.0, delta=1e-4)
-    monkeypatch.setattr(_sums, "MOST_TURNS", 4)
+    monkeypatch.setattr(_sums, "PART", 4)
+    monkeypatch.setattr(_sums, "_LITTLE", 0)
     put = jax.device_put
     calls = iter(range(9))
 
@@ -92,7 +96,7 @@ def test_it_fits_within_a_mesh_on_another_device_and_after_the_main_thread() -> 
     code = """
 import threading, jax, numpy as np, discreet as dp
 from discreet.newton import NewtonPlan, _sums, fit_newton
-_sums.MOST_TURNS = 4
+_sums.PART, _sums._LITTLE = 4, 0
 x = np.random.default_rng(0).uniform(-1, 1, (3_000, 2))
 plan = NewtonPlan.calibrate(epsilon=1.0, delta=1e-6, family="binary", num_features=2, num_records=3_000)
 fit = lambda: fit_newton(dp.random.key(3), x, x[:, 0] > 0, plan).mean.tobytes().hex()

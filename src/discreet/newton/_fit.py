@@ -172,10 +172,11 @@ class _Records:
     """The records and their certified programs; each call is one release, with a key of its own."""
 
     def __init__(self, table: Sequence[np.ndarray], plan: NewtonPlan, act: Act, saved: SavedReleases) -> None:
-        self._parts = parts = Parts(table, layout_of(table, rounded_up(plan.num_features)))
+        layout = layout_of(table, rounded_up(plan.num_features))
         outputs = (plan.outputs,) if plan.family == CLASSES else ()
         sums = tuple(dict.fromkeys((kind, rows) for kind, rows, _, _ in plan.releases))
-        made_for = RegressionSums(parts.layout, plan.relation, act.reproducible, outputs, sums)
+        made_for = RegressionSums(layout, plan.relation, act.reproducible, outputs, sums)
+        self._parts = parts = Parts(table, layout, apart=not made_for.are_little(plan.num_records))
         size = plan.num_features + 1
         nowhere = Public(np.eye(size), np.zeros(size * plan.outputs))
         proved = (program_of((x.kind, x.rows), x.noise, parts.last_turns, made_for) for x in plan.releases)
@@ -271,7 +272,7 @@ def fit_newton(
             with saved.begun(act), bar:
                 found = _Newton(records, plan, levels).run(bar)
                 result = found.result(np.random.default_rng(saved.words), act.statement)
-    warn_of_use(result, act.statement, stacklevel=3)
+    warn_of_use(result, act.statement)
     return result
 
 

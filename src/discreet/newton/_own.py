@@ -300,7 +300,7 @@ class DPNewton:
                 with saved.begun(act), bar:
                     fit = _Fit(releases, latents, self.plan, start).run(bar)
                     result = fit.result(saved.words, act.statement)
-        warn_of_use(result, act.statement, stacklevel=3)
+        warn_of_use(result, act.statement)
         return result
 
     def _latents(self, key: PRNGKeyArray, records: Records) -> tuple[Latents, Vector]:
@@ -349,8 +349,9 @@ class _Releases:
     """The records and their certified programs; each call is one release, with a key of its own."""
 
     def __init__(self, latents: Latents, records: Records, plan: ModelPlan, act: Act, saved: SavedReleases) -> None:
-        self._parts = parts = Parts([np.asarray(leaf) for leaf in records.leaves])
-        made_for = ModelSums(parts.layout, plan.relation, act.reproducible, latents)
+        leaves = [np.asarray(leaf) for leaf in records.leaves]
+        made_for = ModelSums(Parts(leaves).layout, plan.relation, act.reproducible, latents)
+        self._parts = parts = Parts(leaves, apart=not made_for.are_little(plan.num_records))
         proved = (program_of(x.kind, x.noise, parts.last_turns, made_for) for x in plan.releases)
         self._programs = saved.programs(proved, made_for.nowhere, parts)
         proofs = [program.certificate for program in self._programs]

@@ -5,7 +5,7 @@ depends on the records' order, on which others there are, or on how the table is
 whole step of the grid. So each row is computed alike whatever the number of records: `TURN` at a time, by one program, as
 `in_turns` lays them out.
 
-Tables of up to `MOST_TURNS` turns are one part, and one program sums and adds the noise. Of a larger one each part is summed by
+A small table is one part, and one program, compiled in a hurry, sums and adds the noise. Of a larger one each part is summed by
 a program without noise, on any device, by any process, in memory or while it is read; the sums are added, exactly, and go as
 `before` into the same release, whose own part is empty. Both programs have one text (`Sums.of`), and the proof of the release
 holds for each record: for the part that it is in, the sum of the other parts is a constant. The program of a release is then
@@ -37,8 +37,10 @@ from discreet.mechanisms import GAUSSIAN, clip_records, planned_gaussian
 from discreet.verify import Certificate, Given, Runner, certify, runner_of
 
 TURN = 128
-MOST_TURNS, PART = 512, 128
-"""Turns of a table that is one part, and of a part of a larger one."""
+PART = 128
+"""Turns of a part at most."""
+_LITTLE = 2**20  # numbers in rows and products
+_FEW = 2**14  # numbers of a release
 _MOST_BYTES = 2**26  # of a part
 MOST_RECORDS = 2**26
 GRID_OF_PRODUCTS = 2.0**13  # sums of products of 2^26 rows are exact in 64 bits
@@ -70,8 +72,7 @@ def turns_of(table: Sequence[Array]) -> list[Array]:
 
 def in_turns(*arrays: np.ndarray) -> list[np.ndarray]:
     """Arrays of records and a mask in turns of `TURN`, the last `SPARE` of which stand for nobody (`gradients._contract`)."""
-    parts = Parts(arrays, most_turns=MOST_RECORDS)
-    return parts.read(0)
+    return Parts(arrays).read(0)
 
 
 Layout = tuple[tuple[tuple[int, ...], str], ...]
@@ -84,33 +85,35 @@ class Parts:
     Args:
         arrays: The records' arrays.
         layout: What they are converted to, and the last axes filled up to; None: they stay as they are.
-        most_turns: Of a table that is one part; None: `MOST_TURNS`.
+        apart: Sum them by a program of their own.
 
     Attributes:
         layout: As above.
+        apart: As above.
         count: Number of parts.
         turns: Of each part.
     """
 
-    def __init__(self, arrays: Sequence[Any], layout: Layout | None = None, *, most_turns: int | None = None) -> None:
+    def __init__(self, arrays: Sequence[Any], layout: Layout | None = None, *, apart: bool = False) -> None:
         self._arrays = list(arrays)
         self.layout = layout or tuple((array.shape[1:], str(array.dtype)) for array in arrays)
+        self.apart = apart
         self._filled = TURN - SPARE
         turns = -(-len(arrays[0]) // self._filled)
-        row = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in self.layout)
-        fitting = max(_LEAST_TURNS, _MOST_BYTES // (TURN * row))
         self.count, self.turns = 1, rounded_up(turns)
-        if turns > (most := min(most_turns or MOST_TURNS, fitting)):
-            # Of one size, so that all large tables have one program.
-            self.turns = min(PART, most)
-            self.count = -(-turns // self.turns)
+        if apart:
+            row = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in self.layout)
+            most = min(PART, max(_LEAST_TURNS, _MOST_BYTES // (TURN * row)))
+            self.count = max(1, -(-turns // most))
+            # Few sizes, so few programs.
+            self.turns = min(most, rounded_up(-(-turns // self.count)))
         self._kept: dict[int, list[Array]] = {}
-        self._reads = any(_in_files(array) for array in arrays)
+        self._reads = apart and any(_in_files(array) for array in arrays)
 
     @property
     def last_turns(self) -> int:
         """Turns of the part that a release sums itself."""
-        return self.turns if self.count == 1 else _LEAST_TURNS
+        return _LEAST_TURNS if self.apart else self.turns
 
     def read(self, number: int) -> list[np.ndarray]:
         """The arrays of a part and its mask."""
@@ -129,7 +132,7 @@ class Parts:
     @property
     def last(self) -> list[Array]:
         """The part that a release sums itself: all, or nobody."""
-        if self.count == 1:
+        if not self.apart:
             return self.part(0)
         if -1 not in self._kept:
             self._kept[-1] = jax.device_put(self._laid([array[:0] for array in self._arrays], _LEAST_TURNS))
@@ -244,6 +247,14 @@ class Sums(ABC):
     def of(self, which: Any, public: Any, arrays: Sequence[Array]) -> Float[Array, " size"]:
         """The exact sum with this number over a part, filled up with zeros. One record changes it by at most 1."""
 
+    def are_little(self, num_records: int) -> bool:
+        """True if these sums take less time than to compile a program that makes them fast.
+
+        Args:
+            num_records: Public: another program might round a row to the next step of the grid.
+        """
+        return num_records * self.size <= _LITTLE
+
     def filled(self, public: Any) -> Any:
         """What rows are computed with, filled up to the program's shapes."""
         return public
@@ -323,7 +334,7 @@ class Program:
         """Compile it for these arguments, and load them."""
         public = jax.tree.map(np.float64, self.sums.filled(public))
         first = parts.load()
-        if parts.count > 1:
+        if parts.apart:
             self._add(public, first, parts.turns)
         self.certificate.compile(*self._arguments(key, public, np.zeros(self.sums.size), parts))
 
@@ -332,7 +343,7 @@ class Program:
         own = public
         public = jax.tree.map(np.float64, self.sums.filled(public))
         before = np.zeros(self.sums.size)
-        if parts.count > 1:
+        if parts.apart:
 
             def add(arrays: list[Array]) -> Array:
                 program, leaves = self._add(public, arrays, parts.turns)
@@ -361,4 +372,4 @@ def proved(sums: Sums, which: int, noise: float, turns: int) -> Program:
     most = 1.0 if noise <= GAUSSIAN.most_multiplier(sums.size) else noise
     found = _certified(sums, turns, most).given(*_arguments(sums, noise, turns))
     found.check(GAUSSIAN.event(noise))
-    return Program(sums, which, noise, found.repeating())
+    return Program(sums, which, noise, found.repeating(quickly=sums.size <= _FEW))
