@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +76,15 @@ def stopped_at(number: int, error: type[BaseException], words: str) -> Any:
     """The outcome of a command that dies when a release of that number was drawn, and before it is kept."""
     release = SavedReleases.release
 
-    def dying(self: SavedReleases, public: Any, make: Callable[[Any], np.ndarray]) -> np.ndarray:
-        def drawn(key: Any) -> np.ndarray:
-            made = make(key)
+    def dying(self: SavedReleases, program: Any, public: Any, parts: Any) -> np.ndarray:
+        def drawn(*args: Any) -> np.ndarray:
+            made = program(*args)
             if len(self._made) == number:
                 raise error
             return made
 
-        return release(self, public, drawn)
+        given: Any = drawn
+        return release(self, given, public, parts)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SavedReleases, "release", dying)
@@ -166,9 +166,9 @@ COMMAND_LINE = """
 import time
 from discreet.newton._saved import SavedReleases
 release = SavedReleases.release
-def slowly(self, public, make):
+def slowly(self, *told):
     time.sleep(0.05 * (len(self._made) == self._next))
-    return release(self, public, make)
+    return release(self, *told)
 SavedReleases.release = slowly
 from discreet.cli import main
 main()
