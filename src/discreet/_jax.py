@@ -812,13 +812,13 @@ _R = TypeVar("_R")
 def in_own_settings(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Run a function outside of the mesh of `jax.set_mesh`, as its program sets all shardings itself, and by JAX's usual rules.
 
-    `jax_numpy_dtype_promotion` and `jax_transfer_guard` find faults in a user's program. NumPyro's programs mix types, and the
-    results of a fit are moved to the host.
+    `jax_numpy_dtype_promotion`, `jax_transfer_guard` and `jax_disable_jit` find faults in a user's program. NumPyro's programs
+    mix types, and the results of a fit are moved to the host.
     """
 
     @wraps(function)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with jax.numpy_dtype_promotion("standard"), jax.transfer_guard("allow"):
+        with jax.numpy_dtype_promotion("standard"), jax.transfer_guard("allow"), jax.disable_jit(False):
             if jax.sharding.get_abstract_mesh().empty:
                 return function(*args, **kwargs)
             with jax.set_mesh(jax.sharding.Mesh(np.empty((), object), ())):

@@ -70,6 +70,7 @@ AT = tuple(int(share * NUM_GRADIENTS) for share in (0.2, 0.7))
 LARGEST_STEP = 2.0  # standard deviations of the predictor
 FARTHEST_WEIGHT = 3.0  # k: a row so many times as long as a typical one has half the weight
 _STANDS_OUT = 3.0  # standard deviations
+LEAST_WEIGHT = 1e-3  # of the mean, as a share of the largest
 WARY = 3.5  # of gradients far away, for intervals
 KEPT, HIDING, NOISY = 0.65, 0.8, 3.0
 """A usable fit keeps that share of the gain, unless there is less noise than sampling: then there is little to gain. One for its
@@ -339,29 +340,30 @@ class _Newton:
         self.precision_of_curvature = 0.0
         size = plan.num_features + 1
         self.nowhere = Public(np.eye(size), np.zeros(size * plan.outputs))
-        self._map()
         self._count_rows()
+        self._map()
         self._weigh()
 
     # The map of the features.
 
     def _map(self) -> None:
         plan, size = self.plan, self.plan.num_features + 1
+        whole = plan.num_records * self.mean_weight
         sigma = plan.noise(SQUARES)
         nowhere = self.nowhere
         squares = self.records("total", "squares", sigma, nowhere)
-        scale = np.sqrt(plan.num_records / np.maximum(squares, 2 * sigma))
+        scale = np.sqrt(whole / np.maximum(squares, 2 * sigma))
         sigma = plan.noise(DIRECTIONS)
         seen = self.records("products", "directions", sigma, nowhere._replace(to=np.diag(scale)))
         values, vectors = spectrum(seen, sigma, max(2 * sigma, 1e-3 * np.trace(seen) / size))
         self.fill = np.clip(np.einsum("ij,ik,kj->j", vectors, seen, vectors) / values, 0.02, 1)
         # x_0 = 1, so seen_00 / scale_0^2 is the sum of 1 / |z|^2; features lie in [-1, 1], so |z|^2 is at most sum(scale^2).
         longest = np.square(scale).sum()
-        length = plan.num_records / max(seen[0, 0] / scale[0] ** 2, plan.num_records / longest)
-        self.to = scale[:, None] * vectors / np.sqrt(values / plan.num_records) * 2 / np.sqrt(length)
+        length = whole / max(seen[0, 0] / scale[0] ** 2, whole / longest)
+        self.to = scale[:, None] * vectors / np.sqrt(values / whole) * 2 / np.sqrt(length)
         self.back = np.linalg.inv(self.to)
         moments = (self.back.T * self.fill) @ self.back
-        self.prior = self._prior_of(moments / moments[0, 0], sigma)
+        self.prior = self._prior_of(moments / moments[0, 0], sigma / whole)
 
     def _prior_of(self, moments: Matrix, sigma: float) -> Prior:
         """Scales follow the columns' standard deviations; where the noise hides one, its prior stays narrow."""
@@ -369,14 +371,14 @@ class _Newton:
         weight, intercept = _PRIOR[plan.family]
         centre = np.clip(moments[0], -1, 1)
         squares = np.diag(moments)[1:]
-        hidden = np.clip(sigma * len(moments) / plan.num_records, 0.003, 1)
+        hidden = np.clip(sigma * len(moments), 0.003, 1)
         left = 1 - np.square(centre[1:]) / squares
         spread = np.sqrt(np.clip(squares * np.clip(left, hidden, 1), 1e-4, 1))
         self.unseen = left <= _STANDS_OUT * hidden
         levels = self.levels
         if levels is None:
             # A column of 0 and 1 has the same mean and mean square. One that may be such keeps the narrow prior.
-            noise = _STANDS_OUT * sigma * len(moments) / plan.num_records * np.sqrt(squares)
+            noise = _STANDS_OUT * sigma * len(moments) * np.sqrt(squares)
             levels = np.abs(moments[0, 1:] - squares) <= noise
             self.unseen |= levels & (moments[0, 1:] <= noise)
         else:
@@ -393,6 +395,7 @@ class _Newton:
         """
         plan = self.plan
         self.mean_rows = self.typical_rows = self.mean_weight = self.typical_weight = 1.0
+        self.weights_hidden = False
         if plan.sizes:
             sigma = plan.noise(SIZES)
             seen = self.records("total", plan.sizes, sigma, self.nowhere)
@@ -401,8 +404,10 @@ class _Newton:
             self.mean_rows = float(np.clip(plan.max_rows * share, 1, plan.max_rows))
             self.typical_rows = float(np.clip(plan.max_rows * square / share, self.mean_rows, plan.max_rows))
             if plan.weighted:
-                self.mean_weight = float(np.clip(means[2] / share, 1e-3, 1))
+                self.mean_weight = float(np.clip(means[2] / share, LEAST_WEIGHT, 1))
                 self.typical_weight = float(np.clip(means[3] / means[2], self.mean_weight, 1))
+                seen_weight = max(_STANDS_OUT * 2 * sigma / plan.num_records, LEAST_WEIGHT * share)
+                self.weights_hidden = bool(means[2] <= seen_weight)
         # Of weight 1.
         self.num_rows = plan.num_records * self.mean_rows * self.mean_weight
 
@@ -418,7 +423,8 @@ class _Newton:
         if plan.family == COUNTS:
             sigma = plan.noise(HISTOGRAM)
             bins = self.records(*plan.histogram, sigma, self.nowhere)
-            self.counts = counts = Counts(bins * most_rows, sigma * most_rows)
+            times = most_rows / self.mean_weight
+            self.counts = counts = Counts(bins * times, sigma * times)
             self.first_mean = counts.mean
             # The cut bias of a row against the noise, which is that of a record.
             more = np.sqrt(most_rows * self.typical_rows) / self.mean_weight
@@ -569,12 +575,16 @@ class _Newton:
             dispersion=math.nan if self.counts is None else self.counts.dispersion,
             **said._asdict(),
             plan=self.plan,
-            statement=statement.with_use(*_use(said, int(self.unseen.sum()))),
+            statement=statement.with_use(*_use(said, int(self.unseen.sum()), self.weights_hidden)),
         )
 
 
-def _use(said: Diagnosis, unseen: int) -> tuple[str, str]:
+def _use(said: Diagnosis, unseen: int, weights_hidden: bool) -> tuple[str, str]:
     """The verdict on the use of the result, and the reason, from the releases."""
+    if weights_hidden:
+        return NOT_USABLE, (
+            "the noise hides the mean weight: weights are far below the largest that one may have. A smaller max_weight helps"
+        )
     if said.kept < KEPT and said.ratio > HIDING:
         return NOT_USABLE, (
             f"it keeps about {100 * max(said.kept, 0):.0f} % of what the model can say about these records: the noise hides the "

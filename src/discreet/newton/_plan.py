@@ -186,7 +186,7 @@ class NewtonPlan(SharedBudget):
     @property
     def histogram(self) -> tuple[str, str]:
         """Kind of program and of blocks of the counts' histogram."""
-        return ("histogram", "") if self.max_rows == 1 else ("total", "bins")
+        return ("total", "bins") if self.sizes else ("histogram", "")
 
     @property
     def releases(self) -> tuple[Release, ...]:

@@ -20,7 +20,7 @@ w sqrt(sum |z_j|^2) <= c / 2. So, by Cauchy and Schwarz, w sum |z_j| <= sqrt(m) 
 Of K classes, vectors over the classes are in K - 1 coordinates, an orthonormal basis of those that sum to zero (`plane`);
 v_max = 1 - 1 / K is the largest trace of diag(p) - p p^T, and the length of e_y - p is at most R = sqrt 2.
 
-With survey weights, 0 <= s_j <= 1, a row's residual counts s_j times, and so does its curvature.
+With survey weights, 0 <= s_j <= 1, a row counts s_j times in each sum but that of sizes.
 
 A row that a person does not have is zero, its leading 1 too. `_sums` makes the sums exact and adds the noise.
 """
@@ -97,19 +97,20 @@ def _weights(rows: Rows, public: Public) -> Array:
 
 def _squares(rows: Rows, public: Public) -> Array:
     del public
-    squares = jnp.sum(jnp.square(rows.x), axis=1, keepdims=True)
-    return squares / jnp.sum(squares, axis=2, keepdims=True)
+    squares = jnp.square(rows.x)
+    weighted = jnp.sum(squares * rows.survey[..., None], axis=1, keepdims=True)
+    return weighted / jnp.sum(squares, axis=(1, 2))[:, None, None]
 
 
 def _directions(rows: Rows, public: Public) -> Array:
     z = rows.x @ public.to
-    return z / jnp.sqrt(jnp.sum(jnp.square(z), axis=(1, 2), keepdims=True))
+    return z * jnp.sqrt(rows.survey)[..., None] / jnp.sqrt(jnp.sum(jnp.square(z), axis=(1, 2), keepdims=True))
 
 
 def _bins(rows: Rows, public: Public) -> Array:
     del public
     levels = jnp.sum(rows.y[..., None] > EDGES[1:], axis=2)
-    found = (levels[..., None] == np.arange(NUM_BINS)) * rows.present[..., None]
+    found = (levels[..., None] == np.arange(NUM_BINS)) * rows.survey[..., None]
     return jnp.mean(found, axis=1, keepdims=True)
 
 

@@ -444,8 +444,9 @@ def _check_number(num_blocks: int) -> None:
 
 
 def is_known(*values: Any) -> bool:
-    """True outside of JAX's transformations, for values that are on this machine."""
-    return not tracing() and all(x.is_fully_addressable for x in values if isinstance(x, jax.Array))
+    """True outside of JAX's transformations, for values on the first device: what XLA derives stays on the device of its key."""
+    first = {jax.local_devices()[0]}
+    return not tracing() and all(x.devices() == first for x in values if isinstance(x, jax.Array))
 
 
 def _by_numpy(states: np.ndarray) -> np.ndarray:

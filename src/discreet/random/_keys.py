@@ -77,7 +77,7 @@ def nonce(domain: np.uint32, first: Any = 0, second: Any = 0) -> Any:
 def derive(key: Any, nonce_words: Any, counter: Any = 0) -> jax.Array:
     """The first half of one block: eight words, a key."""
     if isinstance(nonce_words, np.ndarray) and is_known(key, counter):
-        return jnp.asarray(known_keystream(key, nonce_words, 1, counter)[:KEY_WORDS])
+        return jax.device_put(known_keystream(key, nonce_words, 1, counter)[:KEY_WORDS])
     return keystream(key, nonce_words, 1, counter)[:KEY_WORDS]
 
 
@@ -90,7 +90,8 @@ def _split(key: Any, shape: tuple[int, ...]) -> jax.Array:
         raise ValueError(f"A key splits into at most 2**33 keys, {num_children} were asked for. Split in two stages.")
     made = known_keystream if is_known(key) else keystream
     children = made(key, nonce(SPLIT), num_blocks).reshape(2 * num_blocks, KEY_WORDS)
-    return jnp.asarray(children[:num_children].reshape(*shape, KEY_WORDS))
+    children = children[:num_children].reshape(*shape, KEY_WORDS)
+    return jax.device_put(children) if isinstance(children, np.ndarray) else children
 
 
 def _fold_in(key: Any, data: Any) -> jax.Array:
