@@ -579,7 +579,7 @@ class _Newton:
         )
 
 
-def _use(said: Diagnosis, unseen: int, weights_hidden: bool) -> tuple[str, str]:
+def _use(said: Diagnosis, unseen: int, weights_hidden: bool = False) -> tuple[str, str]:
     """The verdict on the use of the result, and the reason, from the releases."""
     if weights_hidden:
         return NOT_USABLE, (
