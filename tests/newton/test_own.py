@@ -20,7 +20,7 @@ from discreet.inference import Latents, UseWarning, latents_of, take_apart
 from discreet.newton import ModelPlan, _model, _own, _sampling, _sums, fit_invented_model
 from discreet.newton._algebra import Gradients, scale_of
 from discreet.newton._model import EDGES, KINDS, NUM_BINS, ModelSums, Public, moments_of, program_of, rows_of
-from discreet.newton._sums import TURN, Parts, in_turns
+from discreet.newton._sums import TURN, in_turns, layout_of
 from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 
 TERMS: dict[str, Any] = {"delta": 1e-6, "progress_bar": False}
@@ -156,7 +156,7 @@ def test_a_row_is_the_same_in_every_place_and_sums_are_exact(kind: str, name: st
 def test_each_release_is_proved_and_together_they_are_the_plan(relation: Relation) -> None:
     x, y = on_a_line(1_000)
     latents, plan = of_model(line, x, y), plan_of(1_000, relation=relation)
-    made_for = ModelSums(Parts([x, y]).layout, relation, True, latents)
+    made_for = ModelSums(layout_of([x, y]), relation, True, latents)
     for kind in KINDS:
         noise = next(release.noise for release in plan.releases if release.kind == kind)
         with jax.enable_x64(True):
@@ -170,7 +170,7 @@ def test_each_release_is_proved_and_together_they_are_the_plan(relation: Relatio
 def test_a_row_that_is_not_clipped_has_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = on_a_line(1_000)
     latents = of_model(line, x, y)
-    made_for = ModelSums(Parts([x, y]).layout, Relation.ADD_OR_REMOVE_ONE, True, latents)
+    made_for = ModelSums(layout_of([x, y]), Relation.ADD_OR_REMOVE_ONE, True, latents)
     monkeypatch.setattr(_model, "on_grid", lambda rows, mask, grid: rows * mask[:, None])
     _sums._certified.cache_clear()
     with jax.enable_x64(True), pytest.raises(dp.PrivacyError):

@@ -14,7 +14,7 @@ from discreet.accounting import Relation
 from discreet.gradients import SPARE
 from discreet.newton import NewtonPlan, _releases, _sums
 from discreet.newton._releases import BLOCKS, Public, RegressionSums, program_of
-from discreet.newton._sums import TURN, Parts, in_turns
+from discreet.newton._sums import TURN, in_turns, layout_of
 
 
 def public_of(rng: np.random.Generator, features: int, name: str = "") -> Public:
@@ -234,9 +234,9 @@ def test_each_release_is_proved_to_be_what_the_plan_pays_for(
     shape: dict[str, Any] = {"family": family, "num_features": 3, "num_records": 1000, "max_rows": most_rows}
     shape |= {"num_classes": 4} if family == "classes" else {}
     plan = NewtonPlan.calibrate(epsilon=1.0, delta=1e-6, relation=relation, **shape)
-    layout = Parts(
+    layout = layout_of(
         [np.zeros((1, most_rows, 3), np.float32), np.zeros((1, most_rows)), np.ones((1, most_rows), bool)]
-    ).layout
+    )
     sums = tuple((kind, rows) for kind, rows, *_ in plan.releases)
 
     def prove(sum: Any, noise: float, sums: Any) -> Any:

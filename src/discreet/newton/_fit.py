@@ -58,7 +58,7 @@ from discreet.newton._plan import (
     SQUARES,
     NewtonPlan,
 )
-from discreet.newton._releases import Public, RegressionSums, layout_of, plane, program_of
+from discreet.newton._releases import Public, RegressionSums, layout_for, plane, program_of
 from discreet.newton._saved import SavedReleases, words_of
 from discreet.newton._sums import MOST_RECORDS, Parts, rounded_up
 from discreet.released import Released
@@ -173,7 +173,7 @@ class _Records:
     """The records and their certified programs; each call is one release, with a key of its own."""
 
     def __init__(self, table: Sequence[np.ndarray], plan: NewtonPlan, act: Act, saved: SavedReleases) -> None:
-        layout = layout_of(table, rounded_up(plan.num_features))
+        layout = layout_for(table, rounded_up(plan.num_features))
         outputs = (plan.outputs,) if plan.family == CLASSES else ()
         sums = tuple(dict.fromkeys((kind, rows) for kind, rows, _, _ in plan.releases))
         made_for = RegressionSums(layout, plan.relation, act.reproducible, outputs, sums)

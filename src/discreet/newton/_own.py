@@ -51,7 +51,7 @@ from discreet.newton._model import EDGES, ModelSums, Public, fingerprint_of_prio
 from discreet.newton._model_plan import NUM_GRADIENTS, STAGES, ModelPlan, Stage
 from discreet.newton._sampling import draw
 from discreet.newton._saved import SavedReleases
-from discreet.newton._sums import MOST_RECORDS, Parts
+from discreet.newton._sums import MOST_RECORDS, Parts, layout_of
 from discreet.released import Released
 from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, Unit, counted, headline, use_words
 from discreet.storage import exclusive
@@ -350,7 +350,7 @@ class _Releases:
 
     def __init__(self, latents: Latents, records: Records, plan: ModelPlan, act: Act, saved: SavedReleases) -> None:
         leaves = [np.asarray(leaf) for leaf in records.leaves]
-        made_for = ModelSums(Parts(leaves).layout, plan.relation, act.reproducible, latents)
+        made_for = ModelSums(layout_of(leaves), plan.relation, act.reproducible, latents)
         self._parts = parts = Parts(leaves, apart=not made_for.are_little(plan.num_records))
         proved = (program_of(x.kind, x.noise, parts.last_turns, made_for) for x in plan.releases)
         self._programs = saved.programs(proved, made_for.nowhere, parts)

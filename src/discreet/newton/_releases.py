@@ -334,7 +334,7 @@ class RegressionSums(Sums):
         return (found + found.T) / 2
 
 
-def layout_of(table: Sequence[np.ndarray], num_features: int) -> Layout:
+def layout_for(table: Sequence[np.ndarray], num_features: int) -> Layout:
     """Features, filled up to so many, as numbers of 32 bits unless they have 64; all else of its own type."""
     x, *others = table
     rows = x.shape[1]

@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from discreet import random
-from discreet._jax import in_own_settings, run_once
+from discreet._jax import run_once
 from discreet.act import Act
 from discreet.inference import SavedFit
 from discreet.ledger import Ledger
@@ -81,7 +81,6 @@ class SavedReleases(SavedFit):
             public: Any public numbers.
             parts: The table.
         """
-        self._device = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
         found, waiting = [], []
         with Threads(1) as thread:
             for program in proved:
@@ -91,11 +90,9 @@ class SavedReleases(SavedFit):
                 compiled.result()
         return found
 
-    @in_own_settings
     def _compile(self, program: Program, public: Any, parts: Parts) -> None:
         if self._noise is not None:
-            with jax.enable_x64(True), jax.default_device(self._device):
-                program.compile(self._key(0, public), public, parts)
+            program.compile(self._key(0, public), public, parts)
 
     @contextmanager
     def begun(self, act: Act) -> Iterator[None]:

@@ -79,6 +79,11 @@ Layout = tuple[tuple[tuple[int, ...], str], ...]
 """For each array of the records the shape, without their axis, and the dtype."""
 
 
+def layout_of(arrays: Sequence[Any]) -> Layout:
+    """That of arrays as they are."""
+    return tuple((array.shape[1:], str(array.dtype)) for array in arrays)
+
+
 class Parts:
     """A table in parts of equally many turns. Those in memory are laid out once; what is in files is read for each sum.
 
@@ -96,7 +101,7 @@ class Parts:
 
     def __init__(self, arrays: Sequence[Any], layout: Layout | None = None, *, apart: bool = False) -> None:
         self._arrays = list(arrays)
-        self.layout = layout or tuple((array.shape[1:], str(array.dtype)) for array in arrays)
+        self.layout = layout or layout_of(arrays)
         self.apart = apart
         self._filled = TURN - SPARE
         turns = -(-len(arrays[0]) // self._filled)
@@ -161,12 +166,9 @@ class Parts:
             add: From a part's arrays to the sum over them.
             size: Of that sum.
         """
-        device = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
 
-        @in_own_settings
         def one(number: int) -> np.ndarray:
-            with jax.enable_x64(True), jax.default_device(device):
-                return np.asarray(add(self.part(number)))
+            return np.asarray(add(self.part(number)))
 
         total = np.zeros(size)
         with Threads(num_processors() if jax.default_backend() == "cpu" else 2) as threads:
@@ -176,18 +178,26 @@ class Parts:
 
 
 class Threads(ThreadPoolExecutor):
-    """A pool whose waiting tasks are dropped after an error, as Ctrl-C; where none may start any more, the caller does them.
+    """A pool in the caller's settings of JAX, which are a thread's own, and in 64 bits.
 
-    A thread may live longer than the program's main thread, which ends all pools.
+    After an error, as Ctrl-C, tasks that wait are dropped. Where none may start any more, the caller does them: a thread may live
+    longer than the program's main thread, which ends all pools.
     """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """As there."""
+        device = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
+
+        @in_own_settings
+        def task() -> Any:
+            with jax.enable_x64(True), jax.default_device(device):
+                return fn(*args, **kwargs)
+
         try:
-            return super().submit(fn, *args, **kwargs)
+            return super().submit(task)
         except RuntimeError:
             done: Future[Any] = Future()
-            done.set_result(fn(*args, **kwargs))
+            done.set_result(task())
             return done
 
     def __exit__(self, *_: object) -> None:
