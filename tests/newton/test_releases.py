@@ -78,7 +78,7 @@ def worst_norm(name: str, most_rows: int) -> float:
 def test_no_block_is_longer_than_one_and_clipping_takes_nothing(
     name: str, most_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With w |z| <= c / 3, or 1/5 for the largest curvature, blocks would be longer than 1, and clipping would hide it."""
+    """With w |z| <= 2 h / 3, or 1/5 for the largest curvature, blocks would be longer than 1, and clipping would hide it."""
     monkeypatch.setattr(_sums, "clip_records", lambda rows, norm: rows)
     assert 0.99 < worst_norm(name, most_rows) <= 1
 

@@ -68,7 +68,8 @@ from discreet.storage import exclusive
 AT = tuple(int(share * NUM_GRADIENTS) for share in (0.2, 0.7))
 """The points, by number, at which the curvature is measured."""
 LARGEST_STEP = 2.0  # standard deviations of the predictor
-FARTHEST_WEIGHT = 3.0  # k: a row so many times as long as a typical one has half the weight
+_REACH = {"binary": (0.8, 2.0, 4.0), "counts": (1.0, 1.25, 4.0), "classes": (0.8, 2.0, 4.0)}
+"""From how many lengths of a typical row on rows count less: where the noise hides much, little and nothing."""
 _STANDS_OUT = 3.0  # standard deviations
 LEAST_WEIGHT = 1e-3  # of the mean, as a share of the largest
 WARY = 3.5  # of gradients far away, for intervals
@@ -414,7 +415,7 @@ class _Newton:
     def _weigh(self) -> None:
         plan = self.plan
         size, most_rows = len(self.to), plan.max_rows
-        length = np.sqrt(self.fill.sum() * self.typical_rows)
+        self.length = 2 * np.sqrt(self.fill.sum() * self.typical_rows)
         self.cut, self.bias, variance, start = 1.0, 0.0, 0.15, 0.25
         self.theta = np.zeros(size * plan.outputs)
         if plan.family == CLASSES:
@@ -433,24 +434,24 @@ class _Newton:
             start = 2 * counts.mean
             self.theta = self.back[:, 0] * np.log(counts.mean)
         noise = plan.noise_multiplier / np.sqrt(plan.gradient_share / most_rows)
-        # k: the noise grows with (1 + k^2) / 2k, and may be half of the sampling's.
-        sampling = np.sqrt(self.num_rows * self.typical_weight * variance)
-        room = max(1.0, 0.5 * sampling / (length * self.cut * noise))
-        least = 2.0 if self.counts is not None else 1.0
-        times = min(FARTHEST_WEIGHT, max(room + np.sqrt(room**2 - 1), least))
-        self.weight = times**2 / (1 + times**2)  # of a typical row
-        self.reach = 2 * times * length
-        self.bound = self.cut * self.reach / 2 * np.sqrt(most_rows)
+        # Where the model does not hold, the fit moves by what long rows do not count. So the reach is as long as the noise, which
+        # grows with it, allows: half of the sampling's at 1, at most 0.7, and an eighth beyond `far`.
+        room = np.sqrt(self.num_rows * self.typical_weight * variance) / (self.length * self.cut * noise)
+        least, far, farthest = _REACH[plan.family]
+        self.times = float(np.clip(room * max(room, 1.0), least, np.clip(room / 4, far, farthest)))
+        self.weight = min(self.times, 1.0)  # of a typical row
+        self.reach = self.times * self.length
+        self.bound = self.cut * self.reach * np.sqrt(most_rows)
         self.most = 4 * self.num_rows * self.weight * start
         self.curvature = self.most * np.diag(np.tile(self.fill, plan.outputs))
         self.sampling = self.weight * self.typical_weight * self.curvature
         if self.counts is not None:
             lost = SHARE_LOST * self.mean_weight * self.counts.excess(self.cut)
-            self.bias = lost * self.reach / 2 / np.sqrt(self.typical_rows)
+            self.bias = lost * self.reach / np.sqrt(self.typical_rows)
             self.shift = self.counts.shift(self.cut)
 
-    def _public(self, most_curvature: float = 1.0) -> Public:
-        public = Public(self.to, self.theta, self.reach, most_curvature, self.cut)
+    def _public(self, reach: float, most_curvature: float = 1.0) -> Public:
+        public = Public(self.to, self.theta, reach, most_curvature, self.cut)
         return public if self.counts is None else public._replace(shift=self.shift.shift, factor=self.shift.factor)
 
     # Steps.
@@ -462,7 +463,7 @@ class _Newton:
         for step in range(NUM_GRADIENTS):
             if step in AT:
                 self._measure(AT.index(step))
-            found = self.records("total", f"residual of {family}", noise, self._public())
+            found = self.records("total", f"residual of {family}", noise, self._public(self.reach))
             self.points.append(self.theta)
             self.values.append(found * self.bound)
             self.sigma = noise * self.bound
@@ -505,8 +506,11 @@ class _Newton:
             self.counts.fit(spread)
             self.shift = self.counts.shift(self.cut)
         noise = plan.noise(CURVATURES[which])
-        unit = most * self.reach**2 / 4 / self.weight
-        raw = unit * self.records("products", f"curvature of {plan.family}", noise, self._public(most))
+        # The noise of products grows with the reach's square, so theirs is shorter. A typical row has its weight squared there.
+        times = min(self.times, max(1.25, self.times / 1.6))
+        reach = times * self.length
+        unit = most * reach**2 * self.weight / min(times, 1.0) ** 2
+        raw = unit * self.records("products", f"curvature of {plan.family}", noise, self._public(reach, most))
         sigma = noise * unit
         self.precision_of_curvature += sigma**-2.0
         if which == 0:
@@ -538,7 +542,7 @@ class _Newton:
         plan, size = self.plan, len(self.theta)
         noise = plan.noise(RESIDUALS)
         unit = self.bound**2
-        raw = unit * self.records("products", f"residual of {plan.family}", noise, self._public())
+        raw = unit * self.records("products", f"residual of {plan.family}", noise, self._public(self.reach))
         times = max(np.trace(raw) / np.trace(self.sampling), 1.0)
         least = 0.1 * times * np.trace(self.sampling) / size
         rest = rebuilt(raw - times * self.sampling, soft(noise * unit, size))

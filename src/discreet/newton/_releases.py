@@ -3,8 +3,8 @@
 A record is a person with up to m rows, often one. A block, (row, latent), is a function of one record and of public arguments,
 and its entries together have a Euclidean norm of at most 1. `products` releases the sum over records of B^T B, which one record
 changes by at most 1 in Frobenius norm, and `total` that of all rows of the blocks. The bounds hold for every record, map and
-point: row j has x_j with a leading 1, z_j = x_j @ to, and the record's weight w = 1 / (1 + sum |z_j|^2 / c^2) has
-w sqrt(sum |z_j|^2) <= c / 2. So, by Cauchy and Schwarz, w sum |z_j| <= sqrt(m) c / 2.
+point: row j has x_j with a leading 1, z_j = x_j @ to, and the record's weight w = min(1, h / sqrt(sum |z_j|^2)) has
+w sqrt(sum |z_j|^2) <= h. So, by Cauchy and Schwarz, w sum |z_j| <= sqrt(m) h. No weight with this bound is larger anywhere.
 
 | kind | block | its norm |
 |---|---|---|
@@ -13,9 +13,9 @@ w sqrt(sum |z_j|^2) <= c / 2. So, by Cauchy and Schwarz, w sum |z_j| <= sqrt(m) 
 | squares | sum x_j^2 over the sum of all its entries | at most 1 |
 | directions | all z_j over their length | 1 |
 | bins | numbers of rows with targets in bins, over m | at most 1 |
-| curvature | all sqrt(v_j / v_max) w z_j 2 / c | at most 1, since v is cut at v_max |
-| curvature of classes | all sqrt(p_jk / v_max) (e_k - p_j) x w z_j 2 / c | at most 1, since sum p_jk abs(e_k - p_j)^2 <= v_max |
-| residual | sum (r_j / R) w z_j 2 / (c sqrt m) | at most 1, since r_j is cut at R c sqrt(m) / (2 w sum abs z), at least R |
+| curvature | all sqrt(v_j / v_max) w z_j / h | at most 1, since v is cut at v_max |
+| curvature of classes | all sqrt(p_jk / v_max) (e_k - p_j) x w z_j / h | at most 1, since sum p_jk abs(e_k - p_j)^2 <= v_max |
+| residual | sum (r_j / R) w z_j / (h sqrt m) | at most 1, since r_j is cut at R h sqrt(m) / (w sum abs z), at least R |
 
 Of K classes, vectors over the classes are in K - 1 coordinates, an orthonormal basis of those that sum to zero (`plane`);
 v_max = 1 - 1 / K is the largest trace of diag(p) - p p^T, and the length of e_y - p is at most R = sqrt 2.
@@ -61,7 +61,7 @@ class Public(NamedTuple):
 
     to: Float[np.ndarray, "feature latent"]  # the map of the features
     theta: Float[np.ndarray, "latent *output"]  # the point
-    reach: float = 1.0  # c
+    reach: float = 1.0  # h
     most_curvature: float = 1.0  # v_max
     cut: float = 1.0  # R
     shift: Any = np.zeros((len(RATIOS), len(LOG_MEANS)))  # `Shift` of counts
@@ -115,12 +115,12 @@ def _bins(rows: Rows, public: Public) -> Array:
 
 
 def _weighted(rows: Rows, public: Public) -> tuple[Array, Array, Array]:
-    """Z w 2 / c, the predictor, for each output if there are several, and w sum |z| over the record's rows."""
+    """Z w / h, the predictor, for each output if there are several, and w sum |z| / h over the record's rows."""
     z = rows.x @ public.to
-    lengths = jnp.sum(jnp.square(z), axis=2)
-    weight = 1 / (1 + jnp.sum(lengths, axis=1, keepdims=True) / public.reach**2)
-    length = weight * jnp.sum(jnp.sqrt(lengths), axis=1, keepdims=True)
-    return z * (weight * 2 / public.reach)[..., None], z @ public.theta, length
+    squares = jnp.sum(jnp.square(z), axis=2)
+    times = 1 / jnp.maximum(jnp.sqrt(jnp.sum(squares, axis=1, keepdims=True)), public.reach)
+    length = times * jnp.sum(jnp.sqrt(squares), axis=1, keepdims=True)
+    return z * times[..., None], z @ public.theta, length
 
 
 def _tents(at: Array, knots: np.ndarray) -> Array:
@@ -137,9 +137,9 @@ def _of_binary(rows: Rows, public: Public) -> tuple[Array, Array, Array]:
 
 
 def _of_counts(rows: Rows, public: Public) -> tuple[Array, Array, Array]:
-    """The cut of a record is R c sqrt(m) / (2 w sum |z|), at least R; its shift is that of the largest of RATIOS below it."""
+    """The cut of a record is R h sqrt(m) / (w sum |z|), at least R; its shift is that of the largest of RATIOS below it."""
     z, predictor, length = _weighted(rows, public)
-    ratio = public.reach / 2 * math.sqrt(z.shape[1]) / length
+    ratio = math.sqrt(z.shape[1]) / length
     cut = public.cut * jnp.minimum(ratio, RATIOS[-1])
     mean = jnp.exp(jnp.clip(predictor, -_FARTHEST, _FARTHEST))
     between = _tents(predictor, LOG_MEANS)
@@ -174,7 +174,7 @@ def plane(num_classes: int) -> Float[np.ndarray, "class class-1"]:
 
 
 def _of_classes(rows: Rows, public: Public) -> tuple[Array, Array, np.ndarray]:
-    """Z w 2 / c, the probabilities of the classes, and the plane."""
+    """Z w / h, the probabilities of the classes, and the plane."""
     z, predictor, _ = _weighted(rows, public)
     basis = plane(predictor.shape[2] + 1)
     return z, jax.nn.softmax(predictor @ basis.T, axis=2), basis
