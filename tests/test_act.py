@@ -198,3 +198,12 @@ def test_what_is_not_private_is_charged_to_no_ledger(ledger: dp.Ledger) -> None:
     ):
         with pytest.raises(ValueError, match=words):
             Act(SCORE, dp.random.key(), statement, ledger=ledger)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.filterwarnings("ignore::discreet.inference.UseWarning")
+def test_settings_of_jax_that_find_faults_stop_no_method(method: Method, ledger: dp.Ledger) -> None:
+    """Where a release failed by them after the debit, the budget was lost."""
+    with jax.numpy_dtype_promotion("strict"), jax.transfer_guard("disallow"):
+        method(dp.random.key(), ledger)
+    assert len(ledger.debits) == 1

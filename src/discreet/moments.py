@@ -38,7 +38,7 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from discreet import random
-from discreet._jax import one_process
+from discreet._jax import in_own_settings, one_process
 from discreet._validate import integer, positive
 from discreet.accounting import Relation, calibrate_noise_multiplier, suggest
 from discreet.act import Act
@@ -515,6 +515,7 @@ class MomentsResult(Released, what="linear regression from noisy moments", parts
         return to_arviz(self.posterior(key, num_samples), statement=self.statement, **names)
 
 
+@in_own_settings
 def fit_moments(
     rng_key: PRNGKeyArray,
     x: Float[np.ndarray, "record feature"],

@@ -35,7 +35,7 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from numpy.typing import ArrayLike
 
 from discreet import random
-from discreet._jax import one_process
+from discreet._jax import in_own_settings, one_process
 from discreet._validate import finite_or_none, integer, notebook_html, positive, probability, real
 from discreet.accounting import (
     FINE_ORDERS,
@@ -618,6 +618,7 @@ class PrivateMetrics(Released, what="private scores", parts=(ScorePlan, Relation
         return "\n".join(lines)
 
 
+@in_own_settings
 def private_metrics(
     rng_key: PRNGKeyArray,
     result: Any,
@@ -1032,6 +1033,7 @@ class Selection:
     statement: Statement
 
 
+@in_own_settings
 def select(
     rng_key: PRNGKeyArray,
     candidates: Sequence[Callable[[PRNGKeyArray, Ledger], tuple[float, Any]]],

@@ -14,7 +14,7 @@ from dp_accounting.dp_event import DpEvent
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from discreet import random
-from discreet._jax import one_process
+from discreet._jax import in_own_settings, one_process
 from discreet._validate import integer, positive
 from discreet.accounting import Relation, calibrate_noise_multiplier, suggest
 from discreet.act import Act
@@ -164,6 +164,7 @@ def noisy_sums(
     return planned_gaussian(key, sum_records(rows, mask), stddev, stddev / bound)
 
 
+@in_own_settings
 def private_standardisation(
     rng_key: PRNGKeyArray,
     x: npt.ArrayLike,

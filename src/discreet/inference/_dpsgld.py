@@ -22,6 +22,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from discreet import random
+from discreet._jax import in_own_settings
 from discreet._validate import fraction, integer
 from discreet.accounting import Bound2015, langevin_epsilon_2015
 from discreet.inference._dpsvi import DPSVI
@@ -91,6 +92,7 @@ class DPSGLD:
         Wang, Fienberg and Smola, Privacy for free, ICML 2015 (Algorithm 2); Welling and Teh, ICML 2011.
     """
 
+    @in_own_settings
     def __init__(
         self,
         model: Program,
@@ -179,6 +181,7 @@ class DPSGLD:
         """
         return self._dpsvi.certify(*args, **kwargs)
 
+    @in_own_settings
     def run(
         self,
         rng_key: PRNGKeyArray,

@@ -38,7 +38,7 @@ from numpyro.distributions import ImproperUniform, constraints
 from numpyro.infer import MCMC, NUTS
 
 from discreet import random
-from discreet._jax import double
+from discreet._jax import double, in_own_settings
 from discreet._numpyro import one_model
 from discreet._validate import integer, is_real, positive, real
 from discreet.accounting import Relation, pure_event
@@ -693,6 +693,7 @@ class OnePosteriorSample:
         """Pure epsilon of all draws together, if they are exact."""
         return self.plan.epsilon
 
+    @in_own_settings
     def run(
         self,
         rng_key: PRNGKeyArray,

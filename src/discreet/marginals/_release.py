@@ -35,7 +35,7 @@ from jaxtyping import Bool, Float, Int, PRNGKeyArray
 from tqdm.auto import tqdm
 
 from discreet import random
-from discreet._jax import one_process
+from discreet._jax import in_own_settings, one_process
 from discreet._validate import integer, positive
 from discreet.accounting import BoundedRangeDpEvent, Relation, calibrate_noise_multiplier
 from discreet.act import Act
@@ -438,6 +438,7 @@ class Marginals(Released, what=METHOD, version=_VERSION, parts=(MarginalsPlan, R
         return f"Marginals({about}, {self.statement.brief})"
 
 
+@in_own_settings
 def private_marginals(
     rng_key: PRNGKeyArray,
     table: Any,

@@ -10,6 +10,7 @@ from typing import Any
 from jaxtyping import PRNGKeyArray
 
 from discreet import random
+from discreet._jax import in_own_settings
 from discreet.accounting import Relation
 from discreet.inference import DPSVIResult, NoPointError, UseWarning, take_apart
 from discreet.ledger import Ledger
@@ -18,6 +19,7 @@ from discreet.newton._model_plan import ModelPlan
 from discreet.newton._own import DPNewton, DPNewtonResult, refuse_others
 
 
+@in_own_settings
 def fit(
     model: Any,
     *args: Any,
