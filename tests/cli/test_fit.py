@@ -129,6 +129,17 @@ def test_defaults(survey, no_fit) -> None:
     assert json.loads((survey.parent / "out" / "summary.json").read_text())["losses"] == [1.0, None]
 
 
+def test_the_name_of_the_data_and_the_contact_stand_where_people_read(survey, no_fit) -> None:
+    outcome = RUN.invoke(app, arguments(survey, "--dataset", "Panel", "--contact", "a@b.org"))
+    assert outcome.exit_code == 0, outcome.stderr
+    for name in ("statement.txt", "report.html"):
+        text = " ".join((survey.parent / "out" / name).read_text(encoding="utf-8").split())
+        text = text.partition('id="machine"')[0]  # The whole statement follows there
+        assert "Panel" in text
+        assert "a@b.org" in text
+        assert "survey.csv" not in text
+
+
 def test_bounds_from_the_data_are_a_violation_said_loudly(survey, no_fit) -> None:
     outcome = RUN.invoke(app, arguments(survey, "--non-private-bounds", bounds="region=north|south|east"))
     assert outcome.exit_code == 0, outcome.stderr
