@@ -32,6 +32,12 @@ def test_a_number_stays_a_number():
     assert plan.clipping.start == 2.0
 
 
+def test_the_rule_is_the_default_of_plans():
+    terms = {name: value for name, value in FACTS.items() if name != "noise_multiplier"}
+    calibrated = dp.PrivacyPlan.calibrate(epsilon=1.0, delta=1e-6, **terms)
+    assert dp.PrivacyPlan(**FACTS).clipping_norm == calibrated.clipping_norm == dp.AdaptiveClipping()
+
+
 def test_plans_with_a_rule_are_values():
     rule = dp.AdaptiveClipping(initial=0.3)
     plan = plan_of(rule)

@@ -156,6 +156,8 @@ def test_the_verdict_follows_the_noise(epsilon: float, records: int, use: str) -
         warnings.simplefilter("always")
         found = fit_moments(dp.random.key(3), x, y, plan)
     assert found.statement.use == use
+    which_line = "They are for a line to which unusual rows count less than in least squares"
+    assert (which_line in found.statement.use_reason) == (use == COEFFICIENTS)
     assert bool(caught) == (use == NOT_USABLE)
 
 

@@ -93,6 +93,16 @@ def tracing() -> bool:
     return not jax_core.trace_state_clean()
 
 
+def refuse_traced(what: str) -> None:
+    """Refuse to fit or release inside of a function that JAX traces: data are read, and budgets are debited, outside.
+
+    Raises:
+        TypeError: JAX traces the caller.
+    """
+    if tracing():
+        raise TypeError(f"{what} works outside of JAX's transformations; call it without jit, vmap or scan.")
+
+
 _forked = False
 
 

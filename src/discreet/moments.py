@@ -38,7 +38,7 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from discreet import random
-from discreet._jax import in_own_settings, one_process
+from discreet._jax import in_own_settings, one_process, refuse_traced
 from discreet._validate import integer, positive
 from discreet.accounting import Relation, calibrate_noise_multiplier, suggest
 from discreet.act import Act
@@ -545,7 +545,7 @@ def fit_moments(
         The posterior.
 
     Raises:
-        ValueError: Wrong input, before anything is spent.
+        ValueError, TypeError: Wrong input, before anything is spent.
         SpentError: The ledger does not hold it.
         PrivacyError: A release could not be proved.
         UseWarning: A warning, where the noise hides the line; as an error it has the fit as `partial_result`.
@@ -561,6 +561,7 @@ def fit_moments(
     Reference:
         Bernstein and Sheldon, Differentially private Bayesian linear regression, NeurIPS 2019.
     """
+    refuse_traced("fit_moments")
     one_process("fit_moments", [x, y])
     key = random.check_key(rng_key)
     rows, target = np.asarray(x, np.float64), np.asarray(y, np.float64)

@@ -35,7 +35,7 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from numpy.typing import ArrayLike
 
 from discreet import random
-from discreet._jax import in_own_settings, one_process
+from discreet._jax import in_own_settings, one_process, refuse_traced
 from discreet._validate import finite_or_none, integer, notebook_html, positive, probability, real
 from discreet.accounting import (
     FINE_ORDERS,
@@ -679,6 +679,7 @@ def private_metrics(
     Reference:
         Boyd, Lantz and Page, Differential privacy for classifier evaluation, AISec 2015, add noise to ROC curves.
     """
+    refuse_traced("private_metrics")
     one_process("private_metrics", [])
     key = random.secret_key(rng_key, "private_metrics", non_private_seed)
     probability("level", level, hint="0.95 is a common choice.")

@@ -14,7 +14,7 @@ from dp_accounting.dp_event import DpEvent
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from discreet import random
-from discreet._jax import in_own_settings, one_process
+from discreet._jax import in_own_settings, one_process, refuse_traced
 from discreet._validate import integer, positive
 from discreet.accounting import Relation, calibrate_noise_multiplier, suggest
 from discreet.act import Act
@@ -217,6 +217,7 @@ def private_standardisation(
     >>> bool(40 < scaling.centre[0] < 50 and 6 < scaling.scale[0] < 18 and plan.epsilon(1e-6) <= 1)
     True
     """
+    refuse_traced("private_standardisation")
     one_process("private_standardisation", [x])
     key = random.secret_key(rng_key, "private_standardisation", non_private_seed)
     cells, lows, highs = _checked(x, low, high)

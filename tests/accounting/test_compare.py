@@ -257,6 +257,21 @@ def test_the_samplers_slack_is_charged():
     assert "not an upper bound here: its proof" in str(comparison)
 
 
+@pytest.mark.parametrize("slack", [0.0, 1.7e-21])
+def test_a_delta_below_what_the_accountant_resolves_is_the_reason(slack):
+    """The slack is far smaller than this delta, and Rényi's epsilon is finite with it."""
+    rows = Plan(poisson(0.01, 4.0), 1000, slack=slack).rows(1e-18)
+    assert rows[PLD].epsilon == math.inf > rows[RENYI].epsilon
+    assert rows[PLD].note == (
+        "no finite epsilon at this delta: it is below 1e-17, the least that numerical composition resolves"
+    )
+    assert rows[PLD].upper_bound
+    # Where the slack alone takes all of delta, it is the reason.
+    assert "slack" in Plan(poisson(0.01, 4.0), 1000, slack=1e-15).rows(1e-16)[PLD].note
+    resolved = Plan(dp_event.GaussianDpEvent(4.0), 1000, slack=1e-15).rows(1e-18)[PLD]
+    assert (resolved.epsilon, "slack" in resolved.note) == (math.inf, True)
+
+
 def test_the_table_rounds_up_and_says_what_it_is_of():
     comparison = compare_accountants(PLANS["Abalone, replaced"], DELTA)
     first, header, *lines = str(comparison).splitlines()

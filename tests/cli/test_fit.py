@@ -129,6 +129,17 @@ def test_defaults(survey, no_fit) -> None:
     assert json.loads((survey.parent / "out" / "summary.json").read_text())["losses"] == [1.0, None]
 
 
+def test_the_name_of_the_data_and_the_contact_stand_where_people_read(survey, no_fit) -> None:
+    outcome = RUN.invoke(app, arguments(survey, "--dataset", "Panel", "--contact", "a@b.org"))
+    assert outcome.exit_code == 0, outcome.stderr
+    for name in ("statement.txt", "report.html"):
+        text = " ".join((survey.parent / "out" / name).read_text(encoding="utf-8").split())
+        text = text.partition('id="machine"')[0]  # The whole statement follows there
+        assert "Panel" in text
+        assert "a@b.org" in text
+        assert "survey.csv" not in text
+
+
 def test_bounds_from_the_data_are_a_violation_said_loudly(survey, no_fit) -> None:
     outcome = RUN.invoke(app, arguments(survey, "--non-private-bounds", bounds="region=north|south|east"))
     assert outcome.exit_code == 0, outcome.stderr
@@ -306,12 +317,27 @@ def fitted(model: str, samples, rows) -> InSteps:
 @pytest.mark.parametrize("model", ["linear", "logistic"])
 def test_coefficients_of_a_fit_in_steps_stand_in_the_order_of_the_table(capsys, model) -> None:
     """The largest of them may be the noisiest."""
-    rows = [(f"weights[{name}]", {"mean": mean}) for name, mean in (("age", 0.1), ("a", -0.2), ("b", 0.3), ("c", -2.4))]
+    means = {"age": 0.1, "a": -0.2, "b": 0.3, "c": -2.4}
+    unknown = dict.fromkeys(("sd", "low", "high"), np.nan)
+    rows = [(f"weights[{name}]", {"mean": mean, **unknown}) for name, mean in means.items()]
     fitted(model, {"weights": np.zeros(1)}, rows).say_coefficients()
     lines = capsys.readouterr().out.splitlines()
     features = "features and target" if model == "linear" else "features"
     assert lines[0].startswith(f"First 3 of 4 coefficients ({features} scaled")
-    assert [line.split(":")[0].strip() for line in lines if line.startswith("  ")] == [name for name, _ in rows[:3]]
+    assert [line.strip() for line in lines[-3:]] == ["weights[age]: 0.1", "weights[a]: -0.2", "weights[b]: 0.3"]
+
+
+def test_coefficients_have_the_digits_that_their_error_allows(capsys) -> None:
+    """As on the page: a third digit of 0.289 would be noise."""
+    rows = [
+        ("age", {"mean": 0.46038, "sd": 0.1027, "low": 0.28884, "high": 0.62152}),
+        ("smoker=yes", {"mean": -0.30012, "sd": 0.0021, "low": -0.30351, "high": -0.2966}),
+    ]
+    fit = fitted("logistic", {"weights": np.zeros(1)}, rows)
+    fit.intervals = True
+    fit.say_coefficients()
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()[-2:]]
+    assert lines == ["age: 0.46 (0.29 to 0.62)", "smoker=yes: -0.3001 (-0.3035 to -0.2966)"]
 
 
 def test_bounds_without_a_person_are_answered_by_a_line(survey, no_fit) -> None:

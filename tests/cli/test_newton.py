@@ -64,7 +64,13 @@ def test_a_fit_has_intervals_and_is_scored(survey: Path, model: str, target: str
     # Within four standard deviations, which are a small part of the prior's.
     assert abs(row["mean"] - slope) < 4 * row["sd"]
     assert row["sd"] < 0.3
-    assert "private Newton" in (survey / "out" / "report.html").read_text(encoding="utf-8")
+    page = (survey / "out" / "report.html").read_text(encoding="utf-8")
+    assert "private Newton" in page
+    # One verdict, the same everywhere.
+    use = statement["use"]
+    assert f"Use: {use[0].upper()}{use[1:]}: " in said
+    assert f"{use}: " in " ".join((survey / "out" / "statement.txt").read_text(encoding="utf-8").split()).lower()
+    assert f"Use:</span> {use}<" in page.partition('id="machine"')[0]
     if model == "logistic":
         scored = "score out --data survey.csv --epsilon 1 --delta 1e-6 --out scored --json"
         found = RUN.invoke(app, scored.split())
@@ -117,6 +123,29 @@ def test_classes_are_fitted_and_scored(survey: Path) -> None:
     scored = RUN.invoke(app, words.split())
     assert scored.exit_code == 0, scored.output
     assert json.loads(scored.stdout)["accuracy"]["value"] > 0.5
+
+
+def test_weights_of_categories_are_relative_to_their_mean_in_the_summary(survey: Path) -> None:
+    regions = np.random.default_rng(0).choice(["north", "south", "east"], 4_000)
+    header, *rows = (survey / "survey.csv").read_text().splitlines()
+    lines = [f"{header},region", *(f"{row},{region}" for row, region in zip(rows, regions, strict=True))]
+    (survey / "regions.csv").write_text("\n".join(lines) + "\n")
+    words = "--data regions.csv --bounds age=17:90,region=north|south|east,smoker=no|yes --target smoker"
+    outcome = RUN.invoke(
+        app, ["fit", *f"{words} --model logistic --epsilon 2 --out out".split(), "--person", "each row"]
+    )
+    assert outcome.exit_code == 0, outcome.output
+    summary = json.loads((survey / "out" / "summary.json").read_text())
+    places = [place for place, name in enumerate(summary["feature_names"]) if name.startswith("region=")]
+    means = [summary["posterior"][summary["feature_names"][place]]["mean"] for place in places]
+    assert len(means) == 3
+    assert sum(means) == pytest.approx(0, abs=1e-9)
+    with np.load(survey / "out" / "posterior.npz") as drawn:
+        assert abs(drawn["weights"][:, places].mean(axis=0).sum()) > 1e-3
+    assert (
+        "The weights of one column's categories are relative to their mean, which the intercept has; in posterior.npz they are "
+        "not."
+    ) in summary["note"]
 
 
 def test_a_dry_run_says_what_is_measured(survey: Path) -> None:

@@ -136,7 +136,7 @@ def said(outcome):
     "moment", ["mid-fit", pytest.param("between statement and posterior", marks=pytest.mark.essential)]
 )
 def test_ctrl_c_then_resume(folder, monkeypatch, moment):
-    """The first Ctrl-C arrives after the first steps, or when only the statement is written."""
+    """The first Ctrl-C arrives after the first steps, and another one while it goes on; or when only the statement is written."""
     steps = FIT.replace("--steps 40", "--steps 300")
     keep, sent = Checkpoint.keep, []
     with monkeypatch.context() as patch:
@@ -155,9 +155,15 @@ def test_ctrl_c_then_resume(folder, monkeypatch, moment):
             patch.setattr(Checkpoint, "keep", stop_steps)
         else:
             patch.setattr(OfRecords, "write_results", stop_results)
-        stopped = run(steps, patch)
-    assert stopped.exit_code == 130, stopped.output
-    assert "Continue with: discreet resume saved" in said(stopped)
+        outcomes = [run(steps, patch)]
+        if moment == "mid-fit":
+            sent.clear()
+            outcomes.append(run("resume saved", patch))
+    for stopped in outcomes:
+        assert stopped.exit_code == 130, stopped.output
+        assert "Continue with: discreet resume saved" in said(stopped)
+        assert "Fitted" not in stopped.stdout
+        assert ("Stopped after" in stopped.stdout) == (moment == "mid-fit")
     assert (folder / "discreet-fit" / "statement.json").exists()
     assert (folder / "discreet-fit" / "posterior.npz").exists() == (moment == "mid-fit")
     # The budget is spent: nobody may be sent away without what it bought.

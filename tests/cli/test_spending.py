@@ -1,5 +1,6 @@
 """A fit whose budget is spent when something fails or somebody stops it loses nothing."""
 
+import errno
 import json
 from types import SimpleNamespace
 
@@ -96,6 +97,29 @@ def test_a_full_disk_prints_the_statement(command, monkeypatch) -> None:
     assert "Privacy statement" in outcome.stdout
     assert "printed on standard output" in said(outcome)
     assert "No space left on device" in said(outcome)
+
+
+def test_a_disk_without_room_for_the_results_is_refused_before_anything_is_spent(
+    command, tmp_path, monkeypatch
+) -> None:
+    from discreet import marginals
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def released(*_, **__):
+        pytest.fail("something was released before the refusal")
+
+    monkeypatch.setattr(_terminal, "_reserve", full)
+    monkeypatch.setattr(InSteps, "release", released)
+    monkeypatch.setattr(marginals, "private_marginals", released)
+    out = tmp_path / "out" / "deep"
+    words = ["describe", str(tmp_path / "table.csv"), "--bounds", "age=0:100,smoker=no|yes"]
+    for asked in (command, [*words, "--epsilon", "1", "--delta", "1e-5", "--out", str(out)]):
+        outcome = RUN.invoke(app, asked)
+        assert outcome.exit_code == 2, outcome.output
+        assert "cannot be written to (No space left on device): choose another folder by --out" in said(outcome)
+        assert not (tmp_path / "out").exists()
 
 
 def test_a_fit_that_diverged_is_written(command, tmp_path, monkeypatch) -> None:

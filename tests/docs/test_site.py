@@ -149,6 +149,21 @@ def test_files_that_pages_name_are_there(repository: Path) -> None:
             assert any((place / name).is_file() for place in places), f"{page.name} names {name}"
 
 
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        ("README.md", ["pip install discreet"]),
+        ("docs/index.md", ["pip install discreet"]),
+        ("docs/migrating-from-d3p.md", ["d3p/pull/14"]),
+        ("docs/asked-elsewhere.md", ["privacy/issues/76)", "privacy/issues/483)", "dp-wizard/issues/865)"]),
+    ],
+    ids=["README", "index", "d3p", "asked elsewhere"],
+)
+def test_what_people_look_for_is_on_the_page(repository: Path, page: str, words: list[str]) -> None:
+    text = (repository / page).read_text(encoding="utf-8")
+    assert [word for word in words if word not in text] == []
+
+
 def test_make_targets_that_pages_name_are_there(repository: Path) -> None:
     makefile = (repository / "Makefile").read_text(encoding="utf-8")
     for page in (repository / "README.md", repository / "CONTRIBUTING.md", *(repository / "docs").glob("*.md")):

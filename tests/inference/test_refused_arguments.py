@@ -9,6 +9,7 @@ import optax
 import pytest
 from numpyro.infer import RenyiELBO, Trace_ELBO
 
+import discreet as dp
 from discreet import random
 from discreet.accounting import Relation
 from discreet.inference import DPSVI, take_apart
@@ -145,6 +146,49 @@ def test_a_fit_under_a_trace(refused):
         jax.jit(lambda x: dpsvi.run(key, x, Y).params)(X)
     with refused(TypeError, "Call it outside"):
         jax.vmap(lambda seed: dpsvi.run(KEY, X, Y).params)(jnp.arange(2))
+
+
+def released_of(name, x):
+    """The result of another method than DPSVI, for records x."""
+    terms = {"epsilon": 1.0, "delta": 1e-5, "num_records": ROWS}
+    rows, labels = x[:, None], x > 0
+    if name == "fit_newton":
+        newton = dp.newton.NewtonPlan.calibrate(family="binary", num_features=1, **terms)
+        return dp.newton.fit_newton(KEY, rows, labels, newton)
+    if name == "fit_moments":
+        return dp.moments.fit_moments(KEY, rows, Y, dp.moments.MomentsPlan.calibrate(num_features=1, **terms))
+    if name == "private_metrics":
+        costs = {"epsilon": 1.0, "delta": 1e-5, "non_private_seed": True}
+        return dp.scores.private_metrics(KEY, lambda rows: rows[:, 0], rows, labels, **costs)
+    if name == "private_standardisation":
+        paid = dp.standardise.Standardisation.calibrate(epsilon=0.2, delta=1e-6, num_columns=1)
+        both = dp.PrivacyPlan.calibrate(
+            sampling=PoissonSampling(0.5), num_steps=2, clipping_norm=1.0, also=[paid], **terms
+        )
+        options = {"low": -1, "high": 1, "plan": both, "non_private_seed": True}
+        return dp.standardise.private_standardisation(KEY, rows, **options)
+    if name == "OnePosteriorSample":
+        sampler = dp.OnePosteriorSample(model, epsilon=1.0, log_likelihood_bound=1.0)
+        return sampler.run(KEY, x, Y)
+    counts = dp.marginals.MarginalsPlan.calibrate(dp.tables.schema_from_bounds("x=-1:1"), epsilon=1.0, delta=1e-5)
+    return dp.marginals.private_marginals(KEY, {"x": x}, counts, non_private_seed=True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fit_newton",
+        "fit_moments",
+        "private_metrics",
+        "private_standardisation",
+        "OnePosteriorSample",
+        "private_marginals",
+    ],
+)
+def test_another_method_under_a_trace(refused, name):
+    """The key is no tracer here, so nothing but the trace itself shows that the records are."""
+    with refused(TypeError, "run" if name == "OnePosteriorSample" else name, "call it without jit"):
+        jax.jit(lambda x: released_of(name, x))(X)
 
 
 def test_an_optimizer_that_evaluates_the_loss(refused):

@@ -278,6 +278,9 @@ def methods():
         "OnePosteriorSample": lambda key, *table, **options: dp.OnePosteriorSample(
             labels, log_likelihood_bound=5.0, epsilon=1.0
         ).run(key, *table, **options),
+        "DPNewton": lambda key, *table, **options: dp.DPNewton(
+            labels, plan=dp.newton.ModelPlan.calibrate(epsilon=1.0, delta=1e-5, num_records=ROWS)
+        ).run(key, *table, **options),
     }
 
 

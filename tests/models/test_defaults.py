@@ -58,6 +58,13 @@ def test_each_model_has_defaults_and_they_have_a_price(model) -> None:
     assert isinstance(defaults.optimizer(), numpyro.optim.Adam)
 
 
+def test_the_settings_of_a_fit_that_is_given_none() -> None:
+    defaults = defaults_for(logistic_regression)
+    assert (defaults.num_steps, defaults.expected_batch, defaults.learning_rate) == (1000, 1000, 0.02)
+    plan = defaults.plan(epsilon=1.0, num_records=30_000)
+    assert defaults.clipping_norm == plan.clipping_norm == dp.AdaptiveClipping()
+
+
 def test_the_plan_keeps_to_epsilon_and_batches_to_the_table() -> None:
     plan = defaults_for(logistic_regression).plan(epsilon=1.0, num_records=30_000)
     assert plan.epsilon(plan.target_delta) <= 1.0

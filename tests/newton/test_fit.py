@@ -310,6 +310,14 @@ def test_what_it_says_about_its_use() -> None:
     assert _fit._use(_fit.Diagnosis(*USES[0]), 2)[0] == PREDICTION
 
 
+def test_a_fit_that_the_noise_hides_warns() -> None:
+    x, y, _ = simulated("binary", 3, 150, 0)
+    with pytest.warns(dp.inference.UseWarning, match="^Not usable") as caught:
+        found = fit_newton(dp.random.key(0), x, y, plan_for("binary", x, 1e-3))
+    assert found.statement.use == NOT_USABLE
+    assert found.statement.use_reason[1:] in str(caught[0].message)
+
+
 USES = [(0.9, 1, 0.1, 0), (0.9, 5, 0.1, 0), (0.9, 1, 2.0, 0), (0.3, 2, 0.1, 0)]
 
 

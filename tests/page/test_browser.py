@@ -171,6 +171,13 @@ def test_on_paper(page: Browser) -> None:
     assert page.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.run("getComputedStyle(document.querySelector('#theme')).display") == "none"
     assert page.run("getComputedStyle(document.querySelector('#controls')).display") == "none"
+    # A verdict or a notice is on one sheet.
+    for notice in ("warning", "broken"):
+        page.run(f"document.querySelector('main').insertAdjacentHTML('beforeend', '<p class={notice}></p>')")
+    for notice in (".verdict", ".warning", ".broken"):
+        kept = page.run(f"[...document.querySelectorAll('{notice}')].map(x => getComputedStyle(x).breakInside)")
+        assert kept
+        assert set(kept) == {"avoid"}
 
 
 def test_the_ledger_is_stacked_on_a_telephone(page: Browser) -> None:

@@ -7,7 +7,7 @@ dynamics, of 2015; then the table that compares them. Only figures labelled as u
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from discreet._validate import probability
 from discreet.accounting._events import Relation
 from discreet.accounting._pairs import GaussianCurve, smallest_epsilon
-from discreet.accounting._profile import DELTA_HINT, profile
+from discreet.accounting._profile import DELTA_HINT, LEAST_DELTA, profile
 from discreet.accounting._risk import relation_name, upper
 
 Array = NDArray[np.floating[Any]]
@@ -394,8 +394,8 @@ def _accounts(steps: Steps, delta: float) -> tuple[Account, ...]:
     slack = steps.count * steps.slack
     why = f": slack of {slack:.2g} costs e^epsilon times itself of it" if slack > 0 else ""
 
-    def row(name: str, epsilon: float, source: str, note: str, gap: str = "") -> Account:
-        """A figure; `gap` is the missing condition of its proof."""
+    def row(name: str, epsilon: float, source: str, note: str, gap: str = "", why: str = why) -> Account:
+        """A figure; `gap` is the missing condition of its proof, `why` the reason of an infinite epsilon."""
         if epsilon == math.inf:
             return Account(name, epsilon, delta, source, True, f"no finite epsilon at this delta{why}")
         if not gap:
@@ -430,5 +430,8 @@ def _accounts(steps: Steps, delta: float) -> tuple[Account, ...]:
         name, source = "moments accountant, as in UAI 2017", "Jälkö, Dikmen, Honkela 2017, Theorem 2"
         note = "without sampling, one record removed at half the noise is one replaced"
         rows.append(row(name, moments_as_in_2017(steps, delta), source, note, gap))
-    rows.append(row(PLD, claimed, "what discreet claims: plan.epsilon(delta)", "the plan's own epsilon"))
+    # The slack is not the reason where epsilon is infinite without it, too.
+    if claimed == math.inf and delta < LEAST_DELTA and numerical(replace(steps, slack=0.0), delta) == math.inf:
+        why = f": it is below {LEAST_DELTA:g}, the least that numerical composition resolves"
+    rows.append(row(PLD, claimed, "what discreet claims: plan.epsilon(delta)", "the plan's own epsilon", why=why))
     return tuple(rows)

@@ -28,6 +28,8 @@ from discreet.accounting._pairs import Curve, Pair, RenyiCurve, SlackCurve, smal
 Array = NDArray[np.floating[Any]]
 
 _MAX_KNOTS = 4096
+LEAST_DELTA = 1e-17
+"""Below it, losses that are composed numerically have no finite epsilon: what the grid leaves out may be larger."""
 DELTA_HINT = "It should be well below one over the number of records, such as 1e-6."
 
 
@@ -362,8 +364,8 @@ def _solve(
             if x >= largest and high is None:
                 raise ValueError(
                     f"no noise multiplier up to {_NOISE_RANGE[1]:g} brings epsilon down to {target:g} at this delta: the slack "
-                    "(what the sampler's finite precision costs) or the smallest delta that can be accounted for (1e-17) is in "
-                    "the way. Raise delta or epsilon, or take fewer steps."
+                    "(what the sampler's finite precision costs) or the smallest delta that can be accounted for "
+                    f"({LEAST_DELTA:g}) is in the way. Raise delta or epsilon, or take fewer steps."
                 )
             if x <= smallest and low is None:
                 raise ValueError(

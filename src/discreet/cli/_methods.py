@@ -595,17 +595,17 @@ class OfRecords(Method, ABC):
         # Of a fit in steps no error is known, so the largest may be the noisiest: they stand in the table's order.
         first = f"First {SHOWN}"
         intervals = "no intervals"
-        digits = 2
         if self.intervals:
             weights.sort(key=lambda pair: -abs(pair[1]["mean"]))
             first = "Largest"
             intervals = "each with its 90 % interval"
-            digits = 3
         which = f"{first} of {len(weights)} coefficients" if len(weights) > SHOWN else "Coefficients"
         say_lines(f"{which} ({features} {scale}), {intervals}:")
         for name, row in weights[:SHOWN]:
-            ends = f" ({row['low']:.3g} to {row['high']:.3g})" if self.intervals else ""
-            say_lines(f"  {name}: {row['mean']:.{digits}g}{ends}")
+            # The page rounds to the second digit of the standard deviation; its minus is no ASCII.
+            cells = dp.page.panel_of_summary({name: row}).rows[0].cells
+            mean, _, low, high = (cell.replace("−", "-") for cell in cells)
+            say_lines(f"  {name}: {mean} ({low} to {high})" if self.intervals else f"  {name}: {mean}")
 
     def next_step(self) -> str:
         """The command to run next, as the end of a sentence."""

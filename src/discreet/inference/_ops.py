@@ -31,14 +31,13 @@ import numpy as np
 import numpyro
 import numpyro.handlers as handlers
 from dp_accounting.dp_event import DpEvent, SelfComposedDpEvent
-from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 from numpyro.distributions import ImproperUniform, constraints
 from numpyro.infer import MCMC, NUTS
 
 from discreet import random
-from discreet._jax import double, in_own_settings
+from discreet._jax import double, in_own_settings, refuse_traced
 from discreet._numpyro import one_model
 from discreet._validate import integer, is_real, positive, real
 from discreet.accounting import Relation, pure_event
@@ -724,9 +723,8 @@ class OnePosteriorSample:
         Raises:
             ValueError, TypeError: Wrong input, before any budget is spent.
         """
+        refuse_traced("run")
         key = random.check_key(rng_key)
-        if isinstance(key, Tracer):
-            raise TypeError("run works outside of JAX's transformations; call it without jit, vmap or scan.")
         records = take_apart(args, kwargs, programs=(self.model,))
         if self.relation is Relation.REPLACE_ONE and self.num_records not in (None, records.size):
             raise ValueError(

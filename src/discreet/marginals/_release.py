@@ -35,7 +35,7 @@ from jaxtyping import Bool, Float, Int, PRNGKeyArray
 from tqdm.auto import tqdm
 
 from discreet import random
-from discreet._jax import in_own_settings, one_process
+from discreet._jax import in_own_settings, one_process, refuse_traced
 from discreet._validate import integer, positive
 from discreet.accounting import BoundedRangeDpEvent, Relation, calibrate_noise_multiplier
 from discreet.act import Act
@@ -489,6 +489,7 @@ def private_marginals(
     Reference:
         Dwork and Roth, The algorithmic foundations of differential privacy, 2014, A.1.
     """
+    refuse_traced("private_marginals")
     one_process("private_marginals", [])
     key = random.secret_key(rng_key, "private_marginals", non_private_seed)
     if plan.choices and not plan.open:

@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
 from discreet import random
-from discreet._jax import in_own_settings, one_process
+from discreet._jax import in_own_settings, one_process, refuse_traced
 from discreet.accounting import Relation
 from discreet.act import Act
 from discreet.inference import warn_of_use
@@ -241,7 +241,7 @@ def fit_newton(
         The posterior.
 
     Raises:
-        ValueError: Wrong input, before anything is spent.
+        ValueError, TypeError: Wrong input, before anything is spent.
         SpentError: The ledger does not hold it.
         PrivacyError: A release could not be proved.
         UseWarning: A warning, where the noise hides the model; as an error it has the fit as `partial_result`.
@@ -260,6 +260,7 @@ def fit_newton(
         Avella-Medina, Bradshaw and Loh, Differentially private inference via noisy optimization, Ann. Stat. 2023, for noisy
         Newton steps with weights of the features; Bernstein and Sheldon, NeurIPS 2019, for both noises in one likelihood.
     """
+    refuse_traced("fit_newton")
     one_process("fit_newton", [x, y])
     key = random.check_key(rng_key)
     table = _checked(x, y, mask, weights, levels, plan)

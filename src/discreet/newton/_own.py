@@ -27,7 +27,7 @@ from jaxtyping import Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
 from discreet import random
-from discreet._jax import in_own_settings, one_process, tracing
+from discreet._jax import in_own_settings, one_process, refuse_traced
 from discreet._validate import integer
 from discreet.accounting import Relation
 from discreet.act import Act
@@ -280,8 +280,7 @@ class DPNewton:
             PrivacyError: A release could not be proved.
             UseWarning: A warning, where the noise hides the model; as an error it has the fit as `partial_result`.
         """
-        if tracing():
-            raise TypeError("run works outside of JAX's transformations; call it without jit, vmap or scan.")
+        refuse_traced("run")
         one_process("DPNewton", [*args, *kwargs.values()])
         key = random.check_key(rng_key)
         records = take_apart(args, kwargs, programs=(self.model,))
