@@ -310,11 +310,12 @@ def secant(curvature: Matrix, gradients: Gradients, least: float, most: float = 
     return rebuilt(curvature + change.T, lambda values: np.clip(values, least, most))
 
 
-def scale_of(curvature: Matrix, gradients: Gradients) -> float:
-    """How many times the curvature is what the gradients show at their points: at most 1, with the prior Normal(1, 0.3^2).
+def scale_of(curvature: Matrix, gradients: Gradients, most: float = 1.0) -> float:
+    """How many times the curvature is what the gradients show at their points: at most `most`, with the prior Normal(1, 0.3^2).
 
     The second moment of records' gradients is the curvature where the model is right. Where records vary more than the model
-    says, as real counts do, the curvature is a part of it.
+    says, as real counts do, the curvature is a part of it; where they vary less, as about a line with too large a scale, it is
+    more, and steps would be too long.
     """
     weights = gradients.weights(curvature, gradients.points[-1], SECANT_TRUST)
     shares = weights / weights.sum()
@@ -322,7 +323,7 @@ def scale_of(curvature: Matrix, gradients: Gradients) -> float:
     seen = -(gradients.values - shares @ gradients.values)
     before = SCALE_ERROR**-2
     found = weights @ (said * seen).sum(axis=1) + before
-    return float(np.clip(found / (weights @ np.square(said).sum(axis=1) + before), LEAST_SCALE, 1))
+    return float(np.clip(found / (weights @ np.square(said).sum(axis=1) + before), LEAST_SCALE, most))
 
 
 class Diagnosis(NamedTuple):

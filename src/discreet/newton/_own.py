@@ -58,14 +58,17 @@ from discreet.storage import exclusive
 
 MOST_LATENTS = 512
 LARGEST_STEP = 1.5  # in standard deviations of one record: a step moves the log density by half its square
-TAIL, TOGETHER = (
-    6,
-    3.5,
-)  # of so many bins above the last that is seen, the standard deviations by which they stand out together
+FARTHEST_STEP = 1.0  # in standard deviations of each latent's prior
+MOST_SCALE = 30.0
+"""Of the curvature over the gradients' second moment, before the last stage: far above 1 where a scale is too large."""
+TAIL, TOGETHER = 6, 3.5
+"""Of so many bins above the last that is seen, the standard deviations by which they stand out together."""
 BIAS = 0.3  # share of what clipping takes away that may be bias: the rest cancels
 SEEN, ALONE = 3.0, 5.0  # standard deviations by which a bin of lengths stands out, beside another one and alone
-FIRST = 3  # gradients before the curvature is improved by them
-SPREAD = 6.0  # of what clipping may have moved, squared over the share above
+FIRST = 3  # gradients of the last stage before the curvature is improved by them
+SPREAD = 3.0  # of what clipping may have moved, squared over the share above
+STEEPEST, FALLING = 0.75, 0.55
+"""Of a bin, what the next one may have where the noise hides it; and further ones, if the first has a share of its own."""
 UNSEEN = 0.2  # share of the gradients that may have been clipped behind the noise, in a fit for its coefficients
 LEARNED = 0.25
 """The share of the prior's variance that is gone where a latent is called learned."""
@@ -420,7 +423,8 @@ class _Fit:
             if lost <= edge * noise and counts[middle <= edge].sum() >= counts.sum() / 2:
                 self.reach = edge
                 break
-        self.tail = BIAS * (counts @ np.maximum(middle - self.reach, 0) + self.reach * sigma)
+        counts = with_tail(np.array(raw), counts, sigma)
+        self.tail = BIAS * counts @ np.maximum(middle - self.reach, 0)
         self.clipped = float(np.clip(counts[middle > self.reach].sum() / self.plan.num_records, 0, 1))
         self.unseen = float(TOGETHER * sigma * np.sqrt(TAIL) / self.plan.num_records)
 
@@ -439,6 +443,8 @@ class _Fit:
         back = np.linalg.inv(self.to)
         prior = NormalPrior(back @ self.prior.mean[: self.size], self.to.T @ self.precision @ self.to)
         points, values, sigmas = [], [], []
+        first, most = (1, MOST_SCALE) if stage.directions else (FIRST, 1.0)
+        of_prior = np.sqrt(np.diag(self.prior.covariance)[: self.size])
         for step in range(len(stage.gradients)):
             found, sigma = self.releases("gradients", self._public._replace(reach=self.reach))
             theta = back @ self.at
@@ -447,16 +453,17 @@ class _Fit:
             sigmas.append(sigma * self.reach)
             self.gradients = Gradients(np.array(points), np.array(values), np.array(sigmas))
             self.improved = self.sampling
-            if step >= FIRST:
+            if step >= first:
                 least = 0.02 * np.trace(self.sampling) / self.size
-                scale = scale_of(self.sampling, self.gradients)
+                scale = scale_of(self.sampling, self.gradients, most)
                 self.improved = secant(scale * self.sampling, self.gradients, least)
             guess, covariance, _ = settle(
                 self.gradients, self.improved, self.improved, prior, theta, num_scales=1, rounds=4
             )
             way = guess - theta
             length = np.sqrt(max(way @ self.improved @ way / self.plan.num_records, 1e-12))
-            self.at = self.to @ (theta + way * min(1.0, LARGEST_STEP / length))
+            farthest = float(np.max(np.abs(self.to @ way) / of_prior))
+            self.at = self.to @ (theta + way * min(1.0, LARGEST_STEP / length, FARTHEST_STEP / max(farthest, 1e-9)))
             bar.update(1)
         self.theta, self.covariance, self.normal_prior = guess, covariance, prior
 
@@ -528,6 +535,40 @@ def seen_of(counts: Vector, sigma: float) -> Vector:
     return np.where(seen, np.maximum(counts, 0), 0)
 
 
+def with_tail(counts: Vector, seen: Vector, sigma: float) -> Vector:
+    """Those that stand out, and above them what the noise may hide: each bin has a share of the one below.
+
+    Either all have the same share, or the first bin has one of its own. Either way the numbers are averaged over all that they
+    may be, by how well the noisy bins agree with them; the larger mean is taken. A few records with long gradients may be all
+    that says something about a latent, as about a rare class or inflated zeros: clipping them moves the fit, unseen.
+
+    Args:
+        counts: The noisy counts.
+        seen: `seen_of` them.
+        sigma: Standard deviation of their noise.
+    """
+    above = 1 + int(np.max(np.nonzero(seen)[0], initial=-1))
+    if not 0 < above < len(seen):
+        return seen
+    last, rest = seen[above - 1], counts[above:]
+    alike, falling = np.linspace(0, STEEPEST, 76), np.linspace(0, FALLING, 12)
+    first = np.linspace(0, min(STEEPEST * last, max(rest[0], 0.0) + SEEN * sigma), 61)
+    means = [
+        _tail(np.column_stack([last * alike, alike]), rest, sigma),
+        _tail(np.stack(np.meshgrid(first, falling), axis=-1).reshape(-1, 2), rest, sigma),
+    ]
+    return np.append(seen[:above], np.maximum(*means))
+
+
+def _tail(kinds: Float[np.ndarray, "kind 2"], counts: Vector, sigma: float) -> Vector:
+    """The mean of tails, given by their first bin and the share of each further one, as noisy counts show it."""
+    tails = kinds[:, :1] * kinds[:, 1:] ** np.arange(len(counts))
+    near = slice(0, 2 * TAIL)
+    loss = np.square((counts - tails)[:, near]).sum(axis=1) / (2 * sigma**2)
+    chances = np.exp(loss.min() - loss)
+    return chances @ tails / chances.sum()
+
+
 def _use(
     ratio: float, moved: float, lack: float, clipped: float, unseen: float, counted_share: float, learned: Vector
 ) -> tuple[str, str]:
@@ -561,7 +602,10 @@ def _use(
             "miss by far. A larger epsilon or more records help"
         )
     if ratio > NOISY:
-        return PREDICTION, f"intervals hold, but the noise makes them about {ratio:.2g} times as wide"
+        return PREDICTION, f"the noise makes intervals about {ratio:.2g} times as wide"
     if hidden > len(learned) / 2:
         return PREDICTION, f"of {counted(len(learned), 'coordinate')} the prior decides {hidden}"
-    return COEFFICIENTS, "the intervals include the noise and that of sampling, where the model holds"
+    return COEFFICIENTS, (
+        "the intervals include the noise and that of sampling. Records with long gradients count less; where the model does not "
+        "hold, that moves the latents, scales most"
+    )
