@@ -420,6 +420,52 @@ def test_a_long_tail_is_seen_in_bins_of_which_none_stands_out() -> None:
     assert _own.seen_of(alone, 122.0)[4:].sum() == 0
 
 
+def test_a_tail_that_the_noise_hides_is_extrapolated() -> None:
+    """The lengths of a model of inflated zeros; and those of a bounded gradient, above which there is nothing."""
+    rng = np.random.default_rng(0)
+    sigma = 13.0
+    long = np.array([0, 105, 1089, 856, 1021, 632, 330, 183, 92, 44, 27, 15, 10, 1, 1, 0, 0, 0, 0, 0.0])
+    short = np.array([0, 1623, 1178, 1433, 2021, 2836, 908, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0])
+    found = []
+    for true in (long, short):
+        counts = true + sigma * rng.standard_normal((40, len(true)))
+        seen = [_own.seen_of(each, sigma) for each in counts]
+        tails = [_own.with_tail(each, own, sigma) for each, own in zip(counts, seen, strict=True)]
+        found.append(np.mean([tail.sum() - own.sum() for tail, own in zip(tails, seen, strict=True)]))
+        assert all((tail >= own).all() for tail, own in zip(tails, seen, strict=True))
+    assert 25 < found[0] < 150  # 54 to 98 lie in bins that are hidden
+    assert found[1] < 60
+
+
+def spread_out(prior: Any) -> Any:
+    """A line whose scale has this prior."""
+
+    def model(x: Any, y: Any) -> None:
+        a = numpyro.sample("a", dist.Normal(0, 5))
+        b = numpyro.sample("b", dist.Normal(0, 1))
+        sigma = numpyro.sample("sigma", prior)
+        with numpyro.plate("people", x.shape[0]):
+            numpyro.sample("y", dist.Normal(a + b * x, sigma), obs=y)
+
+    return model
+
+
+def test_a_wide_prior_of_a_scale_does_not_throw_the_fit_off() -> None:
+    """Steps from a scale that is far too large were too long: a third of the fits were silently wrong or not usable."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=4_000).astype(np.float32)
+    y = (1 + 0.8 * x + 0.5 * rng.normal(size=4_000)).astype(np.float32)
+    errors, usable = [], []
+    for prior in (dist.HalfCauchy(5.0), dist.Exponential(0.1)):
+        for seed in range(6):
+            found = fit_invented_model(spread_out(prior), (x, y), plan_of(4_000), seed=seed)
+            draws = found.draws["sigma"]
+            errors.append(abs(draws.mean() - 0.5) / draws.std())
+            usable.append(found.statement.use != NOT_USABLE)
+    assert np.max(np.array(errors)[usable]) < 3.5
+    assert np.mean(usable) >= 0.75
+
+
 @pytest.mark.parametrize("scale", [1.0, 0.4])
 def test_the_scale_of_the_curvature_is_seen_in_the_gradients(scale: float) -> None:
     rng = np.random.default_rng(0)

@@ -31,7 +31,7 @@ import typer
 import discreet as dp
 from discreet._validate import RefusedError, finite_or_none, require
 from discreet.cli import _options as options
-from discreet.cli._options import FAMILIES, LINEAR, MULTINOMIAL, TWIN, MethodName, choose_model
+from discreet.cli._options import FAMILIES, LINEAR, MULTINOMIAL, REGRESSIONS, TWIN, MethodName, choose_model
 from discreet.cli._own_model import FILE as MODEL_FILE
 from discreet.cli._report import (
     COUNTS,
@@ -93,6 +93,10 @@ RELATIVE = (
 )
 AGAIN = "The fit ran. Start all processes again with the same command: it is written from its checkpoint, at no further cost."
 NO_INTERVALS = "No intervals are given: a fit in steps does not measure how far its noise moved the coefficients."
+DROPPED = (
+    " It was fitted in steps as rows are left out for a missing cell. Without them in the file, if their number may be public, a "
+    "fit has intervals."
+)
 FEWER = "Use fewer columns or categories, a smaller model, a larger --epsilon, or more records."
 
 
@@ -458,6 +462,13 @@ class OfRecords(Method, ABC):
         """Columns in which a missing cell leaves a record out."""
         return self.schema.drops if self.leaves_out and self.schema.max_rows == 1 else ()
 
+    @property
+    def as_rows_are_dropped(self) -> str:
+        """The reason of a fit in steps, if it is that; else nothing."""
+        asked = self.asked
+        of_itself = asked.by is None and not asked.in_steps and self.chosen.name in REGRESSIONS
+        return DROPPED if of_itself and self.drops and not self.intervals else ""
+
     def write(self, complete: "Callable[[dp.Statement], dp.Statement] | None" = None) -> None:
         """Write the files; `complete`, for a statement of another command, replaces the method of that name."""
         asked = self.asked
@@ -514,7 +525,7 @@ class OfRecords(Method, ABC):
             drawn = relative(self.samples, contrasts)
             estimate = None if estimate is None else contrasts @ estimate
         self.rows = summarise(drawn, records, estimate, classes)
-        note = dp.report.use_words(self.statement) if self.intervals else NO_INTERVALS
+        note = dp.report.use_words(self.statement) if self.intervals else NO_INTERVALS + self.as_rows_are_dropped
         summary = {
             "note": note + (RELATIVE if groups else "") + self.hints,
             **about,
@@ -564,7 +575,7 @@ class OfRecords(Method, ABC):
             usable = statement.use != dp.report.NOT_USABLE
             say_lines(f"Use: {dp.report.use_words(statement)}", fg=None if usable else "yellow")
         if self.left_out:
-            say_lines(self.left_out)
+            say_lines(self.left_out + self.as_rows_are_dropped)
         for warning in statement.warnings:
             say_lines(f"Warning: {warning}", fg="yellow")
         self.say_coefficients()
@@ -574,7 +585,7 @@ class OfRecords(Method, ABC):
     def facts(self) -> dict[str, Any]:
         """The fit for programs."""
         rows = {name: {part: x for part, x in row.items() if part != "sd"} for name, row in self.rows}
-        missing = [NO_INTERVALS] if rows and not self.intervals else []
+        missing = [NO_INTERVALS + self.as_rows_are_dropped] if rows and not self.intervals else []
         return {
             "statement": self.statement.to_dict(),
             "converged": getattr(self.result, "converged", None),

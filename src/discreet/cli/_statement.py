@@ -34,7 +34,7 @@ def about_words(model: str, schema: "dp.tables.Schema", dataset: str, count: int
     """
     target, number = schema.target_column, len(schema.columns)
     of = ""
-    if target is not None and model != TWIN:
+    if target is not None and model not in (TWIN, DESCRIPTION):
         number -= 1
         classes = target.categories
         between = f" ({classes[1]} against {classes[0]})" if len(classes) == 2 else ""

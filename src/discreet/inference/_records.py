@@ -120,7 +120,7 @@ def take_apart(
     if len(lengths) > 1:
         raise ValueError(
             f"The record arrays have different lengths: {lengths}. The leading axis of every array "
-            "argument is the records; pass public arrays of another kind as keyword arguments to DPSVI."
+            "argument is the records; pass public arrays of another kind as keyword arguments to DPSVI or DPNewton."
         )
     if lengths[0] == 0:
         raise ValueError("The record arrays have length 0: there is no record to fit.")

@@ -599,7 +599,8 @@ def _use(said: Diagnosis, unseen: int, weights_hidden: bool = False) -> tuple[st
         hidden = f"the noise hides the spread of {counted(unseen, 'feature')} within the bounds"
         return (
             PREDICTION,
-            f"{hidden}, so some intervals may be too narrow. Narrower bounds, as known without the data, help",
+            f"{hidden}, so some intervals may be too narrow. Narrower bounds, as known without the data, help; of a category that "
+            "is rare, to merge it with another one",
         )
     if not said.converged:
         return (
@@ -607,7 +608,7 @@ def _use(said: Diagnosis, unseen: int, weights_hidden: bool = False) -> tuple[st
             "the gradients do not agree with the curvature that was measured, so intervals may be too narrow",
         )
     if said.ratio > NOISY:
-        return PREDICTION, f"intervals hold, but the noise makes them about {said.ratio:.2g} times as wide"
+        return PREDICTION, f"the noise makes intervals about {said.ratio:.2g} times as wide"
     return COEFFICIENTS, (
         "the intervals include the noise and that of sampling. Rows far from the others count less; where the model does not "
         "hold, that moves the coefficients"

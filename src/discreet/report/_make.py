@@ -266,7 +266,7 @@ def make_release_statement(
     False where no sum was released. The other arguments are fields of the statement.
     """
     spent = profile(event, relation, slack=slack)
-    chosen = "asked for" if delta else "0: the ε is pure"
+    chosen = "the plan's target" if delta else "0: the ε is pure"
     accountant = accountant or (RELEASE_ACCOUNTANT if delta else PURE_ACCOUNTANT)
     return Statement(
         method=method,
