@@ -31,6 +31,8 @@ def about_words(model: str, schema: "dp.tables.Schema", dataset: str, count: int
     >>> schema = dp.tables.schema_from_bounds("age=20:60,visits=0:9,smoker=no|yes", target="smoker")
     >>> about_words("logistic", schema, "a.csv", 1_500)
     'A logistic regression of “smoker” (yes against no) on 2 columns of “a.csv”, 1,500 records; its coefficients were released.'
+    >>> about_words(DESCRIPTION, schema, "a.csv")
+    'Noisy counts, shares and means of 3 columns of “a.csv”.'
     """
     target, number = schema.target_column, len(schema.columns)
     of = ""

@@ -599,8 +599,8 @@ def _use(said: Diagnosis, unseen: int, weights_hidden: bool = False) -> tuple[st
         hidden = f"the noise hides the spread of {counted(unseen, 'feature')} within the bounds"
         return (
             PREDICTION,
-            f"{hidden}, so some intervals may be too narrow. Narrower bounds, as known without the data, help; of a category that "
-            "is rare, to merge it with another one",
+            f"{hidden}, so some intervals may be too narrow. Narrower bounds, as known without the data, help; of a category "
+            "that is rare, to merge it with another one",
         )
     if not said.converged:
         return (
