@@ -68,7 +68,7 @@ from discreet.storage import exclusive
 AT = tuple(int(share * NUM_GRADIENTS) for share in (0.2, 0.7))
 """The points, by number, at which the curvature is measured."""
 LARGEST_STEP = 2.0  # standard deviations of the predictor
-_REACH = {"binary": (0.8, 2.0, 4.0), "counts": (1.0, 1.25, 4.0), "classes": (0.8, 2.0, 4.0)}
+_REACH = {"binary": (0.8, 2.0, 4.0), "counts": (1.0, 1.25, 1.25), "classes": (0.8, 2.0, 4.0)}
 """From how many lengths of a typical row on rows count less: where the noise hides much, little and nothing."""
 _STANDS_OUT = 3.0  # standard deviations
 LEAST_WEIGHT = 1e-3  # of the mean, as a share of the largest

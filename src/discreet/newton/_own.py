@@ -67,7 +67,7 @@ BIAS = 0.3  # share of what clipping takes away that may be bias: the rest cance
 SEEN, ALONE = 3.0, 5.0  # standard deviations by which a bin of lengths stands out, beside another one and alone
 FIRST = 3  # gradients of the last stage before the curvature is improved by them
 SPREAD = 3.0  # of what clipping may have moved, squared over the share above
-STEEPEST, FALLING = 0.75, 0.55
+STEEPEST, FALLING = 0.65, 0.55
 """Of a bin, what the next one may have where the noise hides it; and further ones, if the first has a share of its own."""
 UNSEEN = 0.2  # share of the gradients that may have been clipped behind the noise, in a fit for its coefficients
 LEARNED = 0.25
@@ -562,7 +562,8 @@ def with_tail(counts: Vector, seen: Vector, sigma: float) -> Vector:
 
 def _tail(kinds: Float[np.ndarray, "kind 2"], counts: Vector, sigma: float) -> Vector:
     """The mean of tails, given by their first bin and the share of each further one, as noisy counts show it."""
-    tails = kinds[:, :1] * kinds[:, 1:] ** np.arange(len(counts))
+    order = np.arange(len(counts))
+    tails = kinds[:, :1] * kinds[:, 1:] ** order * (order < TAIL)
     near = slice(0, 2 * TAIL)
     loss = np.square((counts - tails)[:, near]).sum(axis=1) / (2 * sigma**2)
     chances = np.exp(loss.min() - loss)
