@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import discreet as dp
 from discreet import moments, random
-from discreet.cli import _describe, _fit
+from discreet.cli import _describe, _fit, _terminal
 from discreet.cli._app import app
 from discreet.cli._methods import InSteps, Moments, OfRecords, fit_again
 from discreet.cli._options import FAMILIES, MethodName, choose_model
@@ -602,7 +602,8 @@ def test_what_moments_are_not_for_is_refused(heights, no_fit, changes, needle) -
     assert no_fit == []
 
 
-def test_a_line_is_fitted_in_steps_where_asked(heights, no_fit) -> None:
+def test_a_line_is_fitted_in_steps_where_asked(heights, no_fit, monkeypatch) -> None:
+    monkeypatch.setattr(_terminal.settings, "continue_with", None)  # that of the checkpoint goes with the test
     for changes in ({"steps": "10"}, {"by": "svi"}, {"checkpoint": str(heights.parent / "saved")}):
         assert RUN.invoke(app, line(heights, "--overwrite", **changes)).exit_code == 0
     assert [plan.num_steps for _, plan, _, _ in no_fit] == [10, 1_000, 1_000]
