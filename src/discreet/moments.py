@@ -618,7 +618,7 @@ def _use(wide: _Posterior, found: _Posterior, last: _Release) -> tuple[str, str]
     explained = slopes @ second[1:, 1:] @ slopes
     unsure = np.trace(second[1:, 1:] @ found.covariance[1:, 1:])
     if explained >= unsure:
-        return PREDICTION, f"the noise makes intervals about {wider:.2g} times as wide"
+        return PREDICTION, f"the noise makes intervals about {wider:.2g} times as wide as without it"
     return NOT_USABLE, (
         "the noise hides the line: predictions are little better than one number for all. Intervals hold, but the noise makes "
         f"them about {wider:.2g} times as wide. A larger epsilon, more records or fewer features help"

@@ -94,8 +94,8 @@ RELATIVE = (
 AGAIN = "The fit ran. Start all processes again with the same command: it is written from its checkpoint, at no further cost."
 NO_INTERVALS = "No intervals are given: a fit in steps does not measure how far its noise moved the coefficients."
 DROPPED = (
-    " It was fitted in steps as rows are left out for a missing cell. Without them in the file, if their number may be public, a "
-    "fit has intervals."
+    " The fit is in steps because rows with a missing cell are left out. If their number may be public, delete them from the "
+    "file: then the fit has intervals."
 )
 FEWER = "Use fewer columns or categories, a smaller model, a larger --epsilon, or more records."
 

@@ -69,7 +69,7 @@ AT = tuple(int(share * NUM_GRADIENTS) for share in (0.2, 0.7))
 """The points, by number, at which the curvature is measured."""
 LARGEST_STEP = 2.0  # standard deviations of the predictor
 _REACH = {"binary": (0.8, 2.0, 4.0), "counts": (1.0, 1.25, 1.25), "classes": (0.8, 2.0, 4.0)}
-"""From how many lengths of a typical row on rows count less: where the noise hides much, little and nothing."""
+"""Rows longer than so many times a typical one count less: at least, where the noise is little, and where it is none."""
 _STANDS_OUT = 3.0  # standard deviations
 LEAST_WEIGHT = 1e-3  # of the mean, as a share of the largest
 WARY = 3.5  # of gradients far away, for intervals
@@ -599,8 +599,8 @@ def _use(said: Diagnosis, unseen: int, weights_hidden: bool = False) -> tuple[st
         hidden = f"the noise hides the spread of {counted(unseen, 'feature')} within the bounds"
         return (
             PREDICTION,
-            f"{hidden}, so some intervals may be too narrow. Narrower bounds, as known without the data, help; of a category "
-            "that is rare, to merge it with another one",
+            f"{hidden}, so some intervals may be too narrow. Narrower bounds, as known without the data, help; for a rare "
+            "category, merge it with another one",
         )
     if not said.converged:
         return (
@@ -608,7 +608,7 @@ def _use(said: Diagnosis, unseen: int, weights_hidden: bool = False) -> tuple[st
             "the gradients do not agree with the curvature that was measured, so intervals may be too narrow",
         )
     if said.ratio > NOISY:
-        return PREDICTION, f"the noise makes intervals about {said.ratio:.2g} times as wide"
+        return PREDICTION, f"the noise makes intervals about {said.ratio:.2g} times as wide as without it"
     return COEFFICIENTS, (
         "the intervals include the noise and that of sampling. Rows far from the others count less; where the model does not "
         "hold, that moves the coefficients"

@@ -68,7 +68,7 @@ SEEN, ALONE = 3.0, 5.0  # standard deviations by which a bin of lengths stands o
 FIRST = 3  # gradients of the last stage before the curvature is improved by them
 SPREAD = 3.0  # of what clipping may have moved, squared over the share above
 STEEPEST, FALLING = 0.65, 0.55
-"""Of a bin, what the next one may have where the noise hides it; and further ones, if the first has a share of its own."""
+"""Of a hidden bin over the one below it, at most: of the first, and of further ones if the first has a share of its own."""
 UNSEEN = 0.2  # share of the gradients that may have been clipped behind the noise, in a fit for its coefficients
 LEARNED = 0.25
 """The share of the prior's variance that is gone where a latent is called learned."""
@@ -536,11 +536,11 @@ def seen_of(counts: Vector, sigma: float) -> Vector:
 
 
 def with_tail(counts: Vector, seen: Vector, sigma: float) -> Vector:
-    """Those that stand out, and above them what the noise may hide: each bin has a share of the one below.
+    """Counts that stand out and, in the next `TAIL` bins, what the noise may hide: each bin is a share of the one below.
 
-    Either all have the same share, or the first bin has one of its own. Either way the numbers are averaged over all that they
-    may be, by how well the noisy bins agree with them; the larger mean is taken. A few records with long gradients may be all
-    that says something about a latent, as about a rare class or inflated zeros: clipping them moves the fit, unseen.
+    The share is the same for all, or the first bin has one of its own. Both kinds of tails are averaged over the shares, weighted
+    by how well the noisy counts agree with each; the larger mean counts. For a few long gradients may be all that tells about a
+    latent, as about a rare class or inflated zeros, and clipping them moves the fit.
 
     Args:
         counts: The noisy counts.
@@ -603,10 +603,10 @@ def _use(
             "miss by far. A larger epsilon or more records help"
         )
     if ratio > NOISY:
-        return PREDICTION, f"the noise makes intervals about {ratio:.2g} times as wide"
+        return PREDICTION, f"the noise makes intervals about {ratio:.2g} times as wide as without it"
     if hidden > len(learned) / 2:
         return PREDICTION, f"of {counted(len(learned), 'coordinate')} the prior decides {hidden}"
     return COEFFICIENTS, (
-        "the intervals include the noise and that of sampling. Records with long gradients count less; where the model does not "
-        "hold, that moves the latents, scales most"
+        "the intervals include the noise and that of sampling. Records with long gradients count less: where the model is wrong, "
+        "that moves the estimates, most of all scales"
     )

@@ -80,7 +80,7 @@ def _file_names(path: Path, csv: CsvFormat) -> list[str]:
         else:
             # pyarrow reads a header without its line end as no header.
             line = pyarrow.py_buffer(_first_line(path, csv.encoding).encode() + b"\n")
-            # Threads of a reader that still end while a refusal ends the process abort it.
+            # By one thread: a pool that is still ending when a refusal ends the process aborts it.
             alone = pyarrow.csv.ReadOptions(use_threads=False)
             names = list(pyarrow.csv.read_csv(line, alone, _parse_options(path, csv)).column_names)
     except DAMAGED as error:
