@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Float
-from scipy.linalg import solve_triangular
+from scipy.linalg import eigh, solve_triangular
 
 Matrix = Float[np.ndarray, "latent latent"]
 Vector = Float[np.ndarray, " latent"]
@@ -360,6 +360,11 @@ def agreement(gradients: Gradients, curvature: Matrix, theta: Vector, spread: fl
     sigma = np.broadcast_to(gradients.sigma, len(gradients.points))[-last:]
     lack = np.square(missed).sum() / (np.square(sigma).mean() / last) - size
     return float(np.sqrt(away @ curvature @ away / spread)), float(lack / np.sqrt(2 * size))
+
+
+def least_ratio(curvature: Matrix, sampling: Matrix) -> float:
+    """The least of v'Jv / v'Vv over all directions v, for the curvature J and the gradients' second moment V."""
+    return float(eigh(curvature, sampling, eigvals_only=True)[0])
 
 
 def ratio_of(noise: float, sampling: Matrix) -> float:

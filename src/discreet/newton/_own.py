@@ -3,7 +3,8 @@
 Only gradients of single records' log-likelihoods are used, in unconstrained coordinates. Each of four stages measures
 
 1. a map under which the gradients' directions are even (but for the last stage, which keeps the map),
-2. how long gradients are, which gives the bound C: the least one whose clipping moves the sum by less than the noise,
+2. how long gradients are, which gives the bound C: the least one whose clipping moves the sum by less than the noise; in the
+   last stage a larger one where that costs little,
 3. the second moment V of clipped gradients, which is the curvature J where the model holds,
 4. ten or twenty gradients, each at the best guess so far. How they change on the way corrects J: where records vary more than
    the model says, it is smaller than V.
@@ -40,6 +41,7 @@ from discreet.newton._algebra import (
     agreement,
     hard,
     is_settled,
+    least_ratio,
     ratio_of,
     scale_of,
     secant,
@@ -64,6 +66,8 @@ MOST_SCALE = 30.0
 TAIL, TOGETHER = 6, 3.5
 """Of so many bins above the last that is seen, the standard deviations by which they stand out together."""
 BIAS = 0.3  # share of what clipping takes away that may be bias: the rest cancels
+FREE, FREE_PRODUCTS = 0.35, 0.1
+"""Noise of the last gradients and moments over what sampling makes of them, up to which a larger bound costs little."""
 SEEN, ALONE = 3.0, 5.0  # standard deviations by which a bin of lengths stands out, beside another one and alone
 FIRST = 3  # gradients of the last stage before the curvature is improved by them
 SPREAD = 3.0  # of what clipping may have moved, squared over the share above
@@ -74,6 +78,7 @@ LEARNED = 0.25
 """The share of the prior's variance that is gone where a latent is called learned."""
 NOISY, CUT = 3.0, 0.1
 """Intervals of a fit for its coefficients: at most so much more noise than sampling, and so many records clipped."""
+FITS = 0.75  # least curvature over the gradients' second moment; where the model is right, they are the same
 LEAST = 0.05  # eigenvalue of the curvature, of their mean
 FARTHEST = 0.5  # standard deviations by which an entry of the curvature is shrunk
 WIDEST = 2.0
@@ -423,6 +428,13 @@ class _Fit:
             if lost <= edge * noise and counts[middle <= edge].sum() >= counts.sum() / 2:
                 self.reach = edge
                 break
+        self.short = self.reach
+        if not stage.directions:
+            # By the map, sampling varies a sum by the root of the number of records.
+            records = self.plan.num_records
+            self.reach = max(self.reach, FREE * np.sqrt(records) / noise)
+            room = np.sqrt(FREE_PRODUCTS * records / self.plan.noise(stage.moments))
+            self.short = np.clip(room, self.short, self.reach)
         counts = with_tail(np.array(raw), counts, sigma)
         self.tail = BIAS * counts @ np.maximum(middle - self.reach, 0)
         self.clipped = float(np.clip(counts[middle > self.reach].sum() / self.plan.num_records, 0, 1))
@@ -431,8 +443,8 @@ class _Fit:
     def _measure(self, stage: Stage) -> None:
         """The curvature. Intervals rest on that of the last stage: directions that the noise hides stay uncertain in it."""
         shrinkage = hard if stage.directions else soft
-        raw, sigma = self.releases("moments", self._public._replace(reach=self.reach))
-        unit = self.reach**2
+        raw, sigma = self.releases("moments", self._public._replace(reach=self.short))
+        unit = self.short**2
         mean = max(np.trace(raw) / self.size, 2 * sigma / np.sqrt(self.size))
         values, vectors = spectrum(raw * unit, sigma * unit, LEAST * mean * unit, FARTHEST, shrinkage)
         self.sampling = (vectors * values) @ vectors.T
@@ -503,7 +515,8 @@ class _Fit:
         learned = 1 - vectors.var(axis=0) / np.diag(self.prior.covariance)
         said = (*agreement(self.gradients, self.improved, theta, float(np.trace(self.improved @ covariance))),)
         ratio = ratio_of(found.noise + found.extra, self.sampling)
-        use = _use(ratio, *said, self.clipped, self.unseen, self.counted, learned)
+        fits = least_ratio(self.improved, self.sampling)
+        use = _use(ratio, *said, fits, self.clipped, self.unseen, self.counted, learned)
         return DPNewtonResult(
             draws={name: np.asarray(values[name]) for name in latents.objective.structure.global_latents},
             learned=latents.split(learned),
@@ -571,7 +584,14 @@ def _tail(kinds: Float[np.ndarray, "kind 2"], counts: Vector, sigma: float) -> V
 
 
 def _use(
-    ratio: float, moved: float, lack: float, clipped: float, unseen: float, counted_share: float, learned: Vector
+    ratio: float,
+    moved: float,
+    lack: float,
+    fits: float,
+    clipped: float,
+    unseen: float,
+    counted_share: float,
+    learned: Vector,
 ) -> tuple[str, str]:
     """The verdict on the use of the result, and the reason, from the releases."""
     hidden = int((learned < LEARNED).sum())
@@ -594,6 +614,12 @@ def _use(
         return PREDICTION, (
             "the gradients do not agree with the curvature that was measured, so intervals may be too narrow. Several modes, or "
             "a start far away, do that: give init a better one"
+        )
+    if fits < FITS:
+        return PREDICTION, (
+            f"gradients vary {1 / fits:.2g} times as much as the model says. Either it is wrong, as where residuals have longer "
+            "tails or counts scatter more, or a few records decide, whose gradients are clipped: intervals may miss. A "
+            "likelihood that allows for more (StudentT, NegativeBinomial2) or a larger epsilon helps"
         )
     if clipped > CUT:
         return PREDICTION, f"{100 * clipped:.0f} % of the gradients were clipped, so intervals may miss"
