@@ -187,7 +187,7 @@ def test_with_little_noise_it_is_the_posterior() -> None:
     found = dp.fit(line, x, y, epsilon=50.0, **TERMS)
     assert isinstance(found, dp.newton.DPNewtonResult)
     draws = np.column_stack([found.draws["a"], found.draws["b"]])
-    assert (np.abs(draws.mean(axis=0) - mean) < 0.3 * spread).all()
+    assert (np.abs(draws.mean(axis=0) - mean) < 0.5 * spread).all()
     np.testing.assert_allclose(draws.std(axis=0), spread, rtol=0.2)
     assert found.converged
     assert found.statement.use == COEFFICIENTS
@@ -389,7 +389,7 @@ def test_the_interval_of_a_scale_among_ten_weights_holds() -> None:
 
 
 def test_counts_that_vary_more_than_the_model_says_widen_intervals() -> None:
-    """Four tables of variance m + m^2 / 0.7 under a Poisson model. With the curvature as large as what was measured, 0.4 held."""
+    """Four tables of variance m + m^2 / 0.7 under a Poisson model. By gradients' second moments alone, 0.5 held."""
     held = []
     for seed in range(4):
         rng = np.random.default_rng(1_000 + seed)
@@ -400,7 +400,7 @@ def test_counts_that_vary_more_than_the_model_says_widen_intervals() -> None:
         found = fit_invented_model(counts, (x, y), plan, seed=seed)
         low, high = found.interval["weights"]
         held.append((low < truth) & (truth < high))
-    assert np.mean(held) >= 0.45
+    assert np.mean(held) >= 0.75
 
 
 def counts(x: Any, y: Any) -> None:
@@ -410,28 +410,46 @@ def counts(x: Any, y: Any) -> None:
         numpyro.sample("y", dist.Poisson(jnp.exp(jnp.minimum(start + x @ weights, 10.0))), obs=y)
 
 
+def scaled_line(x: Any, y: Any) -> None:
+    b = numpyro.sample("b", dist.Normal(0, 2))
+    scale = numpyro.sample("scale", dist.HalfNormal(2))
+    with numpyro.plate("people", len(y)):
+        numpyro.sample("y", dist.Normal(b * x, scale), obs=y)
+
+
+def test_where_the_model_is_wrong_intervals_are_as_wide_as_estimates_vary() -> None:
+    """Residuals of twice the model's scale. With the gradients' second moment for the curvature, a quarter of it was said."""
+    x, y = on_a_line(10_000)
+    plan = ModelPlan.calibrate(epsilon=3.0, delta=1e-6, num_records=10_000)
+    found = fit_invented_model(line, (x, 0.5 - x + 2 * (y - 0.5 + x)), plan, seed=0)
+    assert 1 < found.draws["b"].std() / (2 * 0.5 / 100) < 1.5
+    assert found.statement.use == PREDICTION
+    assert "vary at least 4 times" in found.statement.use_reason
+
+
 def test_residuals_with_longer_tails_than_the_models_are_noticed() -> None:
-    """A hundred of 10,000 records ten times as far off: the scale was 1.02 for 1.4, "for its coefficients"."""
+    """A hundred of 10,000 records ten times as far off: the scale was 1.1 for 1.4, "for its coefficients"."""
     rng = np.random.default_rng(3)
     size = 10_000
-    plan = ModelPlan.calibrate(epsilon=3.0, delta=1e-6, num_records=size)
+    plan = ModelPlan.calibrate(epsilon=10.0, delta=1e-6, num_records=size)
     x, residual = rng.normal(size=(2, size))
     far = np.where(rng.random(size) < 0.01, 10, 1)
     right, wrong = [
-        fit_invented_model(line, (x, 0.7 * x + residual * times), plan, seed=0).statement.use for times in (1, far)
+        fit_invented_model(scaled_line, (x, 0.7 * x + residual * times), plan, seed=0).statement.use
+        for times in (1, far)
     ]
     assert right.startswith(COEFFICIENTS)
     assert wrong.startswith(PREDICTION)
 
 
 def test_with_little_noise_hardly_a_gradient_is_clipped() -> None:
-    """The bound follows epsilon, where noise allows; by the lengths alone the scale missed by eight deviations at any epsilon."""
+    """The bound follows epsilon, where noise allows; by lengths alone the scale missed at any epsilon."""
     rng = np.random.default_rng(5)
     size = 10_000
     plan = ModelPlan.calibrate(epsilon=30.0, delta=1e-6, num_records=size)
     x = rng.normal(size=size)
-    y = 0.7 * x + rng.standard_t(3, size)
-    low, high = fit_invented_model(line, (x, y), plan, seed=0).interval["noise"]
+    y = 0.7 * x + rng.standard_t(4, size)
+    low, high = fit_invented_model(scaled_line, (x, y), plan, seed=0).interval["scale"]
     assert low < np.std(y - 0.7 * x) < high
 
 
@@ -509,7 +527,7 @@ def test_the_verdict_follows_from_the_releases() -> None:
         ((1.0, 0.1, 0.0, 0.9, 0.0, 0.0, 1.0, learned), COEFFICIENTS, "include the noise"),
         ((1.0, 0.1, 5.0, 0.9, 0.0, 0.0, 1.0, learned), PREDICTION, "do not agree"),
         ((1.0, 0.1, 485.0, 0.9, 0.0, 0.0, 1.0, learned), NOT_USABLE, "has not arrived"),
-        ((1.0, 0.1, 0.0, 0.5, 0.0, 0.0, 1.0, learned), PREDICTION, "vary 2 times as much as the model says"),
+        ((1.0, 0.1, 0.0, 0.4, 0.0, 0.0, 1.0, learned), PREDICTION, "vary at least 2.5 times as much"),
         ((1.0, 0.1, 0.0, 0.9, 0.0, 0.0, 0.7, learned), PREDICTION, "30 % of the records count as nothing"),
         ((1.0, 0.1, 0.0, 0.9, 0.2, 0.0, 1.0, learned), PREDICTION, "were clipped"),
         ((9.0, 0.1, 0.0, 0.9, 0.0, 0.0, 1.0, learned), PREDICTION, "9 times as wide"),

@@ -111,7 +111,7 @@ class _InventedModel:
         total = _sum_of_model(_model.KINDS, which, self._latents, leaves, mask, public)
         found = np.asarray(total, np.float64)[: _model.size_of([kind], self._latents)]
         found = found + noise * self._rng.standard_normal(found.shape)
-        if kind in _model.PRODUCTS:
+        if kind in _model.MATRICES:
             found = found.reshape(self._latents.num_touched, -1)
         return found, noise
 

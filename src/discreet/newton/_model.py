@@ -1,13 +1,14 @@
 """The programs that touch records in a private Newton fit of a NumPyro model, and what of the model is public.
 
-A record's row is the gradient g of its log-likelihood in the unconstrained latents, mapped to z = g @ to. Four kinds of release:
+A record's row is the gradient g of its log-likelihood in the unconstrained latents, mapped to z = g @ to. Five kinds of release:
 
 | kind | a record adds | what one record changes |
 |---|---|---|
 | directions | the outer product of z over its length | at most 1 |
 | lengths | one count, in the bin of its length, or of those that are not finite | at most 1 |
-| moments | the outer product of z / C, cut to the length 1 | at most 1 |
+| moments | the outer product of z / C', cut to the length 1 | at most 1 |
 | gradients | z / C, cut to the length 1 | at most 1 |
+| curvature | minus the derivative of z, cut to C, over C'^2, cut to the Frobenius norm 1 | at most 1 |
 
 Nothing is asked of the model: what is not finite adds nothing, whatever the gradient was. Sums are exact, and rows are computed
 alike in every place, as `_sums` says. Which latents no record touches (a hierarchy's mean and scale) the structure tells.
@@ -42,8 +43,13 @@ OCTAVES = 24
 EDGES = 2.0 ** np.arange(-OCTAVES, OCTAVES + 0.5, 0.5)
 """Of the bins of lengths, half octaves; the first and the last have what is beyond, and one more has what is not finite."""
 NUM_BINS = len(EDGES) - 1
-KINDS = ("directions", "lengths", "moments", "gradients")
+KINDS = ("directions", "lengths", "moments", "gradients", "curvature")
 PRODUCTS = ("directions", "moments")
+MATRICES = (*PRODUCTS, "curvature")
+
+
+STEP = 2.0**-7
+"""Of the curvature's differences, in standard deviations of one record. Single precision sees it, up to 1,000 of these from 0."""
 
 
 class Public(NamedTuple):
@@ -52,6 +58,7 @@ class Public(NamedTuple):
     to: Float[np.ndarray, "latent latent"]  # the map of the gradients
     at: Float[np.ndarray, " latent"]  # the point, of the latents that records touch
     reach: float = 1.0  # C
+    short: float = 1.0  # C', of the moments and the curvature
 
 
 class PriorDraws(NamedTuple):
@@ -104,19 +111,43 @@ def _mapped(latents: Latents, leaves: Sequence[Array], public: Public) -> tuple[
     return z, jnp.sqrt(jnp.sum(jnp.square(z), axis=1))
 
 
-def _rows(kind: str, z: Array, length: Array, mask: Array, reach: Any) -> Array:
+def _clipped(z: Array, length: Array, reach: Any) -> Array:
+    return z * jnp.minimum(1.0, reach / length)[:, None]
+
+
+def _curvatures(latents: Latents, leaves: Sequence[Array], z: Array, length: Array, public: Public) -> Array:
+    """What each record adds to the curvature, flat: by how much its clipped gradient falls along each direction.
+
+    By differences: second derivatives of a gamma function alone would take longer to compile than all of the rest.
+    """
+
+    def along(direction: Array) -> Array:
+        return _clipped(*_mapped(latents, leaves, public._replace(at=public.at + STEP * direction)), public.reach)
+
+    there = jax.vmap(along, out_axes=1)(jnp.asarray(public.to).T)
+    falls = _clipped(z, length, public.reach)[:, None] - there
+    return falls.reshape(len(z), -1) / (STEP * public.short**2)
+
+
+def _rows(
+    kind: str, latents: Latents, leaves: Sequence[Array], z: Array, length: Array, mask: Array, public: Public
+) -> Array:
     """What each record adds, or whose products it adds, on the grid."""
     if kind == "lengths":
         level = jnp.ceil(2 * jnp.log2(jnp.maximum(length, EDGES[0]))) + 2 * OCTAVES - 1
         level = jnp.where(jnp.isfinite(length), jnp.clip(level, 0, NUM_BINS - 1), NUM_BINS)
         return on_grid((level[:, None] == np.arange(NUM_BINS + 1)).astype(z.dtype), mask, GRID_OF_SUMS)
-    longest = length if kind == "directions" else jnp.maximum(length, reach)
-    return on_grid(z / longest[:, None], mask, GRID_OF_PRODUCTS if kind in PRODUCTS else GRID_OF_SUMS)
+    if kind == "curvature":
+        z = _curvatures(latents, leaves, z, length, public)
+        length = jnp.sqrt(jnp.sum(jnp.square(z), axis=1))
+    longest = {"directions": 0.0, "moments": public.short, "gradients": public.reach, "curvature": 1.0}[kind]
+    rows = z / jnp.maximum(length, longest)[:, None]
+    return on_grid(rows, mask, GRID_OF_PRODUCTS if kind in PRODUCTS else GRID_OF_SUMS)
 
 
 def rows_of(kind: str, latents: Latents, leaves: Sequence[Array], mask: Array, public: Public) -> Array:
     """What the records of one turn add, or whose products they add, on the grid."""
-    return _rows(kind, *_mapped(latents, leaves, public), mask, public.reach)
+    return _rows(kind, latents, leaves, *_mapped(latents, leaves, public), mask, public)
 
 
 def summed(
@@ -124,19 +155,20 @@ def summed(
 ) -> Array:
     """The exact sum over all records of the kind that `which` numbers, filled up with zeros to the size of the largest.
 
-    All kinds begin with the gradients of a turn, which take the longest to compile: so the choice comes after them.
+    All kinds begin with the gradients of a turn, which take the longest to compile: so the choice comes after them. The curvature
+    takes them once more.
     """
     size = size_of(kinds, latents)
 
-    def of_kind(kind: str, z: Array, length: Array, mask: Array, reach: Any) -> Array:
-        rows = _rows(kind, z, length, mask, reach)
+    def of_kind(kind: str, z: Array, length: Array, mask: Array, *leaves: Array) -> Array:
+        rows = _rows(kind, latents, leaves, z, length, mask, public)
         found = (rows.T @ rows).reshape(-1) if kind in PRODUCTS else jnp.sum(rows, axis=0)
         return jnp.pad(found, (0, size - found.size))
 
     def turn(total: Array, part: tuple[Array, ...]) -> tuple[Array, None]:
         z, length = _mapped(latents, part[:-1], public)
         sums = [functools.partial(of_kind, kind) for kind in kinds]
-        return total + jax.lax.switch(which, sums, z, length, part[-1], public.reach), None
+        return total + jax.lax.switch(which, sums, z, length, part[-1], *part[:-1]), None
 
     return jax.lax.scan(turn, jnp.zeros(size), tuple(turns_of([*leaves, mask])))[0]
 
@@ -178,7 +210,7 @@ class ModelSums(Sums):
         """As there."""
         kind = self.kinds[which]
         found = found[: size_of([kind], self.latents)]
-        return found.reshape(len(public.at), -1) if kind in PRODUCTS else found
+        return found.reshape(len(public.at), -1) if kind in MATRICES else found
 
 
 def program_of(kind: str, noise: float, turns: int, made_for: ModelSums) -> Program:
@@ -188,6 +220,6 @@ def program_of(kind: str, noise: float, turns: int, made_for: ModelSums) -> Prog
         PrivacyError: There is no proof.
     """
     if made_for.size > LARGEST_SHARED:
-        alike = tuple(other for other in KINDS if (other in PRODUCTS) == (kind in PRODUCTS))
+        alike = tuple(other for other in KINDS if (other in MATRICES) == (kind in MATRICES))
         made_for = dataclasses.replace(made_for, kinds=alike)
     return proved(made_for, made_for.kinds.index(kind), noise, turns)

@@ -18,22 +18,25 @@ class Stage(NamedTuple):
     directions: float
     lengths: float
     moments: float
+    curvature: float
     gradients: tuple[float, ...]
 
 
-def _stage(share: float, directions: float, lengths: float, moments: float, count: int) -> Stage:
+def _stage(
+    share: float, directions: float, lengths: float, moments: float, count: int, curvature: float = 0.0
+) -> Stage:
     # The later half of the gradients, near the estimate, has twice the share. Each noise takes a proof of its own.
     growing = [1.0] * (count // 2) + [2.0] * (count - count // 2)
-    rest = share * (1 - directions - lengths - moments)
+    rest = share * (1 - directions - lengths - moments - curvature)
     gradients = tuple(rest * part / sum(growing) for part in growing)
-    return Stage(share * directions, share * lengths, share * moments, gradients)
+    return Stage(share * directions, share * lengths, share * moments, share * curvature, gradients)
 
 
 STAGES = (
     _stage(0.06, 0.16, 0.03, 0.21, 10),
     _stage(0.10, 0.16, 0.03, 0.21, 10),
     _stage(0.18, 0.16, 0.03, 0.21, 10),
-    _stage(0.66, 0.0, 0.02, 0.16, 20),  # with the map of the one before
+    _stage(0.66, 0.0, 0.02, 0.10, 20, curvature=0.10),  # with the map of the one before
 )
 NUM_GRADIENTS = sum(len(stage.gradients) for stage in STAGES)
 
@@ -88,7 +91,7 @@ class ModelPlan(SharedBudget):
         """All releases, in their order."""
         found = []
         for stage in STAGES:
-            shares = {"directions": stage.directions, "lengths": stage.lengths, "moments": stage.moments}
+            shares = {kind: getattr(stage, kind) for kind in ("directions", "lengths", "moments", "curvature")}
             found += [Release(kind, kind, self.noise(share)) for kind, share in shares.items() if share]
             found += [Release("gradients", "gradients", self.noise(share)) for share in stage.gradients]
         return tuple(found)
@@ -106,7 +109,7 @@ class ModelPlan(SharedBudget):
             fitted: The model, in a word.
         """
         noun = unit.noun
-        matrices = sum(1 + bool(stage.directions) for stage in STAGES)
+        matrices = sum(1 + bool(stage.directions) + bool(stage.curvature) for stage in STAGES)
         numbers = NUM_GRADIENTS * num_touched + matrices * num_touched**2
         return make_release_statement(
             self.event(),
@@ -117,10 +120,10 @@ class ModelPlan(SharedBudget):
             method=METHOD,
             mechanism=(
                 f"Sums over the {noun}s were released one after another, in {len(STAGES)} stages: of products of the directions "
-                f"of gradients, of counts of their lengths, of products of clipped gradients, and {NUM_GRADIENTS} times of "
-                f"clipped gradients. What one {noun} adds to each has a Euclidean norm of at most 1. Gaussian noise of standard "
-                f"deviation {self.noise_multiplier:.6g}, divided by the square root of the release's share of the budget, was "
-                "added to each."
+                "of gradients, of counts of their lengths, of products of clipped gradients, of their derivatives, and "
+                f"{NUM_GRADIENTS} times of clipped gradients. What one {noun} adds to each has a Euclidean norm of at most 1. "
+                f"Gaussian noise of standard deviation {self.noise_multiplier:.6g}, divided by the square root of the release's "
+                "share of the budget, was added to each."
             ),
             plan={
                 "num_records": self.num_records,

@@ -36,7 +36,9 @@ from discreet.inference import Latents, NoPointError, Records, check_public, lat
 from discreet.ledger import Ledger
 from discreet.newton._algebra import (
     Gradients,
+    Matrix,
     NormalPrior,
+    Shrinkage,
     Vector,
     agreement,
     hard,
@@ -66,7 +68,7 @@ MOST_SCALE = 30.0
 TAIL, TOGETHER = 6, 3.5
 """Of so many bins above the last that is seen, the standard deviations by which they stand out together."""
 BIAS = 0.3  # share of what clipping takes away that may be bias: the rest cancels
-FREE, FREE_PRODUCTS = 0.35, 0.1
+FREE, FREE_PRODUCTS = 0.2, 0.03
 """Noise of the last gradients and moments over what sampling makes of them, up to which a larger bound costs little."""
 SEEN, ALONE = 3.0, 5.0  # standard deviations by which a bin of lengths stands out, beside another one and alone
 FIRST = 3  # gradients of the last stage before the curvature is improved by them
@@ -78,7 +80,7 @@ LEARNED = 0.25
 """The share of the prior's variance that is gone where a latent is called learned."""
 NOISY, CUT = 3.0, 0.1
 """Intervals of a fit for its coefficients: at most so much more noise than sampling, and so many records clipped."""
-FITS = 0.75  # least curvature over the gradients' second moment; where the model is right, they are the same
+FITS = 0.5  # least curvature over the gradients' second moment; where the model is right, they are the same
 LEAST = 0.05  # eigenvalue of the curvature, of their mean
 FARTHEST = 0.5  # standard deviations by which an entry of the curvature is shrunk
 WIDEST = 2.0
@@ -390,6 +392,7 @@ class _Fit:
         self.precision = np.linalg.inv(self.prior.covariance[own, own])
         self.at = start[own]
         self.to = np.diag(np.sqrt(np.diag(self.prior.covariance)[own]))
+        self.reach, self.short = 1.0, 1.0
         self.clipped, self.unseen, self.counted = 0.0, 0.0, 1.0
 
     def run(self, bar: Any) -> _Fit:
@@ -408,7 +411,7 @@ class _Fit:
 
     @property
     def _public(self) -> Public:
-        return Public(self.to, self.at)
+        return Public(self.to, self.at, self.reach, self.short)
 
     def _map(self) -> None:
         seen, sigma = self.releases("directions", self._public)
@@ -441,34 +444,39 @@ class _Fit:
         self.unseen = float(TOGETHER * sigma * np.sqrt(TAIL) / self.plan.num_records)
 
     def _measure(self, stage: Stage) -> None:
-        """The curvature. Intervals rest on that of the last stage: directions that the noise hides stay uncertain in it."""
-        shrinkage = hard if stage.directions else soft
-        raw, sigma = self.releases("moments", self._public._replace(reach=self.short))
+        """The gradients' second moment, which is the curvature where the model is right. The last stage measures both."""
+        self.sampling = self.curvature = self._matrix("moments", hard if stage.directions else soft)
+        if stage.curvature:
+            self.curvature = self._matrix("curvature", soft)
+
+    def _matrix(self, kind: str, shrinkage: Shrinkage) -> Matrix:
+        """A matrix from a noisy one, positive. By `soft`, directions that the noise hides stay uncertain in it."""
+        raw, sigma = self.releases(kind, self._public)
         unit = self.short**2
         mean = max(np.trace(raw) / self.size, 2 * sigma / np.sqrt(self.size))
         values, vectors = spectrum(raw * unit, sigma * unit, LEAST * mean * unit, FARTHEST, shrinkage)
-        self.sampling = (vectors * values) @ vectors.T
-        self.sampling_sigma = sigma * unit
+        self.curvature_sigma = sigma * unit
+        return (vectors * values) @ vectors.T
 
     def _step(self, stage: Stage, bar: Any) -> None:
         """All gradients of a stage."""
         back = np.linalg.inv(self.to)
         prior = NormalPrior(back @ self.prior.mean[: self.size], self.to.T @ self.precision @ self.to)
         points, values, sigmas = [], [], []
-        first, most = (1, MOST_SCALE) if stage.directions else (FIRST, 1.0)
+        first = FIRST if stage.curvature else 1
         of_prior = np.sqrt(np.diag(self.prior.covariance)[: self.size])
         for step in range(len(stage.gradients)):
-            found, sigma = self.releases("gradients", self._public._replace(reach=self.reach))
+            found, sigma = self.releases("gradients", self._public)
             theta = back @ self.at
             points.append(theta)
             values.append(found * self.reach)
             sigmas.append(sigma * self.reach)
             self.gradients = Gradients(np.array(points), np.array(values), np.array(sigmas))
-            self.improved = self.sampling
+            self.improved = self.curvature
             if step >= first:
-                least = 0.02 * np.trace(self.sampling) / self.size
-                scale = scale_of(self.sampling, self.gradients, most)
-                self.improved = secant(scale * self.sampling, self.gradients, least)
+                least = 0.02 * np.trace(self.curvature) / self.size
+                scale = 1.0 if stage.curvature else scale_of(self.curvature, self.gradients, MOST_SCALE)
+                self.improved = secant(scale * self.curvature, self.gradients, least)
             guess, covariance, _ = settle(
                 self.gradients, self.improved, self.improved, prior, theta, num_scales=1, rounds=4
             )
@@ -485,7 +493,7 @@ class _Fit:
         error = 0.0
         if self.cautious:
             # An error of the curvature acts as one of its entries, times how far the posterior reaches.
-            error = 1 / (self.sampling_sigma**-2.0 + (0.1 * np.trace(self.sampling) / size) ** -2.0)
+            error = 1 / (self.curvature_sigma**-2.0 + (0.1 * np.trace(self.curvature) / size) ** -2.0)
         moved = (SPREAD if self.cautious else 1.0) * self.tail**2 / size
         widest = WIDEST * float(np.trace(self.covariance))
 
@@ -516,6 +524,7 @@ class _Fit:
         said = (*agreement(self.gradients, self.improved, theta, float(np.trace(self.improved @ covariance))),)
         ratio = ratio_of(found.noise + found.extra, self.sampling)
         fits = least_ratio(self.improved, self.sampling)
+        fits += self.curvature_sigma * np.sqrt(size) * size / np.trace(self.sampling)  # what the noise may take away
         use = _use(ratio, *said, fits, self.clipped, self.unseen, self.counted, learned)
         return DPNewtonResult(
             draws={name: np.asarray(values[name]) for name in latents.objective.structure.global_latents},
@@ -617,9 +626,9 @@ def _use(
         )
     if fits < FITS:
         return PREDICTION, (
-            f"gradients vary {1 / fits:.2g} times as much as the model says. Either it is wrong, as where residuals have longer "
-            "tails or counts scatter more, or a few records decide, whose gradients are clipped: intervals may miss. A "
-            "likelihood that allows for more (StudentT, NegativeBinomial2) or a larger epsilon helps"
+            f"gradients vary at least {1 / fits:.2g} times as much as the model says: it is wrong, as where residuals have "
+            "longer tails or counts scatter more, or a few records decide. Intervals allow for that, but where long gradients are "
+            "clipped they may miss, most of all scales. A likelihood with longer tails, as StudentT, helps"
         )
     if clipped > CUT:
         return PREDICTION, f"{100 * clipped:.0f} % of the gradients were clipped, so intervals may miss"
