@@ -83,10 +83,11 @@ def line_without_privacy(plan: Any, num_draws: int, seed: Any, x: np.ndarray, y:
 
 
 def newton_without_privacy(
-    plan: Any, num_draws: int, seed: Any, x: np.ndarray, y: np.ndarray, ledger: Any = None
+    plan: Any, num_draws: int, seed: Any, x: np.ndarray, y: np.ndarray, ledger: Any = None, names: Any = None
 ) -> Any:
     """Return what `fit_by_newton` returns, at a point and without its budget."""
     assert ledger is None
+    del names
     model = {"counts": poisson_regression, "binary": logistic_regression, "classes": None}[plan.family]
     weights, intercept = point_fit(model, x, y, num_classes=plan.num_classes)
     mean = np.concatenate([np.asarray(intercept)[None], weights]).T.ravel()

@@ -306,8 +306,26 @@ def test_what_it_says_about_its_use() -> None:
     assert np.abs(said[2.0].estimate - truth).max() < 0.2
     assert said[0.01].statement.use == NOT_USABLE
     assert np.abs(said[0.01].estimate[1:]).max() < np.abs(truth[1:]).max()
-    assert {COEFFICIENTS, NOT_USABLE, PREDICTION} == {_fit._use(_fit.Diagnosis(*x), 0)[0] for x in USES}
-    assert _fit._use(_fit.Diagnosis(*USES[0]), 2)[0] == PREDICTION
+    assert {COEFFICIENTS, NOT_USABLE, PREDICTION} == {_fit._use(_fit.Diagnosis(*x))[0] for x in USES}
+
+
+def test_the_verdict_names_the_columns_that_the_noise_hides() -> None:
+    use, reason = _fit._use(_fit.Diagnosis(*USES[0]), unseen=["age", "pay", "town", "sex", "rent"])
+    assert use == PREDICTION
+    assert "hides the spread of age, pay, town and 2 others within the bounds" in reason
+    use, reason = _fit._use(_fit.Diagnosis(*USES[3]), unlearned=["pay", "age"])
+    assert use == NOT_USABLE
+    assert "rest on the prior, which decides the weights of pay and age. A larger" in reason
+    rng = np.random.default_rng(0)
+    # The second column fills a fiftieth of its bounds, at their end.
+    x = rng.uniform(-1, 1, (5_000, 2)) * [1, 0.02] + [0, 0.98]
+    y = (rng.random(5_000) < 1 / (1 + np.exp(-x[:, 0]))).astype(float)
+    plan = plan_for("binary", x, 0.3)
+    for names, said in ((None, "x[:, 1]"), (["age", "pay"], "pay")):
+        found = fit_newton(dp.random.key(0), x, y, plan, names=names, levels=np.zeros(2, bool))
+        assert f"hides the spread of {said} within" in found.statement.use_reason
+    with pytest.raises(ValueError, match="names must be 2 texts"):
+        fit_newton(dp.random.key(0), x, y, plan, names=["age"])
 
 
 def test_a_fit_that_the_noise_hides_warns() -> None:

@@ -489,9 +489,11 @@ def test_the_verdict_follows_from_the_releases() -> None:
         ((9.0, 0.1, 0.0, 0.0, 0.0, 1.0, learned), PREDICTION, "9 times as wide"),
         ((1.0, 0.1, 0.0, 0.0, 0.0, 1.0, 0 * learned), NOT_USABLE, "the prior's"),
         ((1.0, 0.1, 0.0, 0.0, 0.3, 1.0, learned), PREDICTION, "up to 30 % of the gradients"),
+        # The least learned first.
+        ((1.0, 0.1, 0.0, 0.0, 0.0, 1.0, np.array([0.2, 0.9, 0.1])), PREDICTION, "the prior decides 2: c and a"),
     ]
     for found, use, why in cases:
-        verdict = _own._use(*found)
+        verdict = _own._use(*found, names=["a", "b", "c"])
         assert verdict[0] == use
         assert why in verdict[1]
 

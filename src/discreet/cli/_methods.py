@@ -909,7 +909,7 @@ class Newton(InSums):
     def fit(self, key: "PRNGKeyArray", **how: Any) -> "dp.newton.NewtonResult":
         x, y, *mask = self.records.arrays
         how |= {"levels": dp.tables.are_levels(self.schema), "progress_bar": self.asked.progress_bar}
-        how |= {"checkpoint": self.checkpoint}
+        how |= {"names": self.records.feature_names, "checkpoint": self.checkpoint}
         return dp.newton.fit_newton(key, x, y, self.plan, mask=mask[0] if mask else None, **how)
 
 

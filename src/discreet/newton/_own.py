@@ -53,7 +53,7 @@ from discreet.newton._sampling import draw
 from discreet.newton._saved import SavedReleases
 from discreet.newton._sums import MOST_RECORDS, Parts, layout_of
 from discreet.released import Released
-from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, Unit, counted, headline, use_words
+from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, Unit, counted, headline, listed, use_words
 from discreet.storage import exclusive
 
 MOST_LATENTS = 512
@@ -176,11 +176,15 @@ def _table(result: DPNewtonResult) -> Iterator[tuple[str, str, str, str]]:
             low, high = interval[name][(slice(None), *place)]
             # A simplex has an element more than coordinates.
             share = learned[place] if learned.shape == value.shape else learned.mean()
-            label = f"{name}[{','.join(map(str, place))}]" if place else name
+            label = _label(name, place)
             # As many decimals as the interval has two figures.
             decimals = int(np.clip(1 - np.floor(np.log10(max(high - low, 1e-9))), 0, 9))
             mean, *ends = (f"{number:.{decimals}f}" for number in (value[place], low, high))
             yield label, mean, " to ".join(ends), f"{100 * max(share, 0):.0f} %"
+
+
+def _label(name: str, place: Sequence[int]) -> str:
+    return f"{name}[{','.join(map(str, place))}]" if place else name
 
 
 def refuse_others(model: Any) -> None:
@@ -503,7 +507,10 @@ class _Fit:
         learned = 1 - vectors.var(axis=0) / np.diag(self.prior.covariance)
         said = (*agreement(self.gradients, self.improved, theta, float(np.trace(self.improved @ covariance))),)
         ratio = ratio_of(found.noise + found.extra, self.sampling)
-        use = _use(ratio, *said, self.clipped, self.unseen, self.counted, learned)
+        names = [
+            _label(name, place) for name, part in latents.split(learned).items() for place in np.ndindex(part.shape)
+        ]
+        use = _use(ratio, *said, self.clipped, self.unseen, self.counted, learned, names)
         return DPNewtonResult(
             draws={name: np.asarray(values[name]) for name in latents.objective.structure.global_latents},
             learned=latents.split(learned),
@@ -571,7 +578,14 @@ def _tail(kinds: Float[np.ndarray, "kind 2"], counts: Vector, sigma: float) -> V
 
 
 def _use(
-    ratio: float, moved: float, lack: float, clipped: float, unseen: float, counted_share: float, learned: Vector
+    ratio: float,
+    moved: float,
+    lack: float,
+    clipped: float,
+    unseen: float,
+    counted_share: float,
+    learned: Vector,
+    names: Sequence[str],
 ) -> tuple[str, str]:
     """The verdict on the use of the result, and the reason, from the releases."""
     hidden = int((learned < LEARNED).sum())
@@ -605,7 +619,8 @@ def _use(
     if ratio > NOISY:
         return PREDICTION, f"the noise makes intervals about {ratio:.2g} times as wide as without it"
     if hidden > len(learned) / 2:
-        return PREDICTION, f"of {counted(len(learned), 'coordinate')} the prior decides {hidden}"
+        least = [names[place] for place in np.argsort(learned, kind="stable")[:hidden]]
+        return PREDICTION, (f"of {counted(len(learned), 'coordinate')} the prior decides {hidden}: {listed(least)}")
     return COEFFICIENTS, (
         "the intervals include the noise and that of sampling. Records with long gradients count less: where the model is wrong, "
         "that moves the estimates, most of all scales"
