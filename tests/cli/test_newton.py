@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from discreet.cli._app import app
+from discreet.cli._methods import Newton
+from discreet.cli._report import NO_INTERVAL, summarise
 
 RUN = CliRunner()
 SCHEMA = """\
@@ -98,6 +101,44 @@ def test_persons_with_several_rows_are_fitted_and_their_missing_rows_left_out(su
     row = json.loads((survey / "out" / "summary.json").read_text())["posterior"]["age"]
     assert abs(row["mean"] + 73 / 40) < 4 * row["sd"]
     assert row["sd"] < 0.5
+
+
+def test_the_concentration_of_overdispersed_counts_is_in_the_files(survey: Path) -> None:
+    """It was estimated and used, and written nowhere."""
+    words = "--data survey.csv --schema visits.toml --model negative-binomial --epsilon 2 --out out"
+    said = " ".join(fit(words).stdout.split())
+    summary = json.loads((survey / "out" / "summary.json").read_text())
+    row = summary["posterior"]["concentration"]
+    # Visits are Poisson's: a factor of 1.4 is the grid's step.
+    assert row["mean"] > 5
+    assert [row[part] for part in ("sd", "low", "high")] == [None] * 3
+    assert "m + m² / concentration" in summary["note"]
+    assert f"Concentration: {row['mean']:.2g}. A count of mean m" in said
+    assert "concentration" in (survey / "out" / "report.html").read_text(encoding="utf-8")
+    with np.load(survey / "out" / "posterior.npz") as drawn:
+        assert "concentration" not in drawn
+
+
+def test_coefficients_that_stand_out_are_shown_if_not_all_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """The largest were shown: on doctor visits of 4,406 people -1.4 (-4.1 to 1.7)."""
+    method: Any = object.__new__(Newton)
+    vars(method).update(own=None, samples={"intercept": 0, "weights": 0}, asked=SimpleNamespace(model="poisson"))
+    method.chosen = SimpleNamespace(name="poisson")
+    figures = {"intercept": (9, 0.1), "a": (-0.2, 0.1), "b": (9.0, 9.0), "c": (0.5, 0.1), "d": (0.3, 0.1)}
+    rows = [(x, {"mean": m, "sd": s, "low": m - s, "high": m + s}) for x, (m, s) in figures.items()]
+    for count, head, shown in ((5, "The 3 of 4 coefficients that stand out", "acd"), (4, "Coefficients (", "abc")):
+        method.rows = rows[:count]
+        method.say_coefficients()
+        first, *lines = capsys.readouterr().out.replace("\neach", " each").replace("\nwith", " with").splitlines()
+        assert first.startswith(head)
+        assert [line[2] for line in lines if line.startswith("  ")] == [*shown]
+
+
+def test_a_latent_of_ones_own_named_sigma_has_an_interval() -> None:
+    records: Any = SimpleNamespace(feature_names=())
+    drawn = {"sigma": np.arange(101.0)}
+    assert dict(summarise(drawn, records, np.ones(1)))["sigma"]["low"] == 5
+    assert np.isnan(dict(summarise(drawn, records, np.ones(1), (), NO_INTERVAL))["sigma"]["low"])
 
 
 def test_classes_are_fitted_and_scored(survey: Path) -> None:
