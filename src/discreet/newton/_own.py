@@ -250,6 +250,11 @@ class DPNewton:
         refuse_others(model)
         if not isinstance(plan, ModelPlan):
             raise TypeError(f"plan is {plan!r}; pass a ModelPlan, as ModelPlan.calibrate(epsilon=...) makes.")
+        if init is not None and not isinstance(init, Mapping):
+            raise TypeError(
+                f"init is a {type(init).__name__}: pass values of latents by their names, as {{'scale': 1.0}}; NumPyro's "
+                "init_to_value and others are for guides."
+            )
         check_public(static_kwargs)
         self.model, self.plan, self.init = model, plan, dict(init or {})
         self.placeholder, self.static_kwargs = placeholder, static_kwargs
@@ -333,6 +338,7 @@ class DPNewton:
         values = {name: np.asarray(value) for name, value in jax.jit(latents.values)(mean).items()}
         if unknown := [name for name in self.init if name not in values]:
             raise ValueError(f"init names {unknown[0]!r}, which is no global latent. These are: {', '.join(values)}.")
+        means = dict(values)
         for name, value in self.init.items():
             if np.shape(value) != values[name].shape:
                 raise ValueError(
@@ -345,8 +351,11 @@ class DPNewton:
         # From outside of a support, or its end, there is no way to unconstrained space and back.
         bad = [name for name in self.init if not np.allclose(back[name], values[name], rtol=1e-3, atol=1e-6)]
         if bad or not np.isfinite(start).all():
+            name = (bad or list(self.init))[0]
+            mean = np.array2string(means[name], precision=2, separator=", ", threshold=20)
             raise ValueError(
-                f"init has {(bad or list(self.init))[0]!r} outside of its support, or at its end. Choose a value inside."
+                f"init has {name!r} outside of its support, or at its end. Choose a value inside, such as the prior's mean, "
+                f"about {mean}."
             )
         return start
 
