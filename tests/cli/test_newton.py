@@ -166,8 +166,9 @@ def test_classes_are_fitted_and_scored(survey: Path) -> None:
     assert json.loads(scored.stdout)["accuracy"]["value"] > 0.5
 
 
-def test_weights_of_categories_are_relative_to_their_mean_in_the_summary(survey: Path) -> None:
-    regions = np.random.default_rng(0).choice(["north", "south", "east"], 4_000)
+def test_weights_of_categories_are_relative_to_their_mean_over_the_records(survey: Path) -> None:
+    """Relative to the plain mean, one region of 20 people made the intervals of all of them wide."""
+    regions = np.random.default_rng(0).choice(["north", "south", "east"], 4_000, p=[0.6, 0.395, 0.005])
     header, *rows = (survey / "survey.csv").read_text().splitlines()
     lines = [f"{header},region", *(f"{row},{region}" for row, region in zip(rows, regions, strict=True))]
     (survey / "regions.csv").write_text("\n".join(lines) + "\n")
@@ -177,16 +178,19 @@ def test_weights_of_categories_are_relative_to_their_mean_in_the_summary(survey:
     )
     assert outcome.exit_code == 0, outcome.output
     summary = json.loads((survey / "out" / "summary.json").read_text())
-    places = [place for place, name in enumerate(summary["feature_names"]) if name.startswith("region=")]
-    means = [summary["posterior"][summary["feature_names"][place]]["mean"] for place in places]
-    assert len(means) == 3
-    assert sum(means) == pytest.approx(0, abs=1e-9)
-    with np.load(survey / "out" / "posterior.npz") as drawn:
-        assert abs(drawn["weights"][:, places].mean(axis=0).sum()) > 1e-3
-    assert (
-        "The weights of one column's categories are relative to their mean, which the intercept has; in posterior.npz they are "
-        "not."
-    ) in summary["note"]
+    shares = summary["category_shares"]
+    assert shares == pytest.approx({"region=north": 0.6, "region=south": 0.395, "region=east": 0.005}, abs=0.03)
+    assert sum(shares.values()) == pytest.approx(1)
+    assert sum(share * summary["posterior"][name]["mean"] for name, share in shares.items()) == pytest.approx(
+        0, abs=1e-9
+    )
+    places = [summary["feature_names"].index(name) for name in shares]
+    with np.load(survey / "out" / "posterior.npz") as file:
+        drawn = file["weights"][:, places]
+    assert abs(drawn.mean(axis=0) @ [*shares.values()]) > 1e-3
+    plain = np.median((drawn - drawn.mean(axis=1, keepdims=True)).std(axis=0))
+    assert np.median([summary["posterior"][name]["sd"] for name in shares]) < 0.5 * plain
+    assert "relative to their mean over the records, by released shares" in summary["note"]
 
 
 def test_a_dry_run_says_what_is_measured(survey: Path) -> None:

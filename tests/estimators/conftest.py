@@ -78,7 +78,7 @@ def line_without_privacy(plan: Any, num_draws: int, seed: Any, x: np.ndarray, y:
     weights, intercept = point_fit(linear_regression, x, y, num_classes=1)
     mean = np.concatenate([[intercept], weights])
     statement = plan.state(reproducible=seed is not None)
-    result = MomentsResult(mean, 1e-6 * np.eye(len(mean)), mean, 0.01, 0.001, plan, statement)
+    result = MomentsResult(mean, 1e-6 * np.eye(len(mean)), mean, 0.01, 0.001, np.ones(len(mean) - 1), plan, statement)
     return result, result.posterior(jax.random.key(0), num_draws)
 
 
@@ -96,6 +96,7 @@ def newton_without_privacy(
         "covariance": 1e-6 * np.eye(len(mean)),
         "learned": np.ones(len(mean)),
         "unseen": np.zeros(plan.num_features, bool),
+        "mean_squares": np.ones(plan.num_features),
     }
     statement = plan.state(reproducible=seed is not None)
     result = NewtonResult(mean=mean, predictive=mean[None], plan=plan, statement=statement, **size, **figures)

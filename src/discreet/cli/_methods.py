@@ -98,8 +98,8 @@ SHOWN = 3
 MADE_UP = 7
 NUM_DRAWS = 1_000
 RELATIVE = (
-    " The weights of one column's categories are relative to their mean, which the intercept has; in posterior.npz they are "
-    "not."
+    " The weights of one column's categories are relative to their mean{which}, which the intercept has; in posterior.npz they "
+    "are not."
 )
 CONCENTRATION = (
     "A count of mean m has the variance m + m² / concentration. The concentration is estimated from a noisy histogram of the "
@@ -528,6 +528,8 @@ class OfRecords(Method, ABC):
         shrunk = estimate
         about = {}
         groups = ()
+        shares = None
+        counted = None
         if self.chosen.needs_target:
             # The model and the schema, for `discreet score`; the unit of the coefficients.
             about = facts_about(self.chosen.name, schema)
@@ -535,18 +537,24 @@ class OfRecords(Method, ABC):
         target = schema.target_column
         classes = target.categories if self.chosen.name == MULTINOMIAL and target is not None else ()
         if groups:
-            contrasts = dp.models.contrasts(len(records.feature_names), groups)
+            shares = getattr(self.result, "mean_squares", None)
+            contrasts = dp.models.contrasts(len(records.feature_names), groups, shares)
+            if shares is not None:
+                counted = {records.feature_names[place]: contrasts[0, 1 + place] for group in groups for place in group}
             drawn = relative(self.samples, contrasts)
             estimate = None if estimate is None else contrasts @ estimate
+        which = "" if counted is None else " over the records, by released shares of the categories (category_shares)"
+        relation = RELATIVE.format(which=which) if groups else ""
         estimates, meaning = self.estimates()
         alone = {name: np.full(1, value) for name, value in estimates.items()}
         point_only = () if own is not None else (*NO_INTERVAL, *alone)
         self.rows = summarise({**drawn, **alone}, records, estimate, classes, point_only)
         note = dp.report.use_words(self.statement) if self.intervals else NO_INTERVALS + self.as_rows_are_dropped
         summary = {
-            "note": " ".join([note + (RELATIVE if groups else "") + self.hints, *[meaning] * bool(meaning)]),
+            "note": " ".join([note + relation + self.hints, *[meaning] * bool(meaning)]),
             **about,
             "feature_names": records.feature_names,
+            "category_shares": counted,
             "target_centre": records.target_centre,
             "target_scale": records.target_scale,
             "posterior": finite_or_none(dict(self.rows)),

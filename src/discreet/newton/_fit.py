@@ -99,6 +99,8 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
         lack: As above.
         unseen: True for features whose spread the noise hides, (feature,): their priors are too narrow for what they may be, so
             that their intervals, and that of the intercept, may be.
+        mean_squares: Released mean square of each feature, (feature,): of a 0/1 column about its share. Rows count by the
+            inverse of their squared length.
         dispersion: For counts, k of a negative binomial, by a noisy histogram: variance m + m^2 / k. NaN otherwise.
         plan: The plan of the fit.
         statement: The privacy statement.
@@ -115,6 +117,7 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
     moved: float
     lack: float
     unseen: Bool[np.ndarray, " feature"]
+    mean_squares: Float[np.ndarray, " feature"]
     dispersion: float
     plan: NewtonPlan
     statement: Statement
@@ -368,6 +371,7 @@ class _Newton:
         sigma = plan.noise(SQUARES)
         nowhere = self.nowhere
         squares = self.records("total", "squares", sigma, nowhere)
+        self.mean_squares = squares[1:] / max(squares[0], 2 * sigma)
         scale = np.sqrt(whole / np.maximum(squares, 2 * sigma))
         sigma = plan.noise(DIRECTIONS)
         seen = self.records("products", "directions", sigma, nowhere._replace(to=np.diag(scale)))
@@ -598,6 +602,7 @@ class _Newton:
             predictive=draws @ to.T,
             learned=learned,
             unseen=self.unseen,
+            mean_squares=self.mean_squares,
             dispersion=math.nan if self.counts is None else self.counts.dispersion,
             **said._asdict(),
             plan=self.plan,
