@@ -190,7 +190,7 @@ def test_weights_of_categories_are_relative_to_their_mean_over_the_records(surve
     assert abs(drawn.mean(axis=0) @ [*shares.values()]) > 1e-3
     plain = np.median((drawn - drawn.mean(axis=1, keepdims=True)).std(axis=0))
     assert np.median([summary["posterior"][name]["sd"] for name in shares]) < 0.5 * plain
-    assert "relative to their mean over the records, by released shares" in summary["note"]
+    assert "relative to their mean over the records, by approximate shares" in summary["note"]
 
 
 def test_a_dry_run_says_what_is_measured(survey: Path) -> None:
