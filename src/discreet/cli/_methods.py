@@ -543,7 +543,11 @@ class OfRecords(Method, ABC):
                 counted = {records.feature_names[place]: contrasts[0, 1 + place] for group in groups for place in group}
             drawn = relative(self.samples, contrasts)
             estimate = None if estimate is None else contrasts @ estimate
-        which = "" if counted is None else " over the records, by approximate shares of the categories that were released (category_shares)"
+        which = (
+            ""
+            if counted is None
+            else " over the records, by approximate shares of the categories that were released (category_shares)"
+        )
         relation = RELATIVE.format(which=which) if groups else ""
         estimates, meaning = self.estimates()
         alone = {name: np.full(1, value) for name, value in estimates.items()}
