@@ -593,7 +593,7 @@ class _Newton:
         # Of a feature with classes, that class of which most is learned.
         most_learned = learned.reshape(-1, plan.num_features + 1)[:, 1:].max(axis=0)
         unseen = [name for name, hidden in zip(names, self.unseen, strict=True) if hidden]
-        order = np.argsort(most_learned, kind="stable").tolist()
+        order = sorted(range(len(names)), key=most_learned.__getitem__)
         unlearned = [names[place] for place in order if most_learned[place] < LEARNED]
         use = _use(said, unseen, unlearned, self.weights_hidden)
         return NewtonResult(

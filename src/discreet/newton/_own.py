@@ -628,7 +628,7 @@ def _use(
     if ratio > NOISY:
         return PREDICTION, f"the noise makes intervals about {ratio:.2g} times as wide as without it"
     if hidden > len(learned) / 2:
-        least = [names[place] for place in np.argsort(learned, kind="stable")[:hidden].tolist()]
+        least = [names[place] for place in sorted(range(len(names)), key=learned.__getitem__)[:hidden]]
         return PREDICTION, (f"of {counted(len(learned), 'coordinate')} the prior decides {hidden}: {listed(least)}")
     return COEFFICIENTS, (
         "the intervals include the noise and that of sampling. Records with long gradients count less: where the model is wrong, "
