@@ -378,6 +378,7 @@ class PrivateRegression(BaseEstimator, abc.ABC):
                 "weighted": weighted,
             }
             direct = _newton_plan(epsilon=self.epsilon, delta=self.delta, **self._family(), **size)
+            how |= {"names": getattr(self, "feature_names_in_", None)}
             return fit_by_newton(direct, int(self.num_draws), self.random_state, *table, **how)
         settings = dataclasses.replace(defaults_for(self._model()), **given)
         plan = _plan(settings, epsilon=self.epsilon, delta=self.delta, num_records=num_records)

@@ -467,6 +467,7 @@ class MomentsResult(Released, what="linear regression from noisy moments", parts
         estimate: Intercept and weights to predict with, shrunk towards 0 where the noise hides them.
         variance: The residuals' variance, seen with a normal error; the prior of their standard deviation is flat on (0, 1).
         variance_spread: Standard deviation of that error.
+        mean_squares: Released mean square of each feature, (feature,): of a 0/1 column about its share. Long rows count less.
         plan: The plan of the fit.
         statement: The privacy statement.
     """
@@ -478,6 +479,7 @@ class MomentsResult(Released, what="linear regression from noisy moments", parts
     estimate: Float[np.ndarray, " feature+1"]
     variance: float
     variance_spread: float
+    mean_squares: Float[np.ndarray, " feature"]
     plan: MomentsPlan
     statement: Statement
 
@@ -590,9 +592,17 @@ def fit_moments(
         wide, found, last = _measure(programs, keys, table, plan)
     paid = act.statement
     statement = paid.with_use(*_use(wide, found, last))
-    estimate = _cautious(found, last)
+    back = np.linalg.inv(last.to)
+    squares = np.einsum("ji,jk,ki->i", back, last.features, back)
     result = MomentsResult(
-        wide.mean, wide.covariance, estimate, found.seen, found.spread, plan=plan, statement=statement
+        wide.mean,
+        wide.covariance,
+        _cautious(found, last),
+        found.seen,
+        found.spread,
+        mean_squares=squares[1:] / max(squares[0], last.noise),
+        plan=plan,
+        statement=statement,
     )
     warn_of_use(result, paid, stacklevel=3)
     return result

@@ -50,6 +50,7 @@ def no_fit(monkeypatch: pytest.MonkeyPatch) -> None:
             estimate=mean,
             variance=0.04,
             variance_spread=1e-3,
+            mean_squares=np.ones(size - 1),
             plan=plan,
             statement=statement,
         )

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from discreet.cli._app import app
+from discreet.cli._methods import Newton
+from discreet.cli._report import NO_INTERVAL, summarise
 
 RUN = CliRunner()
 SCHEMA = """\
@@ -100,6 +103,44 @@ def test_persons_with_several_rows_are_fitted_and_their_missing_rows_left_out(su
     assert row["sd"] < 0.5
 
 
+def test_the_concentration_of_overdispersed_counts_is_in_the_files(survey: Path) -> None:
+    """It was estimated and used, and written nowhere."""
+    words = "--data survey.csv --schema visits.toml --model negative-binomial --epsilon 2 --out out"
+    said = " ".join(fit(words).stdout.split())
+    summary = json.loads((survey / "out" / "summary.json").read_text())
+    row = summary["posterior"]["concentration"]
+    # Visits are Poisson's: a factor of 1.4 is the grid's step.
+    assert row["mean"] > 5
+    assert [row[part] for part in ("sd", "low", "high")] == [None] * 3
+    assert "m + m² / concentration" in summary["note"]
+    assert f"Concentration: {row['mean']:.2g}. A count of mean m" in said
+    assert "concentration" in (survey / "out" / "report.html").read_text(encoding="utf-8")
+    with np.load(survey / "out" / "posterior.npz") as drawn:
+        assert "concentration" not in drawn
+
+
+def test_coefficients_that_stand_out_are_shown_if_not_all_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """The largest were shown: on doctor visits of 4,406 people -1.4 (-4.1 to 1.7)."""
+    method: Any = object.__new__(Newton)
+    vars(method).update(own=None, samples={"intercept": 0, "weights": 0}, asked=SimpleNamespace(model="poisson"))
+    method.chosen = SimpleNamespace(name="poisson")
+    figures = {"intercept": (9, 0.1), "a": (-0.2, 0.1), "b": (9.0, 9.0), "c": (0.5, 0.1), "d": (0.3, 0.1)}
+    rows = [(x, {"mean": m, "sd": s, "low": m - s, "high": m + s}) for x, (m, s) in figures.items()]
+    for count, head, shown in ((5, "The 3 of 4 coefficients that stand out", "acd"), (4, "Coefficients (", "abc")):
+        method.rows = rows[:count]
+        method.say_coefficients()
+        first, *lines = capsys.readouterr().out.replace("\neach", " each").replace("\nwith", " with").splitlines()
+        assert first.startswith(head)
+        assert [line[2] for line in lines if line.startswith("  ")] == [*shown]
+
+
+def test_a_latent_of_ones_own_named_sigma_has_an_interval() -> None:
+    records: Any = SimpleNamespace(feature_names=())
+    drawn = {"sigma": np.arange(101.0)}
+    assert dict(summarise(drawn, records, np.ones(1)))["sigma"]["low"] == 5
+    assert np.isnan(dict(summarise(drawn, records, np.ones(1), (), NO_INTERVAL))["sigma"]["low"])
+
+
 def test_classes_are_fitted_and_scored(survey: Path) -> None:
     rng = np.random.default_rng(0)
     age = rng.uniform(17, 90, 6_000)
@@ -125,8 +166,9 @@ def test_classes_are_fitted_and_scored(survey: Path) -> None:
     assert json.loads(scored.stdout)["accuracy"]["value"] > 0.5
 
 
-def test_weights_of_categories_are_relative_to_their_mean_in_the_summary(survey: Path) -> None:
-    regions = np.random.default_rng(0).choice(["north", "south", "east"], 4_000)
+def test_weights_of_categories_are_relative_to_their_mean_over_the_records(survey: Path) -> None:
+    """Relative to the plain mean, one region of 20 people made the intervals of all of them wide."""
+    regions = np.random.default_rng(0).choice(["north", "south", "east"], 4_000, p=[0.6, 0.395, 0.005])
     header, *rows = (survey / "survey.csv").read_text().splitlines()
     lines = [f"{header},region", *(f"{row},{region}" for row, region in zip(rows, regions, strict=True))]
     (survey / "regions.csv").write_text("\n".join(lines) + "\n")
@@ -136,16 +178,19 @@ def test_weights_of_categories_are_relative_to_their_mean_in_the_summary(survey:
     )
     assert outcome.exit_code == 0, outcome.output
     summary = json.loads((survey / "out" / "summary.json").read_text())
-    places = [place for place, name in enumerate(summary["feature_names"]) if name.startswith("region=")]
-    means = [summary["posterior"][summary["feature_names"][place]]["mean"] for place in places]
-    assert len(means) == 3
-    assert sum(means) == pytest.approx(0, abs=1e-9)
-    with np.load(survey / "out" / "posterior.npz") as drawn:
-        assert abs(drawn["weights"][:, places].mean(axis=0).sum()) > 1e-3
-    assert (
-        "The weights of one column's categories are relative to their mean, which the intercept has; in posterior.npz they are "
-        "not."
-    ) in summary["note"]
+    shares = summary["category_shares"]
+    assert shares == pytest.approx({"region=north": 0.6, "region=south": 0.395, "region=east": 0.005}, abs=0.03)
+    assert sum(shares.values()) == pytest.approx(1)
+    assert sum(share * summary["posterior"][name]["mean"] for name, share in shares.items()) == pytest.approx(
+        0, abs=1e-9
+    )
+    places = [summary["feature_names"].index(name) for name in shares]
+    with np.load(survey / "out" / "posterior.npz") as file:
+        drawn = file["weights"][:, places]
+    assert abs(drawn.mean(axis=0) @ [*shares.values()]) > 1e-3
+    plain = np.median((drawn - drawn.mean(axis=1, keepdims=True)).std(axis=0))
+    assert np.median([summary["posterior"][name]["sd"] for name in shares]) < 0.5 * plain
+    assert "relative to their mean over the records, by approximate shares" in summary["note"]
 
 
 def test_a_dry_run_says_what_is_measured(survey: Path) -> None:

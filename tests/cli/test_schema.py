@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from discreet.cli._app import app
 from discreet.cli._methods import InSteps
 from discreet.report import make_statement
-from discreet.tables import CsvFormat, schema_from_bounds, schema_from_toml
+from discreet.tables import CsvFormat, DataError, read_table, schema_from_bounds, schema_from_toml
 
 RUN = CliRunner()
 HEADER = "id,age,region,born,smoker\n"
@@ -93,6 +93,26 @@ def test_bounds_become_a_file_in_which_a_column_can_have_more(survey) -> None:
     assert written == dataclasses.replace(described, person="id", csv=CsvFormat(delimiter=";"))
     template = "--overwrite", "--non-private-from-data"
     assert "give only one" in run("schema", "init", survey, "--bounds", bounds, *template, code=2).stderr
+
+
+def test_messages_lead_from_decimal_commas_to_a_table_that_is_read(survey) -> None:
+    """No header shows decimal commas: the file has the line as a comment, and the error names the line and its place."""
+    survey.write_text("age;dose\n30;1,5\n40;2,25\n")
+    line = 'decimal = ","'
+    with pytest.raises(DataError, match=rf"write {line} .* a line \[csv\] above it at the end, in a schema file"):
+        read_table({"dose": ["1,5"]}, schema_from_bounds("dose=0:9"))
+    for options in ([], ["--bounds", "age=0:120,dose=0:9"]):
+        said = run("schema", "init", survey, *options, "--overwrite").stdout
+        assert "for 1234,5 remove the # in its last line" in " ".join(said.split())
+        text = (survey.parent / "schema.toml").read_text()
+        assert text.splitlines()[-1].startswith(f"# {line}")
+    schema = schema_from_toml(survey.parent / "schema.toml")
+    with pytest.raises(DataError, match=rf"write {line} .* below \[csv\] in the schema,"):
+        read_table(survey, schema)
+    (survey.parent / "schema.toml").write_text(text.replace(f"# {line}", line))
+    assert read_table(survey, schema_from_toml(survey.parent / "schema.toml"))["dose"].to_pylist() == [1.5, 2.25]
+    run("schema", "init", survey, "--non-private-from-data", "--overwrite")
+    assert schema_from_toml(survey.parent / "schema.toml").csv == CsvFormat(delimiter=";", decimal=",")
 
 
 def test_check_says_what_a_schema_describes(survey) -> None:

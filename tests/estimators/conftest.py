@@ -78,15 +78,16 @@ def line_without_privacy(plan: Any, num_draws: int, seed: Any, x: np.ndarray, y:
     weights, intercept = point_fit(linear_regression, x, y, num_classes=1)
     mean = np.concatenate([[intercept], weights])
     statement = plan.state(reproducible=seed is not None)
-    result = MomentsResult(mean, 1e-6 * np.eye(len(mean)), mean, 0.01, 0.001, plan, statement)
+    result = MomentsResult(mean, 1e-6 * np.eye(len(mean)), mean, 0.01, 0.001, np.ones(len(mean) - 1), plan, statement)
     return result, result.posterior(jax.random.key(0), num_draws)
 
 
 def newton_without_privacy(
-    plan: Any, num_draws: int, seed: Any, x: np.ndarray, y: np.ndarray, ledger: Any = None
+    plan: Any, num_draws: int, seed: Any, x: np.ndarray, y: np.ndarray, ledger: Any = None, names: Any = None
 ) -> Any:
     """Return what `fit_by_newton` returns, at a point and without its budget."""
     assert ledger is None
+    del names
     model = {"counts": poisson_regression, "binary": logistic_regression, "classes": None}[plan.family]
     weights, intercept = point_fit(model, x, y, num_classes=plan.num_classes)
     mean = np.concatenate([np.asarray(intercept)[None], weights]).T.ravel()
@@ -95,6 +96,7 @@ def newton_without_privacy(
         "covariance": 1e-6 * np.eye(len(mean)),
         "learned": np.ones(len(mean)),
         "unseen": np.zeros(plan.num_features, bool),
+        "mean_squares": np.ones(plan.num_features),
     }
     statement = plan.state(reproducible=seed is not None)
     result = NewtonResult(mean=mean, predictive=mean[None], plan=plan, statement=statement, **size, **figures)

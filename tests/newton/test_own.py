@@ -266,6 +266,41 @@ def test_where_nothing_can_be_learned_the_prior_comes_back_and_is_called_that() 
         assert high == pytest.approx(3.29, abs=1)
 
 
+ORDERED = dist.transforms.OrderedTransform()
+CUTS = {
+    "ordered": lambda: numpyro.sample(
+        "c", dist.TransformedDistribution(dist.Normal(0, 1).expand([3]).to_event(1), ORDERED)
+    ),
+    "unordered": lambda: numpyro.sample("c", dist.Normal(0, 2).expand([3]).to_event(1)),
+    "of a number": lambda: numpyro.sample("c", dist.TransformedDistribution(dist.Normal(0, 1), ORDERED)),
+}
+
+
+@pytest.mark.parametrize(
+    ("cuts", "kind", "init", "words"),
+    [
+        ("ordered", int, {"c": [1.0, 0.0, -1.0]}, ("'c' outside of its support", "prior's mean, about [", ", 0.9")),
+        ("ordered", int, numpyro.infer.init_to_median, ("init is a function", "values of latents by their names")),
+        ("ordered", np.float32, None, ("'y' has values of the type float32", "obs=y.astype(int)")),
+        ("unordered", int, None, ("invalid cutpoints", "in ordinal: ", "increase dist.TransformedDistribution(")),
+        ("of a number", int, None, ("size at least 1, but got ()", ".expand([n]).to_event(1) for n elements")),
+    ],
+)
+def test_what_is_wrong_with_cut_points_is_said_with_its_remedy(cuts: str, kind: Any, init: Any, words: Any) -> None:
+    """Some of these were NumPyro's or Python's errors as they are; zeros as unordered cut points must not be fitted."""
+
+    def ordinal(y: Any) -> None:
+        at = CUTS[cuts]()
+        with numpyro.plate("people", len(y)):
+            numpyro.sample("y", dist.OrderedLogistic(jnp.zeros(len(y)), at), obs=y)
+
+    y = np.arange(100) % 4
+    with pytest.raises((ValueError, TypeError)) as caught:
+        dp.fit(ordinal, y.astype(kind), epsilon=1.0, init=init, **TERMS)
+    for word in words:
+        assert word in str(caught.value)
+
+
 def test_it_starts_where_it_is_told() -> None:
     (y,), _ = drawn("mixture", np.random.default_rng(0), 500)
     plan, key = plan_of(500), dp.random.key(0)
@@ -533,9 +568,11 @@ def test_the_verdict_follows_from_the_releases() -> None:
         ((9.0, 0.1, 0.0, 0.9, 0.0, 0.0, 1.0, learned), PREDICTION, "9 times as wide"),
         ((1.0, 0.1, 0.0, 0.9, 0.0, 0.0, 1.0, 0 * learned), NOT_USABLE, "the prior's"),
         ((1.0, 0.1, 0.0, 0.9, 0.0, 0.3, 1.0, learned), PREDICTION, "up to 30 % of the gradients"),
+        # The least learned first.
+        ((1.0, 0.1, 0.0, 0.9, 0.0, 0.0, 1.0, np.array([0.2, 0.9, 0.1])), PREDICTION, "the prior decides 2: c and a"),
     ]
     for found, use, why in cases:
-        verdict = _own._use(*found)
+        verdict = _own._use(*found, names=["a", "b", "c"])
         assert verdict[0] == use
         assert why in verdict[1]
 

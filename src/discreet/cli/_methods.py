@@ -31,10 +31,20 @@ import typer
 import discreet as dp
 from discreet._validate import RefusedError, finite_or_none, require
 from discreet.cli import _options as options
-from discreet.cli._options import FAMILIES, LINEAR, MULTINOMIAL, REGRESSIONS, TWIN, MethodName, choose_model
+from discreet.cli._options import (
+    FAMILIES,
+    LINEAR,
+    MULTINOMIAL,
+    NEGATIVE_BINOMIAL,
+    REGRESSIONS,
+    TWIN,
+    MethodName,
+    choose_model,
+)
 from discreet.cli._own_model import FILE as MODEL_FILE
 from discreet.cli._report import (
     COUNTS,
+    NO_INTERVAL,
     draw_picture,
     facts_in,
     latent_of,
@@ -88,8 +98,12 @@ SHOWN = 3
 MADE_UP = 7
 NUM_DRAWS = 1_000
 RELATIVE = (
-    " The weights of one column's categories are relative to their mean, which the intercept has; in posterior.npz they are "
-    "not."
+    " The weights of one column's categories are relative to their mean{which}, which the intercept has; in posterior.npz they "
+    "are not."
+)
+CONCENTRATION = (
+    "A count of mean m has the variance m + m² / concentration. The concentration is estimated from a noisy histogram of the "
+    "counts, on a grid of factors of 1.4 up to 45, and has no interval."
 )
 AGAIN = "The fit ran. Start all processes again with the same command: it is written from its checkpoint, at no further cost."
 NO_INTERVALS = "No intervals are given: a fit in steps does not measure how far its noise moved the coefficients."
@@ -514,6 +528,8 @@ class OfRecords(Method, ABC):
         shrunk = estimate
         about = {}
         groups = ()
+        shares = None
+        counted = None
         if self.chosen.needs_target:
             # The model and the schema, for `discreet score`; the unit of the coefficients.
             about = facts_about(self.chosen.name, schema)
@@ -521,15 +537,28 @@ class OfRecords(Method, ABC):
         target = schema.target_column
         classes = target.categories if self.chosen.name == MULTINOMIAL and target is not None else ()
         if groups:
-            contrasts = dp.models.contrasts(len(records.feature_names), groups)
+            shares = getattr(self.result, "mean_squares", None)
+            contrasts = dp.models.contrasts(len(records.feature_names), groups, shares)
+            if shares is not None:
+                counted = {records.feature_names[place]: contrasts[0, 1 + place] for group in groups for place in group}
             drawn = relative(self.samples, contrasts)
             estimate = None if estimate is None else contrasts @ estimate
-        self.rows = summarise(drawn, records, estimate, classes)
+        which = (
+            ""
+            if counted is None
+            else " over the records, by approximate shares of the categories that were released (category_shares)"
+        )
+        relation = RELATIVE.format(which=which) if groups else ""
+        estimates, meaning = self.estimates()
+        alone = {name: np.full(1, value) for name, value in estimates.items()}
+        point_only = () if own is not None else (*NO_INTERVAL, *alone)
+        self.rows = summarise({**drawn, **alone}, records, estimate, classes, point_only)
         note = dp.report.use_words(self.statement) if self.intervals else NO_INTERVALS + self.as_rows_are_dropped
         summary = {
-            "note": note + (RELATIVE if groups else "") + self.hints,
+            "note": " ".join([note + relation + self.hints, *[meaning] * bool(meaning)]),
             **about,
             "feature_names": records.feature_names,
+            "category_shares": counted,
             "target_centre": records.target_centre,
             "target_scale": records.target_scale,
             "posterior": finite_or_none(dict(self.rows)),
@@ -542,6 +571,10 @@ class OfRecords(Method, ABC):
         }
         files = [write_file(out / "posterior.npz", npz(self.samples)), write_json(out / "summary.json", summary)]
         return files if own is None else [*files, write_file(out / MODEL_FILE, own.settings_text())]
+
+    def estimates(self) -> tuple[dict[str, float], str]:
+        """Parameters that are estimated without draws, by name, and what they mean, in words."""
+        return {}, ""
 
     def plot(self) -> list[Path]:
         """Write a picture."""
@@ -597,26 +630,32 @@ class OfRecords(Method, ABC):
     def say_coefficients(self) -> None:
         """Print some of the coefficients."""
         own = self.own
-        others = {"intercept"} if own is not None else self.samples.keys() - {"weights"}
+        estimates, meaning = self.estimates()
+        others = {"intercept"} if own is not None else {*self.samples, *estimates} - {"weights"}
         weights = [(name, row) for name, row in self.rows if latent_of(name) not in others]
         if not weights:
             return
         scale = "in their own units" if own is not None and own.raw else "scaled to [-1, 1] by their bounds"
         features = "features and target" if self.chosen.name == LINEAR else "features"
-        # Of a fit in steps no error is known, so the largest may be the noisiest: they stand in the table's order.
-        first = f"First {SHOWN}"
-        intervals = "no intervals"
-        if self.intervals:
-            weights.sort(key=lambda pair: -abs(pair[1]["mean"]))
-            first = "Largest"
-            intervals = "each with its 90 % interval"
-        which = f"{first} of {len(weights)} coefficients" if len(weights) > SHOWN else "Coefficients"
+        which = "Coefficients"
+        if len(weights) > SHOWN and not self.intervals:
+            # Of a fit in steps no error is known, so the largest may be the noisiest.
+            which = f"First {SHOWN} of {len(weights)} coefficients"
+        elif len(weights) > SHOWN:
+            which = f"The {SHOWN} of {len(weights)} coefficients that stand out most from 0"
+            # As on the page, in the table's order.
+            figures = [(row["mean"], row["sd"]) for _, row in weights]
+            means, sds = zip(*((x if math.isfinite(x) else 0.0, y) for x, y in figures), strict=True)
+            weights = [weights[place] for place in dp.plots.foremost(means, sds, SHOWN)]
+        intervals = "each with its 90 % interval" if self.intervals else "no intervals"
         say_lines(f"{which} ({features} {scale}), {intervals}:")
         for name, row in weights[:SHOWN]:
             # The page rounds to the second digit of the standard deviation; its minus is no ASCII.
             cells = dp.page.panel_of_summary({name: row}).rows[0].cells
             mean, _, low, high = (cell.replace("−", "-") for cell in cells)
             say_lines(f"  {name}: {mean} ({low} to {high})" if self.intervals else f"  {name}: {mean}")
+        for name, value in estimates.items():
+            say_lines(f"{name.capitalize()}: {value:.2g}. {meaning}")
 
     def next_step(self) -> str:
         """The command to run next, as the end of a sentence."""
@@ -906,10 +945,15 @@ class Newton(InSums):
         """
         return self.plan.outputs * (self.plan.num_features + 1), 4 * self.plan.noise(self.plan.gradient_share)
 
+    def estimates(self) -> tuple[dict[str, float], str]:
+        if self.asked.model != NEGATIVE_BINOMIAL:
+            return {}, ""
+        return {"concentration": self.result.dispersion}, CONCENTRATION
+
     def fit(self, key: "PRNGKeyArray", **how: Any) -> "dp.newton.NewtonResult":
         x, y, *mask = self.records.arrays
         how |= {"levels": dp.tables.are_levels(self.schema), "progress_bar": self.asked.progress_bar}
-        how |= {"checkpoint": self.checkpoint}
+        how |= {"names": self.records.feature_names, "checkpoint": self.checkpoint}
         return dp.newton.fit_newton(key, x, y, self.plan, mask=mask[0] if mask else None, **how)
 
 

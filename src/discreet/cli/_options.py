@@ -38,7 +38,7 @@ class ChosenModel:
         return self.own is None and self.name != TWIN
 
 
-LINEAR, MULTINOMIAL, TWIN = "linear", "multinomial", "twin"
+LINEAR, MULTINOMIAL, NEGATIVE_BINOMIAL, TWIN = "linear", "multinomial", "negative-binomial", "twin"
 # Models of a target: what each is for, the kind of its target, and how it is made of `discreet.models` and the schema.
 REGRESSIONS: dict[str, tuple[str, str, Callable[[Any, Any], Any]]] = {
     "logistic": ("for a target with two values", "BINARY", lambda models, _: models.logistic_regression),
@@ -49,13 +49,13 @@ REGRESSIONS: dict[str, tuple[str, str, Callable[[Any, Any], Any]]] = {
     ),
     LINEAR: ("for a number", "REAL", lambda models, _: models.linear_regression),
     "poisson": ("for a count", "COUNT", lambda models, _: models.poisson_regression),
-    "negative-binomial": (
+    NEGATIVE_BINOMIAL: (
         "for counts that scatter more",
         "COUNT",
         lambda models, _: models.negative_binomial_regression,
     ),
 }
-FAMILIES = {"logistic": "binary", MULTINOMIAL: "classes", "poisson": "counts", "negative-binomial": "counts"}
+FAMILIES = {"logistic": "binary", MULTINOMIAL: "classes", "poisson": "counts", NEGATIVE_BINOMIAL: "counts"}
 """The regressions that private Newton fits."""
 MODELS = {
     **{name: purpose for name, (purpose, *_) in REGRESSIONS.items()},

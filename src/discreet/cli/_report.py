@@ -81,11 +81,12 @@ def summarise(
     records: "dp.tables.Records",
     estimate: "np.ndarray | None" = None,
     classes: Sequence[str] = (),
+    point_only: Sequence[str] = (),
 ) -> list[tuple[str, dict[str, float]]]:
     """Mean, standard deviation and central 90 % interval of every posterior coordinate, by name.
 
     Without an `estimate` of the first coordinates, which stands beside the mean of draws that include the noise, there is a
-    mean alone; of `NO_INTERVAL` always. `classes` are the categories of a multinomial target.
+    mean alone; of sites in `point_only` always. `classes` are the categories of a multinomial target.
     """
     import numpy as np
 
@@ -103,7 +104,7 @@ def summarise(
             # A fit that diverged has draws without a mean; that is no reason to lose the others.
             with np.errstate(all="ignore"):
                 numbers = (column.mean(), column.std(), *np.quantile(column, [0.05, 0.95]))
-            if estimate is None or site == NO_INTERVAL:
+            if estimate is None or site in point_only:
                 numbers = (numbers[0], math.nan, math.nan, math.nan)
             rows.append((name, dict(zip(PARTS, map(float, numbers), strict=True))))
     for (_, row), value in zip(rows, () if estimate is None else np.ravel(estimate), strict=False):
@@ -124,8 +125,8 @@ def latent_of(name: str) -> str:
     return name if name.endswith(COLUMN) else name.partition("[")[0]
 
 
-NO_INTERVAL = "sigma"
-"""Models whose intervals need normal residuals of constant spread; they held in 0 of 30 fits of Abalone's shell weight."""
+NO_INTERVAL = ("sigma",)
+"""Latents of ready models whose intervals need normal residuals of constant spread; of Abalone's shell weight 0 of 30 held."""
 
 
 def draw_picture(file: Path, draw: Callable[[], "Figure"]) -> list[Path]:

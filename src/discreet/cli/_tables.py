@@ -72,6 +72,8 @@ def init(
     csv = dp.tables.sniff_csv(table)
     each_row = person == dp.tables.EACH_ROW
     whose = None if each_row else person
+    hint = dp.tables.decimal_hint(csv)
+    numbers = " It takes numbers as 1234.5; for 1234,5 remove the # in its last line." if hint else ""
     inferred: tuple[str, ...] = ()
     if bounds is not None:
         if non_private_from_data:
@@ -79,8 +81,8 @@ def init(
         described = dp.tables.schema_from_bounds(bounds, target=target)
         described = dataclasses.replace(described, person=whose, each_row=each_row, csv=csv)
         names = [column.name for column in described.columns]
-        content = dp.tables.schema_to_toml(described)
-        done = f"Wrote {out} with these bounds and categories. Give it to --schema in the place of --bounds."
+        content = dp.tables.schema_to_toml(described) + hint
+        done = f"Wrote {out} with these bounds and categories. Give it to --schema in the place of --bounds.{numbers}"
     elif non_private_from_data:
         names = [name for name in dp.tables.column_names(table, csv) if name and name != person]
         described = dp.tables.infer_columns_non_private(table, None, target=target, columns=names)
@@ -92,7 +94,7 @@ def init(
         names = [name for name in dp.tables.column_names(table, csv) if name]
         kinds = dp.tables.column_kinds(table)
         content = dp.tables.schema_template(names, csv=csv, target=target, person=person, kinds=kinds)
-        done = f"Wrote {out} with the column names. Fill in what is publicly known about each column."
+        done = f"Wrote {out} with the column names. Fill in what is publicly known about each column.{numbers}"
     write_file(out, content)
     if as_json:
         say_json("schema init", {"columns": names, "inferred": inferred, "files": [out]})

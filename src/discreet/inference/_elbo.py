@@ -599,11 +599,8 @@ def choose_placeholder(programs: Programs, given: Sequence[Any] | None, key: PRN
 def _has_finite_density(programs: Programs, rows: list[Array]) -> bool:
     def finite(rows: list[Array], key: PRNGKeyArray) -> Array:
         trace, _ = programs.trace(programs.model, rows, key, hint=programs.num_records, rule=start_of_search)
-        densities = [
-            site["fn"].log_prob(site["value"])
-            for site in trace.values()
-            if site["type"] == "sample" and site["is_observed"]
-        ]
+        observed = [site for site in trace.values() if site["type"] == "sample" and site["is_observed"]]
+        densities = [_log_density(site) for site in observed]
         return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in densities]) if densities else True)
 
     with warnings.catch_warnings():
@@ -611,6 +608,19 @@ def _has_finite_density(programs: Programs, rows: list[Array]) -> bool:
         warnings.simplefilter("ignore")
         # A key of its own, so that whether zeros will do depends on the model alone.
         return bool(run_kept(lambda: finite(rows, jax.random.key(0)))())
+
+
+def _log_density(site: Mapping[str, Any]) -> Array:
+    fn, value = site["fn"], site["value"]
+    try:
+        return fn.log_prob(value)
+    except TypeError as error:
+        if jnp.issubdtype(jnp.result_type(value), jnp.integer) or "integer" not in str(error):
+            raise
+        raise TypeError(
+            f"The observed site {site['name']!r} has values of the type {jnp.result_type(value)}, and its distribution, "
+            f"{type(fn).__name__}, takes integers. Convert them in the model, by obs=y.astype(int)."
+        ) from error
 
 
 def initial_parameters(

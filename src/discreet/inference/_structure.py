@@ -260,7 +260,17 @@ def _latents(
     """The latent sites of a run of the model, in its order, at the values that `values` gives."""
     run = handlers.substitute(handlers.seed(model, key), substitute_fn=values)
     with one_model, handlers.block(hide_fn=lambda site: site["type"] not in _SHARED):
-        sites = trace_of(run, *args, **kwargs)
+        try:
+            sites = trace_of(run, *args, **kwargs)
+        except ValueError as error:
+            if "distribution got invalid" not in str(error):
+                raise
+            raise ValueError(
+                f"{str(error).rstrip('.')} at the first values of the latents{_place(error)}. The parameter must be valid at "
+                "all values that they may have: give them priors on its support, for cut points that increase "
+                "dist.TransformedDistribution(dist.Normal(0, 1).expand([n]).to_event(1), dist.transforms.OrderedTransform()), "
+                "for a scale dist.HalfNormal(1)."
+            ) from error
     latents = {n: s for n, s in sites.items() if s["type"] == "sample" and not s["is_observed"]}
     # Discrete latents have no point; those of one record are summed out.
     return {n: s for n, s in latents.items() if not s["fn"].support.is_discrete}
@@ -631,6 +641,11 @@ def _explained(what: str, programs: Programs) -> Iterator[None]:
             raise ValueError(f"{error}{remedy}") from None
         if not place:
             raise
+        if str(error).startswith("Base distribution needs to have"):
+            raise ValueError(
+                f"{str(error).rstrip('.')}{place}. A transform of vectors needs a base that is one: "
+                "dist.Normal(0, 1).expand([n]).to_event(1) for n elements, and no plate for them."
+            ) from error
         shapes = re.findall(r"\(\d[\d, ]*\)", str(error))
         sizes = {int(n) for shape in shapes for n in re.findall(r"\d+", shape)}
         tables = sorted(long & sizes)

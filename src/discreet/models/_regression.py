@@ -325,15 +325,28 @@ def groups_of(columns: Sequence[Any], names: Sequence[str]) -> tuple[tuple[int, 
     return tuple(places for places in found if places)
 
 
-def contrasts(num_weights: int, groups: Sequence[Sequence[int]]) -> Float[np.ndarray, "coefficient coefficient"]:
+def contrasts(
+    num_weights: int, groups: Sequence[Sequence[int]], shares: Float[np.ndarray, " weight"] | None = None
+) -> Float[np.ndarray, "coefficient coefficient"]:
     """The matrix that subtracts from each group of weights their mean, and adds it to the intercept, which is first.
 
     The weights of one column's categories and the intercept can be shifted against each other without effect on predictions,
-    so only their contrasts are identified.
+    so only their contrasts are identified. In a plain mean one rare category, of which little is known, makes all of them
+    uncertain; in the mean over the records it hardly counts.
+
+    Args:
+        num_weights: Number of weights.
+        groups: The places of the weights of each column that has several.
+        shares: What each weight counts in its group's mean, public, such as shares that were released. None: all alike.
+
+    >>> contrasts(2, [(0, 1)], np.array([0.75, 0.25]))[1:, 1:].tolist()
+    [[0.25, -0.25], [-0.75, 0.75]]
     """
     matrix = np.eye(1 + num_weights)
     for group in groups:
         places = 1 + np.asarray(group)
-        matrix[np.ix_(places, places)] -= 1 / len(places)
-        matrix[0, places] += 1 / len(places)
+        counts = np.ones(len(group)) if shares is None else np.maximum(shares[np.asarray(group)], 0)
+        counts = counts if counts.sum() > 0 else np.ones(len(group))
+        matrix[np.ix_(places, places)] -= counts / counts.sum()
+        matrix[0, places] += counts / counts.sum()
     return matrix

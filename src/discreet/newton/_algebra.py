@@ -130,14 +130,25 @@ class Prior:
         precisions.reshape(self.outputs, -1)[:, 1:] /= scale**2
         return (self.centred.T * precisions) @ self.centred
 
+    def _of_scale(self, scale: float) -> tuple[Matrix, float]:
+        """The same matrix, and the logarithm of its determinant: a fit asks for each some sixty times."""
+        if scale not in self._kept:
+            matrix = self.matrix(scale)
+            self._kept[scale] = matrix, np.linalg.slogdet(matrix)[1]
+        return self._kept[scale]
+
+    @functools.cached_property
+    def _kept(self) -> dict[float, tuple[Matrix, float]]:
+        return {}
+
     def mixture(self, likelihood: Likelihood, num_scales: int) -> tuple[Vector, Matrix]:
         """Mean and covariance of theta where all weights have one scale of so many, equally likely before."""
         evidence, means, covariances = [], [], []
         for scale in SCALES[:num_scales]:
-            precision = self.matrix(scale)
+            precision, size = self._of_scale(float(scale))
             covariance = np.linalg.inv(likelihood.precision + precision)
             mean = covariance @ likelihood.pull
-            sizes = np.linalg.slogdet(precision)[1] + np.linalg.slogdet(covariance)[1]
+            sizes = size + np.linalg.slogdet(covariance)[1]
             evidence.append((sizes + mean @ likelihood.pull) / 2)
             means.append(mean)
             covariances.append(covariance)

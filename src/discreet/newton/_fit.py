@@ -62,7 +62,7 @@ from discreet.newton._releases import Public, RegressionSums, layout_for, plane,
 from discreet.newton._saved import SavedReleases, words_of
 from discreet.newton._sums import MOST_RECORDS, Parts, rounded_up
 from discreet.released import Released
-from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, Unit, counted
+from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, Unit, listed
 from discreet.storage import exclusive
 
 AT = tuple(int(share * NUM_GRADIENTS) for share in (0.2, 0.7))
@@ -73,6 +73,8 @@ _REACH = {"binary": (0.8, 2.0, 4.0), "counts": (1.0, 1.25, 1.25), "classes": (0.
 _STANDS_OUT = 3.0  # standard deviations
 LEAST_WEIGHT = 1e-3  # of the mean, as a share of the largest
 WARY = 3.5  # of gradients far away, for intervals
+LEARNED = 0.25
+"""The share of the prior's variance that is gone where a weight is called learned."""
 KEPT, HIDING, NOISY = 0.65, 0.8, 3.0
 """A usable fit keeps that share of the gain, unless there is less noise than sampling: then there is little to gain. One for its
 coefficients has at most so much more noise than sampling."""
@@ -97,6 +99,8 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
         lack: As above.
         unseen: True for features whose spread the noise hides, (feature,): their priors are too narrow for what they may be, so
             that their intervals, and that of the intercept, may be.
+        mean_squares: Released mean square of each feature, (feature,): of a 0/1 column about its share. Rows count by the
+            inverse of their squared length.
         dispersion: For counts, k of a negative binomial, by a noisy histogram: variance m + m^2 / k. NaN otherwise.
         plan: The plan of the fit.
         statement: The privacy statement.
@@ -113,6 +117,7 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
     moved: float
     lack: float
     unseen: Bool[np.ndarray, " feature"]
+    mean_squares: Float[np.ndarray, " feature"]
     dispersion: float
     plan: NewtonPlan
     statement: Statement
@@ -207,6 +212,7 @@ def fit_newton(
     mask: Bool[np.ndarray, "record row"] | None = None,
     weights: Float[np.ndarray, "record *row"] | None = None,
     levels: Bool[np.ndarray, " feature"] | None = None,
+    names: Sequence[str] | None = None,
     person: str | None = None,
     ledger: Ledger | None = None,
     checkpoint: Path | str | None = None,
@@ -231,6 +237,7 @@ def fit_newton(
             coefficients are then those of the population. The noise grows as that number over the mean weight.
         levels: True for columns that are 0/1 levels by the schema, whose priors are not widened. None: those that may be, by the
             released moments.
+        names: Names of the features, for the verdict's words; public. None: x[:, 0] and so on.
         person: Name of the column that identifies persons, if each record is all that one person has; needed with `max_rows`
             above 1.
         ledger: The table's budget, debited before the first release.
@@ -264,6 +271,7 @@ def fit_newton(
     one_process("fit_newton", [x, y])
     key = random.check_key(rng_key)
     table = _checked(x, y, mask, weights, levels, plan)
+    names = names_of(names, plan)
     with exclusive(checkpoint):
         saved = SavedReleases(checkpoint, key, plan)
         levels_told = None if levels is None else np.asarray(levels).tolist()
@@ -274,9 +282,18 @@ def fit_newton(
             bar = tqdm(total=NUM_GRADIENTS, desc="Newton", delay=2.0, disable=not progress_bar)
             with saved.begun(act), bar:
                 found = _Newton(records, plan, levels).run(bar)
-                result = found.result(np.random.default_rng(saved.words), act.statement)
+                result = found.result(np.random.default_rng(saved.words), act.statement, names)
     warn_of_use(result, act.statement)
     return result
+
+
+def names_of(names: Sequence[str] | None, plan: NewtonPlan) -> list[str]:
+    """The features' names, or the columns of x; refused if they are not one for each feature."""
+    if names is None:
+        return [f"x[:, {place}]" for place in range(plan.num_features)]
+    if isinstance(names, str) or len(names) != plan.num_features:
+        raise ValueError(f"names must be {plan.num_features} texts, one for each feature; or None.")
+    return [str(name) for name in names]
 
 
 def _checked(x: Any, y: Any, mask: Any, weights: Any, levels: Any, plan: NewtonPlan) -> list[np.ndarray]:
@@ -354,6 +371,7 @@ class _Newton:
         sigma = plan.noise(SQUARES)
         nowhere = self.nowhere
         squares = self.records("total", "squares", sigma, nowhere)
+        self.mean_squares = squares[1:] / max(squares[0], 2 * sigma)
         scale = np.sqrt(whole / np.maximum(squares, 2 * sigma))
         sigma = plan.noise(DIRECTIONS)
         seen = self.records("products", "directions", sigma, nowhere._replace(to=np.diag(scale)))
@@ -551,7 +569,7 @@ class _Newton:
 
     # The posterior.
 
-    def result(self, rng: np.random.Generator, statement: Statement) -> NewtonResult:
+    def result(self, rng: np.random.Generator, statement: Statement, names: Sequence[str]) -> NewtonResult:
         """Two priors on one likelihood: the stated one for intervals, one of unknown scales for predictions."""
         plan, size = self.plan, len(self.theta)
         curvature, gradients = self.improved(), self.gradients
@@ -571,36 +589,53 @@ class _Newton:
         to = self.to if plan.family != CLASSES else np.kron(plane(plan.num_classes), self.to)
         covariance = to @ covariance @ to.T
         before = np.diag(to @ np.linalg.inv(self.prior.matrix(1.0)) @ to.T)
+        learned = 1 - np.diag(covariance) / before
+        # Of a feature with classes, that class of which most is learned.
+        most_learned = learned.reshape(-1, plan.num_features + 1)[:, 1:].max(axis=0)
+        unseen = [name for name, hidden in zip(names, self.unseen, strict=True) if hidden]
+        order = sorted(range(len(names)), key=most_learned.__getitem__)
+        unlearned = [names[place] for place in order if most_learned[place] < LEARNED]
+        use = _use(said, unseen, unlearned, self.weights_hidden)
         return NewtonResult(
             mean=to @ mean,
             covariance=covariance,
             predictive=draws @ to.T,
-            learned=1 - np.diag(covariance) / before,
+            learned=learned,
             unseen=self.unseen,
+            mean_squares=self.mean_squares,
             dispersion=math.nan if self.counts is None else self.counts.dispersion,
             **said._asdict(),
             plan=self.plan,
-            statement=statement.with_use(*_use(said, int(self.unseen.sum()), self.weights_hidden)),
+            statement=statement.with_use(*use),
         )
 
 
-def _use(said: Diagnosis, unseen: int, weights_hidden: bool = False) -> tuple[str, str]:
-    """The verdict on the use of the result, and the reason, from the releases."""
+def _use(
+    said: Diagnosis, unseen: Sequence[str] = (), unlearned: Sequence[str] = (), weights_hidden: bool = False
+) -> tuple[str, str]:
+    """The verdict on the use of the result, and the reason, from the releases.
+
+    Args:
+        said: How well the fit went.
+        unseen: Names of the features whose spread the noise hides.
+        unlearned: Names of those whose weights the prior decides, the least learned first.
+        weights_hidden: True if the noise hides the mean of survey weights.
+    """
     if weights_hidden:
         return NOT_USABLE, (
             "the noise hides the mean weight: weights are far below the largest that one may have. A smaller max_weight helps"
         )
     if said.kept < KEPT and said.ratio > HIDING:
+        weights = f", which decides the weights of {listed(unlearned)}" if unlearned else ""
         return NOT_USABLE, (
             f"it keeps about {100 * max(said.kept, 0):.0f} % of what the model can say about these records: the noise hides the "
-            "rest, and intervals rest on the prior. A larger epsilon, more records or fewer columns help"
+            f"rest, and intervals rest on the prior{weights}. A larger epsilon, more records or fewer columns help"
         )
     if unseen:
-        hidden = f"the noise hides the spread of {counted(unseen, 'feature')} within the bounds"
         return (
             PREDICTION,
-            f"{hidden}, so some intervals may be too narrow. Narrower bounds, as known without the data, help; for a rare "
-            "category, merge it with another one",
+            f"the noise hides the spread of {listed(unseen)} within the bounds, so some intervals may be too narrow. Narrower "
+            "bounds, as known without the data, help; for a rare category, merge it with another one",
         )
     if not said.converged:
         return (

@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 from discreet import random
 from discreet.inference import Latents, Records, objective_of_points, take_apart
 from discreet.newton import _model
-from discreet.newton._fit import NewtonResult, _checked, _Newton
+from discreet.newton._fit import NewtonResult, _checked, _Newton, names_of
 from discreet.newton._model_plan import ModelPlan
 from discreet.newton._own import DPNewton, DPNewtonResult, _Fit, refuse_many
 from discreet.newton._plan import CLASSES, NewtonPlan
@@ -84,7 +84,7 @@ def fit_invented(
     rng = np.random.default_rng(seed)
     with jax.enable_x64(True), tqdm(disable=True) as bar:
         found: Any = _Newton(_Invented(table, plan, rng), plan, levels)  # pyright: ignore[reportArgumentType]
-        return found.run(bar).result(rng, _statement(plan))
+        return found.run(bar).result(rng, _statement(plan), names_of(None, plan))
 
 
 @functools.lru_cache(maxsize=64)

@@ -57,7 +57,7 @@ from discreet.newton._sampling import draw
 from discreet.newton._saved import SavedReleases
 from discreet.newton._sums import MOST_RECORDS, Parts, layout_of
 from discreet.released import Released
-from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, Unit, counted, headline, use_words
+from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, Unit, counted, headline, listed, use_words
 from discreet.storage import exclusive
 
 MOST_LATENTS = 512
@@ -183,11 +183,15 @@ def _table(result: DPNewtonResult) -> Iterator[tuple[str, str, str, str]]:
             low, high = interval[name][(slice(None), *place)]
             # A simplex has an element more than coordinates.
             share = learned[place] if learned.shape == value.shape else learned.mean()
-            label = f"{name}[{','.join(map(str, place))}]" if place else name
+            label = _label(name, place)
             # As many decimals as the interval has two figures.
             decimals = int(np.clip(1 - np.floor(np.log10(max(high - low, 1e-9))), 0, 9))
             mean, *ends = (f"{number:.{decimals}f}" for number in (value[place], low, high))
             yield label, mean, " to ".join(ends), f"{100 * max(share, 0):.0f} %"
+
+
+def _label(name: str, place: Sequence[int]) -> str:
+    return f"{name}[{','.join(map(str, place))}]" if place else name
 
 
 def refuse_others(model: Any) -> None:
@@ -253,6 +257,11 @@ class DPNewton:
         refuse_others(model)
         if not isinstance(plan, ModelPlan):
             raise TypeError(f"plan is {plan!r}; pass a ModelPlan, as ModelPlan.calibrate(epsilon=...) makes.")
+        if init is not None and not isinstance(init, Mapping):
+            raise TypeError(
+                f"init is a {type(init).__name__}: pass values of latents by their names, as {{'scale': 1.0}}; NumPyro's "
+                "init_to_value and others are for guides."
+            )
         check_public(static_kwargs)
         self.model, self.plan, self.init = model, plan, dict(init or {})
         self.placeholder, self.static_kwargs = placeholder, static_kwargs
@@ -336,6 +345,7 @@ class DPNewton:
         values = {name: np.asarray(value) for name, value in jax.jit(latents.values)(mean).items()}
         if unknown := [name for name in self.init if name not in values]:
             raise ValueError(f"init names {unknown[0]!r}, which is no global latent. These are: {', '.join(values)}.")
+        means = dict(values)
         for name, value in self.init.items():
             if np.shape(value) != values[name].shape:
                 raise ValueError(
@@ -348,8 +358,11 @@ class DPNewton:
         # From outside of a support, or its end, there is no way to unconstrained space and back.
         bad = [name for name in self.init if not np.allclose(back[name], values[name], rtol=1e-3, atol=1e-6)]
         if bad or not np.isfinite(start).all():
+            name = (bad or list(self.init))[0]
+            mean = np.array2string(means[name], precision=2, separator=", ", threshold=20)
             raise ValueError(
-                f"init has {(bad or list(self.init))[0]!r} outside of its support, or at its end. Choose a value inside."
+                f"init has {name!r} outside of its support, or at its end. Choose a value inside, such as the prior's mean, "
+                f"about {mean}."
             )
         return start
 
@@ -525,7 +538,10 @@ class _Fit:
         ratio = ratio_of(found.noise + found.extra, self.sampling)
         fits = least_ratio(self.improved, self.sampling)
         fits += self.curvature_sigma * np.sqrt(size) * size / np.trace(self.sampling)  # what the noise may take away
-        use = _use(ratio, *said, fits, self.clipped, self.unseen, self.counted, learned)
+        names = [
+            _label(name, place) for name, part in latents.split(learned).items() for place in np.ndindex(part.shape)
+        ]
+        use = _use(ratio, *said, fits, self.clipped, self.unseen, self.counted, learned, names)
         return DPNewtonResult(
             draws={name: np.asarray(values[name]) for name in latents.objective.structure.global_latents},
             learned=latents.split(learned),
@@ -601,6 +617,7 @@ def _use(
     unseen: float,
     counted_share: float,
     learned: Vector,
+    names: Sequence[str],
 ) -> tuple[str, str]:
     """The verdict on the use of the result, and the reason, from the releases."""
     hidden = int((learned < LEARNED).sum())
@@ -640,7 +657,8 @@ def _use(
     if ratio > NOISY:
         return PREDICTION, f"the noise makes intervals about {ratio:.2g} times as wide as without it"
     if hidden > len(learned) / 2:
-        return PREDICTION, f"of {counted(len(learned), 'coordinate')} the prior decides {hidden}"
+        least = [names[place] for place in sorted(range(len(names)), key=learned.__getitem__)[:hidden]]
+        return PREDICTION, (f"of {counted(len(learned), 'coordinate')} the prior decides {hidden}: {listed(least)}")
     return COEFFICIENTS, (
         "the intervals include the noise and that of sampling. Records with long gradients count less: where the model is wrong, "
         "that moves the estimates, most of all scales"

@@ -18,6 +18,7 @@ from discreet.report._make import plan_facts as plan_facts
 from discreet.report._words import counted as counted
 from discreet.report._words import fact_name as fact_name
 from discreet.report._words import headline as headline
+from discreet.report._words import listed as listed
 from discreet.report._words import note_words as note_words
 from discreet.report._words import sentence as sentence
 from discreet.report._words import steps_words as steps_words

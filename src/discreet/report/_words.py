@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from discreet.accounting import Relation, upper
@@ -42,6 +42,17 @@ def counted(number: int, noun: str) -> str:
     ('1 feature', '1,200 features')
     """
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """The first of some names, and how many others there are.
+
+    >>> listed(["age"]), listed(["age", "sex"]), listed(["age", "sex", "town", "pay", "rent"])
+    ('age', 'age and sex', 'age, sex, town and 2 others')
+    """
+    left = len(names) - most
+    *first, last = [*names[:most], counted(left, "other")] if left > 0 else names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def sentence(text: str) -> str:

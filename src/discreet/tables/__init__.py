@@ -28,6 +28,7 @@ from discreet.tables._schema import Missing as Missing
 from discreet.tables._schema import OutOfBounds as OutOfBounds
 from discreet.tables._schema import Schema as Schema
 from discreet.tables._schema_text import EACH_ROW as EACH_ROW
+from discreet.tables._schema_text import decimal_hint as decimal_hint
 from discreet.tables._schema_text import schema_from_bounds as schema_from_bounds
 from discreet.tables._schema_text import schema_from_dict as schema_from_dict
 from discreet.tables._schema_text import schema_from_toml as schema_from_toml

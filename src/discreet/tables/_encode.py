@@ -190,10 +190,9 @@ def _lenient(
                 if date
                 else f"a number such as 1234{csv.decimal}5"
             )
-            keys = 'date_format = "%d.%m.%Y"' if date else 'decimal = "," or thousands = "."'
             report.faults.add(
-                f"column '{column.name}' holds something that is not {form}, but looks like one that is written otherwise: say "
-                f"how the table is written, as [csv] with {keys} {SCHEMA_FILE}, or fix the cell"
+                f"column '{column.name}' holds something that is not {form}, but looks like one that is written otherwise: "
+                f"{_dialect(csv, date)}, or fix the cell"
             )
         else:
             report.faults.add(
@@ -203,6 +202,16 @@ def _lenient(
                 f"--out-of-bounds missing), or {AS_MISSING}"
             )
     return pyarrow.chunked_array(chunks, wanted)
+
+
+def _dialect(csv: CsvFormat, date: bool) -> str:
+    """The line of a schema by which such cells are read, and where to write it."""
+    place = "below [csv] in the schema" if csv != PLAIN else f"with a line [csv] above it at the end, {SCHEMA_FILE}"
+    if date:
+        return f'if the table has 31.12.2024, write date_format = "%d.%m.%Y" (likewise for other forms) {place}'
+    if csv.decimal == ",":
+        return f'if the table has 1.234,5, write thousands = "." {place}; if it has 1234.5, remove decimal = "," there'
+    return f'if the table has 1234,5, write decimal = "," (if it has 1,234.5, thousands = ",") {place}'
 
 
 @functools.cache

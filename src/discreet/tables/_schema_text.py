@@ -245,7 +245,19 @@ def schema_template(
         person=f"person = {whose}",
     )
     lines = [f"{_key(name)} = {_BLANK[(kinds or {}).get(name)]}" for name in names if name != person]
-    return "\n\n".join([head, "\n".join(["[columns]", *lines]), *_csv_table(csv or CsvFormat())]) + "\n"
+    csv = csv or CsvFormat()
+    return "\n\n".join([head, "\n".join(["[columns]", *lines]), *_csv_table(csv)]) + "\n" + decimal_hint(csv)
+
+
+def decimal_hint(csv: CsvFormat) -> str:
+    """A comment to end the table [csv] of a schema with, where semicolons suggest decimal commas, which no header shows.
+
+    >>> print(decimal_hint(CsvFormat(delimiter=";")), end="")
+    # decimal = ","   # remove the first # if the table has 1234,5 for 1234.5
+    """
+    if csv.delimiter != ";" or csv.decimal != ".":
+        return ""
+    return '# decimal = ","   # remove the first # if the table has 1234,5 for 1234.5\n'
 
 
 _BLANK = {
