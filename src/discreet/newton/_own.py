@@ -644,8 +644,8 @@ def _use(
     if fits < FITS:
         return PREDICTION, (
             f"gradients vary at least {1 / fits:.2g} times as much as the model says: it is wrong, as where residuals have "
-            "longer tails or counts scatter more, or a few records decide. Intervals allow for that, but where long gradients are "
-            "clipped they may miss, most of all scales. A likelihood with longer tails, as StudentT, helps"
+            "longer tails or counts scatter more, or a few records decide. Intervals allow for that, but where long gradients "
+            "are clipped they may miss, most of all scales. A likelihood with longer tails, as StudentT, helps"
         )
     if clipped > CUT:
         return PREDICTION, f"{100 * clipped:.0f} % of the gradients were clipped, so intervals may miss"
