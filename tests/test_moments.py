@@ -62,19 +62,23 @@ def test_a_record_leaves_what_the_others_add(monkeypatch: pytest.MonkeyPatch) ->
             np.testing.assert_array_equal(run(*in_turns(x, y)), run(*in_turns(*more)))
 
 
+@pytest.mark.parametrize("kind", ["products", "lengths", "gradient"])
 @pytest.mark.parametrize("relation", [dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE])
-def test_each_release_is_proved_to_be_what_the_plan_pays_for(relation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_release_is_proved_to_be_what_the_plan_pays_for(
+    kind: str, relation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = moments._program.__wrapped__
     with jax.enable_x64(True):
-        assert program(7.0, 80 * moments.TURN, FEATURES, relation, False).event.noise_multiplier == pytest.approx(
+        assert program(kind, 7.0, 80 * moments.TURN, FEATURES, relation, False).event.noise_multiplier == pytest.approx(
             7, rel=1e-5
         )
         monkeypatch.setattr(moments, "clip_records", lambda rows, norm: dp.clip_records(rows, 1.01 * norm))
+        monkeypatch.setattr(moments, "on_grid", lambda rows, mask, grid: dp.clip_records(rows, 1.01) * mask[:, None])
         with pytest.raises(dp.PrivacyError, match="more than was declared"):
-            program(7.0, 80 * moments.TURN, FEATURES, relation, False)
+            program(kind, 7.0, 80 * moments.TURN, FEATURES, relation, False)
 
 
-def test_three_releases_cost_the_plans_epsilon() -> None:
+def test_the_releases_cost_the_plans_epsilon() -> None:
     plan = plan_for(0.5)
     spent = plan.state(reproducible=False)
     assert 0.499 < spent.epsilon <= 0.5
@@ -88,6 +92,8 @@ def test_three_releases_cost_the_plans_epsilon() -> None:
 def test_intervals_hold_as_often_as_they_say(epsilon: float) -> None:
     """160 intervals of 95 % for coefficients, dependent in fours, and 40 for sigma. Where noise hides all, more hold.
 
+    All hold at 0.2, too, since gradients that the noise may hide count.
+
     Without the privacy noise in the posterior 25 and 78 % held at 0.2 and 2, without that of sampling 71 % at 2. Of sigma
     no interval held at 0.02 while its prior was flat for its square, up to any number."""
     plan, held = plan_for(epsilon), []
@@ -99,7 +105,7 @@ def test_intervals_hold_as_often_as_they_say(epsilon: float) -> None:
         held.append((low <= [*TRUTH, 0.1]) & (high >= [*TRUTH, 0.1]))
         assert high[-1] < 1
     held = np.mean(held, axis=0)
-    assert 0.9 <= held[:-1].mean() <= (0.99 if epsilon > 0.1 else 1)
+    assert held[:-1].mean() >= 0.9
     assert held[-1] >= 0.82  # 33 of 40: chance 0.0004 at 95 %
 
 
@@ -145,6 +151,32 @@ def test_intervals_hold_least_squares_where_the_target_does_not_follow_a_line() 
     assert np.mean(held, axis=0).min() >= 0.8
 
 
+def long_tails(kind: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Residuals of which few are very long, the same in another spread for each row, and a curve in a long feature."""
+    rng = np.random.default_rng(seed)
+    x = np.column_stack([rng.uniform(-1, 1, 10_000), 2 * rng.beta(1, 4, 10_000) - 1])
+    left = 0.3 * rng.normal(size=len(x)) + np.where(rng.random(len(x)) < 0.003, rng.uniform(0, 20, len(x)), 0)
+    if kind == "spread":
+        left *= 0.3 + (x[:, 0] + 1) ** 1.5
+    if kind == "curve":
+        x[:, 1] = np.clip(rng.pareto(2.5, len(x)) / 20, 0, 2) - 1
+        left += 5 * np.square(x[:, 1] + 1)
+    y = x @ [1, -0.5] + left
+    return x, y / np.abs(y).max()
+
+
+@pytest.mark.parametrize("kind", ["few", "spread", "curve"])
+def test_intervals_hold_least_squares_where_tails_are_long(kind: str) -> None:
+    """Ten tables with 30 intervals of 90 %, for the exact least squares of each."""
+    plan, held = MomentsPlan.calibrate(epsilon=30.0, delta=1e-6, num_features=2, num_records=10_000), []
+    for seed in range(10):
+        x, y = long_tails(kind, seed)
+        line = np.linalg.lstsq(np.column_stack([np.ones(len(x)), x]), y, rcond=None)[0]
+        found = fit_moments(dp.random.key(seed), x, y, plan)
+        held.append(np.abs(found.mean - line) <= 1.645 * np.sqrt(np.diag(found.covariance)))
+    assert np.mean(held) >= 0.85
+
+
 @pytest.mark.parametrize(
     ("epsilon", "records", "use"),
     [(2.0, 20_000, COEFFICIENTS), (0.15, 3_000, PREDICTION), (0.02, 3_000, NOT_USABLE)],
@@ -156,7 +188,7 @@ def test_the_verdict_follows_the_noise(epsilon: float, records: int, use: str) -
         warnings.simplefilter("always")
         found = fit_moments(dp.random.key(3), x, y, plan)
     assert found.statement.use == use
-    which_line = "They are for a line to which unusual rows count less than in least squares"
+    which_line = "They are for the line of least squares"
     assert (which_line in found.statement.use_reason) == (use == COEFFICIENTS)
     assert bool(caught) == (use == NOT_USABLE)
 
@@ -194,7 +226,7 @@ def drawn_from_the_prior(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     "epsilon", [0.01, 0.1, *(pytest.param(e, marks=pytest.mark.exhaustive) for e in (0.03, 0.3, 1, 10))]
 )
 def test_intervals_and_estimates_of_lines_drawn_from_the_prior(epsilon: float, request: pytest.FixtureRequest) -> None:
-    """200 lines, of which the small size has 40: intervals of 95 % hold 90 to 98 %, at every epsilon, and of sigma 88 % at least.
+    """200 lines, of which the small size has 40: at every epsilon 90 % of intervals of 95 % hold at least, and of sigma 88 %.
 
     With the noise's own eigenvalues taken for records, those of one weight held in 87 % at 0.03.
     """
@@ -210,7 +242,7 @@ def test_intervals_and_estimates_of_lines_drawn_from_the_prior(epsilon: float, r
         left = y - found.estimate[0] - x @ found.estimate[1:]
         worse.append(np.mean(left**2) > 1.01 * np.mean(y**2))
     coefficients, sigma = np.mean(held, axis=0)[:-1], np.mean(held, axis=0)[-1]
-    assert 0.9 <= coefficients.mean() <= 0.98
+    assert coefficients.mean() >= 0.9
     assert min(coefficients) >= (0.9 if many else 0.85)
     assert sigma >= (0.88 if many else 0.82)
     assert np.mean(worse) <= 0.1

@@ -1,11 +1,17 @@
-"""Linear regression from noisy moments: three Gaussian releases of sums of products, and the posterior given them.
+"""Linear regression from noisy moments: sums of products, then gradients of the squared error, and the posterior given them.
 
 A row is (z, e): features with a leading 1, and what is left of the target. Its outer product is added up with the weight
 1 / (|z|^2 + SHARE_OF_TARGET), so that its Frobenius norm is at most 1 wherever the row lies; the weight depends on the features
 alone, so it biases no coefficient. Noise hides features that vary little or together with others. So the first release,
 of a fifth of the budget, is read for two public maps, under which the next one measures again: features are whitened, and the
-target becomes its distance from the line found so far, clipped to a few standard deviations. The third does the same after the
-second.
+target becomes its distance from the line found so far, clipped to a few standard deviations.
+
+That line is not least squares where residuals or features have long tails. So the last stage measures v = z (y - line), whose sum
+is 0 at least squares alone: first how long v is, in bins, then its sum, six times, each at the best line so far. Sums are clipped
+where the noise, which grows with the bound, and what clipping may move, by the noisy bins, are least together; what it may have
+moved counts as residual variance. So as epsilon grows nothing is clipped. The mean square of v is the residuals' variance as
+least squares feels it. The line before the gradients keeps its share of the precision as far as they
+agree with it (`_trust`). Tails that the noise hides altogether are not in the intervals.
 
 The posterior allows for both noises. Let A be the features' sums and b those with the target, both seen with noise of standard
 deviation tau. Given coefficients t, b - A t has the covariance tau^2 / 2 ((1 + |t|^2) I + t t') from the noise, and from
@@ -46,6 +52,7 @@ from discreet.gradients import SPARE
 from discreet.inference import warn_of_use
 from discreet.ledger import Ledger
 from discreet.mechanisms import GAUSSIAN, clip_records, planned_gaussian
+from discreet.newton import EDGES, GRID_OF_SUMS, NUM_BINS, Gradients, on_grid, secant, seen_of, with_tail
 from discreet.released import Released
 from discreet.report import (
     COEFFICIENTS,
@@ -62,17 +69,27 @@ from discreet.verify import Certificate, certify
 __all__ = ["MomentsPlan", "MomentsResult", "fit_moments"]
 
 METHOD = "noisy moments"
-SHARES = 0.2, 0.3, 0.5
-"""Share of the squared inverse noise, for each release."""
+KINDS = "products", "products", "lengths", *["gradient"] * 6
+SHARES = 0.2, 0.23, 0.07, *[0.5 / 6] * 6
+"""Kinds of the releases, and the share of the squared inverse noise of each."""
+_PRODUCTS = KINDS.index("lengths")
+_EARLIER = sum(SHARES[:_PRODUCTS]) / (1 - SHARES[_PRODUCTS])
 SHARE_OF_TARGET = 0.5
 _INTERCEPT = 0.5  # the leading 1 in the first release: it is easily seen, and costs the others less like this
 _WIDTH = 3.0  # standard deviations at which residuals are clipped, at least
-_FLATTEST = 3.0  # the least mean length of whitened rows is 1 / _FLATTEST: then weights differ little
+_BIAS = 0.7  # share of what clipping takes away that may be bias: the rest cancels
+_TAIL = 12  # bins in which gradients may be hidden by the noise
+_UNSURE = 0.1  # standard deviation of an entry of the curvature, over its mean eigenvalue, beside the noise
+_LEAST = 0.02  # eigenvalue of the curvature, of their mean
+_DOUBTS = np.append(0, 4.0 ** np.arange(8))  # times the covariance of the line before the gradients
+_SLACK = 0.3  # times the noise of sampling: while that of the release is less, nothing more is clipped
+_FLATTEST = 10.0  # the least mean length of whitened rows is 1 / _FLATTEST: then weights differ little
 _SEEN = 4.0  # times the edge of the noise: what the features' eigenvalues are at least, so that rows may be short
 _SHARP = 3.0  # times the interval without noise: what coefficients are read from
 _CAUTION = 1.28  # standard deviations: what is gained is that or more with nine chances in ten
 _KEPT = 1.15  # of the share that gains the most then: 2 % less, and nothing is taken from an estimate that is sure
 _FLOOR = 0.1  # of the largest eigenvalue of the noise: what whitening takes for the least
+_LATEST = 3.0  # times shorter rows: what is clipped no later for still shorter ones
 _GRID = 2.0**13  # rows are multiples of 1 / _GRID: sums of products of 2^26 rows are exact in 64 bits
 _MOST_RECORDS = 2**26
 TURN = 64
@@ -166,9 +183,10 @@ class MomentsPlan:
             method=METHOD,
             mechanism=(
                 f"The products of all pairs of a {noun}'s numbers (features, a constant and the target) were given a weight such "
-                f"that their Euclidean norm is at most 1, and summed over the {noun}s, {len(stddevs)} times. Between these "
-                "releases the numbers were transformed by what the earlier ones had shown. Gaussian noise of standard deviation "
-                f"{noises} was added to every sum."
+                f"that their Euclidean norm is at most 1, and summed over the {noun}s, {_PRODUCTS} times. Then the {noun}s were "
+                "counted by the length of the gradient of the squared error, and these gradients, clipped to length 1, were "
+                f"summed {len(stddevs) - _PRODUCTS - 1} times. Between the releases the numbers were transformed by what the "
+                f"earlier ones had shown. Gaussian noise of standard deviation {noises} was added to every sum."
             ),
             plan={
                 "num_records": self.num_records,
@@ -179,7 +197,10 @@ class MomentsPlan:
             },
             num_releases=len(stddevs),
             reproducible=reproducible,
-            released=[f"{len(stddevs)} × {values:,} noisy sums of products, and what is computed from them"],
+            released=[
+                f"{_PRODUCTS} × {values:,} noisy sums of products, {NUM_BINS} counts and {len(stddevs) - _PRODUCTS - 1} × "
+                f"{self.num_features + 1:,} sums of gradients, and what is computed from them"
+            ],
             public=[f"The number of {noun}s, N = {self.num_records}", "The plan: the noise and the number of sums"],
             about=f"A linear regression on {counted(self.num_features, 'feature')}, {self.num_records:,} {noun}s; its "
             "coefficients were released.",
@@ -187,8 +208,8 @@ class MomentsPlan:
 
 
 WHICH_LINE = (
-    "the intervals include the noise and that of sampling. They are for a line to which unusual rows count less than in least "
-    "squares; where the target does not follow a line, the two differ"
+    "the intervals include the noise, that of sampling, and what clipping may have moved, as far as the noise shows how long "
+    "residuals are. They are for the line of least squares. A few values far from all others may move it unseen"
 )
 
 
@@ -246,6 +267,52 @@ def noisy_moments(
     return planned_gaussian(key, total, stddev, stddev)
 
 
+def noisy_sums(
+    key: PRNGKeyArray,
+    x: Float[Array, "record feature"],
+    y: Float[Array, " record"],
+    mask: Bool[Array, " record"],
+    to: Float[Array, "feature+1 feature+1"],
+    line: Float[Array, " feature+1"],
+    reach: Float[Array, ""],
+    *,
+    kind: str,
+    stddev: float,
+) -> Float[Array, " sum"]:
+    """One release of the last stage: of v = z (y - (1, x) @ line), how long it is, or its sum. `certify` proves it.
+
+    Arguments are those of `noisy_moments`, but:
+
+    Args:
+        key: As there, as are the next five.
+        x: As there.
+        y: As there.
+        mask: As there.
+        to: As there.
+        line: As there.
+        reach: The length at which v is clipped.
+        kind: "lengths": the numbers of records in the bins of `EDGES`. "gradient": the sum of v, over `reach`.
+        stddev: As there.
+    """
+
+    def turn(total: Array, part: tuple[Array, Array, Array]) -> tuple[Array, None]:
+        x, y, mask = part
+        ones = jnp.concatenate([jnp.ones_like(x[:, :1]), x], axis=1)
+        rows = (ones @ to) * (y - ones @ line)[:, None]
+        length = jnp.sqrt(jnp.sum(jnp.square(rows), axis=1))
+        if kind == "lengths":
+            level = jnp.sum(length[:, None] > EDGES[1:-1], axis=1)
+            rows = (level[:, None] == np.arange(NUM_BINS)) * jnp.isfinite(length)[:, None].astype(x.dtype)
+        else:
+            rows = rows / jnp.maximum(length, reach)[:, None]
+        return total + jnp.sum(on_grid(rows, mask, GRID_OF_SUMS), axis=0), None
+
+    parts = x.reshape(-1, TURN, x.shape[1]), y.reshape(-1, TURN), mask.reshape(-1, TURN)
+    size = NUM_BINS if kind == "lengths" else x.shape[1] + 1
+    total, _ = jax.lax.scan(turn, jnp.zeros(size, x.dtype), parts)
+    return planned_gaussian(key, total, stddev, stddev)
+
+
 def in_turns(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Features, targets and mask in turns of `TURN` rows, the last `SPARE` of which stand for nobody (`gradients._contract`).
 
@@ -270,11 +337,15 @@ def _whole(num_features: int) -> float:
 
 
 @functools.lru_cache(maxsize=32)
-def _program(stddev: float, records: int, features: int, relation: Relation, reproducible: bool) -> Certificate:
+def _program(
+    kind: str, stddev: float, records: int, features: int, relation: Relation, reproducible: bool
+) -> Certificate:
     """One release, proved and compiled once for tables of one shape."""
 
     def release(key: PRNGKeyArray, x: Any, y: Any, mask: Any, to: Any, line: Any, width: Any) -> Any:
-        return noisy_moments(key, x, y, mask, to, line, width, stddev=stddev)
+        if kind == "products":
+            return noisy_moments(key, x, y, mask, to, line, width, stddev=stddev)
+        return noisy_sums(key, x, y, mask, to, line, width, kind=kind, stddev=stddev)
 
     sides = (records, features), (records,), (records,), (features + 1, features + 1), (features + 1,), ()
     shapes = [jax.ShapeDtypeStruct(shape, bool if place == 2 else np.float64) for place, shape in enumerate(sides)]
@@ -585,7 +656,8 @@ def fit_moments(
     act = Act.on(plan, key, random.Purpose.MOMENTS, ledger=ledger, unit=Unit(person))
     table = in_turns(rows, target)
     with jax.enable_x64(True):
-        programs = [_program(stddev, *table[0].shape, plan.relation, act.reproducible) for stddev in plan.stddevs]
+        kinds = zip(KINDS, plan.stddevs, strict=True)
+        programs = [_program(*of, *table[0].shape, plan.relation, act.reproducible) for of in kinds]
         act.prove(*programs, named=False)  # their fingerprints follow the number of records
         act.begin()
         keys = jax.random.split(act.key, len(programs))
@@ -656,26 +728,141 @@ def _measure(
     """The releases, each read before the next.
 
     Returns:
-        The posterior under the wide prior, that under the prior of unknown scale, and the last release.
+        The posterior under the wide prior, that under the prior of unknown scale, and the last release of products.
     """
     size, total = plan.num_features + 1, plan.num_records * _whole(plan.num_features)
     to, line, width = np.diag([_INTERCEPT, *np.ones(size - 1)]), np.zeros(size), 1 / math.sqrt(SHARE_OF_TARGET)
     cut, flatness = math.inf, _flatness(plan)
     wide, found = (_Posterior.before(size, scales) for scales in (WIDE, SCALES))
-    for program, key, share, noise in zip(programs, keys, SHARES, plan.stddevs, strict=True):
+    planned = list(zip(programs, keys, plan.stddevs, strict=True))
+    for (program, key, noise), share in zip(planned[:_PRODUCTS], SHARES, strict=False):
         moments = np.asarray(program(key, *table, to, line, np.float64(width)), np.float64)
-        release = _Release.of(moments, total, noise=noise, share=share, to=to, line=line, width=width, cut=cut)
+        known = {"noise": noise, "share": share / (1 - SHARES[_PRODUCTS])}
+        release = _Release.of(moments, total, to=to, line=line, width=width, cut=cut, **known)
         wide, found = wide.after(release, WIDE), found.after(release, SCALES)
         # Residuals have this variance around the line found so far, on average over the records.
         back = np.linalg.inv(to)
         unsure = np.trace(release.features @ back @ found.covariance @ back.T)
         around = found.variance + unsure / release.weight
         least = _FLOOR * noise * math.sqrt(2 * size)
-        stretched = release.eigenvectors * np.sqrt(release.weight / (release.eigenvalues + least) / size) / flatness
-        to, line = to @ stretched @ release.eigenvectors.T, found.mean
+        stretched = release.eigenvectors * np.sqrt(release.weight / (release.eigenvalues + least) / size)
+        even = to @ stretched @ release.eigenvectors.T
+        to, line = even / flatness, found.mean
         # No residual is longer than the target's bound and the line's largest value.
         longest = 1 + min(1.0, np.abs(line).sum())
-        cut = (_WIDTH + flatness - 1) * math.sqrt(around)
+        cut = (_WIDTH + min(flatness, _LATEST) - 1) * math.sqrt(around)
         width = min(longest, cut) / math.sqrt(SHARE_OF_TARGET)
         cut = cut if cut < longest else math.inf
+    program, key, noise = planned[_PRODUCTS]
+    lengths = np.asarray(program(key, *table, even, line, np.float64(1)), np.float64)
+    into = np.linalg.inv(release.to) @ even
+    curvature = into.T @ release.features @ into * release.total / release.weight
+    least = found.variance * np.trace(curvature)
+    of_gradients = plan.noise_multiplier / math.sqrt(sum(SHARES[_PRODUCTS + 1 :]))
+    reach, squares = _reach(lengths, noise, of_gradients, size, least)
+    last = _Last(release, even, curvature, squares / np.trace(curvature))
+    start, start_wide = found, wide
+    for program, key, noise in planned[_PRODUCTS + 1 :]:
+        value = np.asarray(program(key, *table, even, line, np.float64(reach)), np.float64)
+        last.points.append(np.linalg.inv(even) @ line)
+        last.values.append(value * reach)
+        last.noise = noise * reach
+        wide, found = last.posterior(start_wide, WIDE), last.posterior(start, SCALES)
+        line = found.mean
     return wide, found, release
+
+
+@dataclasses.dataclass
+class _Last:
+    """The gradients of the last stage, in the coordinates z = (1, x) @ to, and what the releases before say about them.
+
+    Attributes:
+        release: The release of products before.
+        to: The map.
+        curvature: Sum of the outer products of z, as far as it is seen.
+        variance: Mean square of residuals, and of what clipping may have moved, by the lengths of z times the residual.
+        points: Where the gradients were taken.
+        values: The noisy sums.
+        noise: Standard deviation of their noise.
+    """
+
+    release: _Release
+    to: np.ndarray
+    curvature: np.ndarray
+    variance: float
+    points: list[np.ndarray] = dataclasses.field(default_factory=list)
+    values: list[np.ndarray] = dataclasses.field(default_factory=list)
+    noise: float = 0.0
+
+    def posterior(self, start: _Posterior, scales: Sequence[float]) -> _Posterior:
+        """Add the gradients to the posterior before them, as far as they agree with it.
+
+        A gradient at a point is the curvature times the distance to least squares, plus noise. The curvature's own noise acts
+        through that distance, so it is found by iterating.
+        """
+        size, back = len(self.to), np.linalg.inv(self.to)
+        into, of_seen = (
+            np.linalg.inv(self.release.to) @ self.to,
+            self.release.noise * self.release.total / self.release.weight,
+        )
+        seen, points, values = self.curvature, np.array(self.points), np.array(self.values)
+        least = np.trace(seen) / size
+        if len(points) > 1:
+            seen = secant(seen, Gradients(points, values, self.noise), _LEAST * least)
+        mean, covariance, trust = start.mean, start.covariance, 1.0
+        for _ in range(100):
+            before = mean
+            sampling = len(points) * self.variance / (1 - _EARLIER * trust) * seen
+            sharp, likelihood = np.zeros((2, size, size + 1))
+            for point, value in zip(points, values, strict=True):
+                own = back @ mean - point
+                second = np.outer(own, own) + back @ covariance @ back.T
+                mapped = into @ second @ into.T
+                error = (self.noise**2 + (_UNSURE * least) ** 2 * np.trace(second)) * np.eye(size)
+                error += of_seen**2 / 2 * into.T @ (np.trace(mapped) * np.eye(size) + mapped) @ into
+                told = np.column_stack([seen @ back, value + seen @ point])
+                sharp += back.T @ seen @ np.linalg.solve(error, told)
+                likelihood += back.T @ seen @ np.linalg.solve(error + sampling, told)
+            # Both see the same rows, so where they differ it is by noise, or by what weights and clipping moved before.
+            trust = _trust(start, sharp[:, :-1], sharp[:, -1]) * min(1.0, start.variance / self.variance)
+            precision, pull = trust * start.precision + likelihood[:, :-1], trust * start.pull + likelihood[:, -1]
+            mean, covariance = _coefficients(precision, pull, scales)
+            if np.abs(mean - before).max() < 1e-7:
+                break
+        return dataclasses.replace(start, precision=precision, pull=pull, mean=mean, covariance=covariance)
+
+
+def _trust(start: _Posterior, precision: np.ndarray, pull: np.ndarray) -> float:
+    """The mean share of its precision that the line before the gradients keeps, given how far they lie beside it."""
+    off, logs = pull - precision @ start.mean, []
+    for doubt in _DOUBTS:
+        around = (1 + doubt) * start.covariance
+        both = np.eye(len(pull)) + around @ precision
+        logs.append((off @ np.linalg.solve(both, around @ off) - np.linalg.slogdet(both)[1]) / 2)
+    chances = np.exp(np.array(logs) - max(logs))
+    return float(chances @ (1 / (1 + _DOUBTS)) / chances.sum())
+
+
+def _reach(lengths: np.ndarray, sigma: float, noise: float, size: int, least: float) -> tuple[float, float]:
+    """Where gradients are clipped, and the sum of their squares with that of what clipping may have moved.
+
+    The noise grows with the bound, and what clipping may move falls: the sum of their squares is the least. A bound whose noise
+    is far below that of sampling is not too large.
+
+    Args:
+        lengths: Noisy numbers of gradients in the bins of `EDGES`.
+        sigma: Standard deviation of their noise.
+        noise: That of the gradients together, over the bound.
+        size: Number of coordinates.
+        least: What the squares sum up to at least.
+    """
+    counts, middle = with_tail(lengths, seen_of(lengths, sigma), sigma, _TAIL), np.sqrt(EDGES[1:] * EDGES[:-1])
+    squares = max(float(counts @ np.square(middle)), least)
+    edges = EDGES[1:]
+    moved = np.square(_BIAS * np.maximum(middle - edges[:, None], 0) @ counts)
+    little = _SLACK**2 * squares
+    loss = np.maximum(size * np.square(noise * edges), little) + moved
+    half = np.cumsum(counts) >= counts.sum() / 2
+    allowed = half & (edges >= math.sqrt(least / max(counts.sum(), 1.0)))
+    best = int(np.argmin(np.where(allowed, loss, np.inf)))
+    return float(edges[best]), squares + float(moved[best])

@@ -573,7 +573,7 @@ def test_where_the_noise_swamps_a_line_its_intervals_say_so(heights) -> None:
 def test_a_dry_run_of_a_line_names_its_noise(heights) -> None:
     outcome = RUN.invoke(app, line(heights, "--dry-run"))
     assert outcome.exit_code == 0, outcome.stderr
-    assert "3 releases of noisy sums of products" in said(outcome)
+    assert "9 releases of noisy sums of products" in said(outcome)
     facts = json.loads(RUN.invoke(app, line(heights, "--dry-run", "--json")).stdout)
     assert 0.99 < facts["epsilon"] <= 1
     assert not Path("out").exists()

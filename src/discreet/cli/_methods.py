@@ -901,15 +901,16 @@ class Moments(InSums):
         noises = ", ".join(f"{stddev:.4g}" for stddev in stddevs)
         return (
             {},
-            f"{len(stddevs)} releases of noisy sums of products, to which a {noun} adds at most 1; noise {noises}",
+            f"{len(stddevs)} releases of noisy sums of products, counts and gradients, to which a {noun} adds at most 1; noise "
+            f"{noises}",
         )
 
     def to_see(self) -> tuple[int, float]:
-        """The number of parameters, and the noise of the last release.
+        """The number of parameters, and the noise of the second release, the last one of products.
 
         The sums of products of P - 1 features and a constant have eigenvalues of N / P on average at most.
         """
-        return self.plan.num_features + 1, self.plan.stddevs[-1]
+        return self.plan.num_features + 1, self.plan.stddevs[1]
 
     def fit(self, key: "PRNGKeyArray", **how: Any) -> "dp.moments.MomentsResult":
         return dp.moments.fit_moments(key, self.records.x, self.records.y, self.plan, **how)

@@ -573,8 +573,8 @@ def seen_of(counts: Vector, sigma: float) -> Vector:
     return np.where(seen, np.maximum(counts, 0), 0)
 
 
-def with_tail(counts: Vector, seen: Vector, sigma: float) -> Vector:
-    """Counts that stand out and, in the next `TAIL` bins, what the noise may hide: each bin is a share of the one below.
+def with_tail(counts: Vector, seen: Vector, sigma: float, bins: int = TAIL) -> Vector:
+    """Counts that stand out and, in the next bins, what the noise may hide: each bin is a share of the one below.
 
     The share is the same for all, or the first bin has one of its own. Both kinds of tails are averaged over the shares, weighted
     by how well the noisy counts agree with each; the larger mean counts. For a few long gradients may be all that tells about a
@@ -584,6 +584,7 @@ def with_tail(counts: Vector, seen: Vector, sigma: float) -> Vector:
         counts: The noisy counts.
         seen: `seen_of` them.
         sigma: Standard deviation of their noise.
+        bins: Number of bins that a tail has.
     """
     above = 1 + int(np.max(np.nonzero(seen)[0], initial=-1))
     if not 0 < above < len(seen):
@@ -592,17 +593,17 @@ def with_tail(counts: Vector, seen: Vector, sigma: float) -> Vector:
     alike, falling = np.linspace(0, STEEPEST, 76), np.linspace(0, FALLING, 12)
     first = np.linspace(0, min(STEEPEST * last, max(rest[0], 0.0) + SEEN * sigma), 61)
     means = [
-        _tail(np.column_stack([last * alike, alike]), rest, sigma),
-        _tail(np.stack(np.meshgrid(first, falling), axis=-1).reshape(-1, 2), rest, sigma),
+        _tail(np.column_stack([last * alike, alike]), rest, sigma, bins),
+        _tail(np.stack(np.meshgrid(first, falling), axis=-1).reshape(-1, 2), rest, sigma, bins),
     ]
     return np.append(seen[:above], np.maximum(*means))
 
 
-def _tail(kinds: Float[np.ndarray, "kind 2"], counts: Vector, sigma: float) -> Vector:
+def _tail(kinds: Float[np.ndarray, "kind 2"], counts: Vector, sigma: float, bins: int) -> Vector:
     """The mean of tails, given by their first bin and the share of each further one, as noisy counts show it."""
     order = np.arange(len(counts))
-    tails = kinds[:, :1] * kinds[:, 1:] ** order * (order < TAIL)
-    near = slice(0, 2 * TAIL)
+    tails = kinds[:, :1] * kinds[:, 1:] ** order * (order < bins)
+    near = slice(0, 2 * bins)
     loss = np.square((counts - tails)[:, near]).sum(axis=1) / (2 * sigma**2)
     chances = np.exp(loss.min() - loss)
     return chances @ tails / chances.sum()
