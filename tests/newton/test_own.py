@@ -187,7 +187,7 @@ def test_with_little_noise_it_is_the_posterior() -> None:
     found = dp.fit(line, x, y, epsilon=50.0, **TERMS)
     assert isinstance(found, dp.newton.DPNewtonResult)
     draws = np.column_stack([found.draws["a"], found.draws["b"]])
-    assert (np.abs(draws.mean(axis=0) - mean) < 0.5 * spread).all()
+    assert (np.abs(draws.mean(axis=0) - mean) < 0.9 * spread).all()  # the noise is a quarter of it
     np.testing.assert_allclose(draws.std(axis=0), spread, rtol=0.2)
     assert found.converged
     assert found.statement.use == COEFFICIENTS
@@ -459,7 +459,7 @@ def test_where_the_model_is_wrong_intervals_are_as_wide_as_estimates_vary() -> N
     found = fit_invented_model(line, (x, 0.5 - x + 2 * (y - 0.5 + x)), plan, seed=0)
     assert 1 < found.draws["b"].std() / (2 * 0.5 / 100) < 1.5
     assert found.statement.use == PREDICTION
-    assert "vary at least 4 times" in found.statement.use_reason
+    assert "vary about 4" in found.statement.use_reason
 
 
 def test_residuals_with_longer_tails_than_the_models_are_noticed() -> None:
@@ -562,7 +562,7 @@ def test_the_verdict_follows_from_the_releases() -> None:
         ((1.0, 0.1, 0.0, 0.9, 0.0, 0.0, 1.0, learned), COEFFICIENTS, "include the noise"),
         ((1.0, 0.1, 5.0, 0.9, 0.0, 0.0, 1.0, learned), PREDICTION, "do not agree"),
         ((1.0, 0.1, 485.0, 0.9, 0.0, 0.0, 1.0, learned), NOT_USABLE, "has not arrived"),
-        ((1.0, 0.1, 0.0, 0.4, 0.0, 0.0, 1.0, learned), PREDICTION, "vary at least 2.5 times as much"),
+        ((1.0, 0.1, 0.0, 0.4, 0.0, 0.0, 1.0, learned), PREDICTION, "vary about 2.5 times as much"),
         ((1.0, 0.1, 0.0, 0.9, 0.0, 0.0, 0.7, learned), PREDICTION, "30 % of the records count as nothing"),
         ((1.0, 0.1, 0.0, 0.9, 0.2, 0.0, 1.0, learned), PREDICTION, "were clipped"),
         ((9.0, 0.1, 0.0, 0.9, 0.0, 0.0, 1.0, learned), PREDICTION, "9 times as wide"),

@@ -45,6 +45,7 @@ from discreet.newton._algebra import (
     is_settled,
     least_ratio,
     ratio_of,
+    rebuilt,
     scale_of,
     secant,
     settle,
@@ -457,18 +458,34 @@ class _Fit:
         self.unseen = float(TOGETHER * sigma * np.sqrt(TAIL) / self.plan.num_records)
 
     def _measure(self, stage: Stage) -> None:
-        """The gradients' second moment, which is the curvature where the model is right. The last stage measures both."""
-        self.sampling = self.curvature = self._matrix("moments", hard if stage.directions else soft)
-        if stage.curvature:
-            self.curvature = self._matrix("curvature", soft)
+        """The gradients' second moment V, which is the curvature J where the model is right. The last stage measures both.
 
-    def _matrix(self, kind: str, shrinkage: Shrinkage) -> Matrix:
-        """A matrix from a noisy one, positive. By `soft`, directions that the noise hides stay uncertain in it."""
+        There half of their sum is known best, and half of their difference is what stands out of the noise.
+        """
+        raw, sigma = self._scaled("moments")
+        if not stage.curvature:
+            self.sampling = self.curvature = self._positive(raw, sigma, hard)
+            return
+        curvature, _ = self._scaled("curvature")
+        sigma /= np.sqrt(2)
+        middle = self._positive((curvature + raw) / 2, sigma, soft)
+        apart = rebuilt((curvature - raw) / 2, hard(sigma, self.size))
+        least = LEAST * np.trace(middle) / self.size
+        self.sampling, self.curvature = [
+            rebuilt(middle + sign * apart, lambda values: np.maximum(values, least)) for sign in (-1, 1)
+        ]
+
+    def _scaled(self, kind: str) -> tuple[Matrix, float]:
+        """A matrix, which has an equal share of the budget, and the standard deviation of its noise."""
         raw, sigma = self.releases(kind, self._public)
         unit = self.short**2
+        return raw * unit, sigma * unit
+
+    def _positive(self, raw: Matrix, sigma: float, shrinkage: Shrinkage) -> Matrix:
+        """A matrix from a noisy one, positive. By `soft`, directions that the noise hides stay uncertain in it."""
         mean = max(np.trace(raw) / self.size, 2 * sigma / np.sqrt(self.size))
-        values, vectors = spectrum(raw * unit, sigma * unit, LEAST * mean * unit, FARTHEST, shrinkage)
-        self.curvature_sigma = sigma * unit
+        values, vectors = spectrum(raw, sigma, LEAST * mean, FARTHEST, shrinkage)
+        self.curvature_sigma = sigma
         return (vectors * values) @ vectors.T
 
     def _step(self, stage: Stage, bar: Any) -> None:
@@ -644,7 +661,7 @@ def _use(
         )
     if fits < FITS:
         return PREDICTION, (
-            f"gradients vary at least {1 / fits:.2g} times as much as the model says: it is wrong, as where residuals have "
+            f"gradients vary about {1 / fits:.2g} times as much as the model says: it is wrong, as where residuals have "
             "longer tails or counts scatter more, or a few records decide. Intervals allow for that, but where long gradients "
             "are clipped they may miss, most of all scales. A likelihood with longer tails, as StudentT, helps"
         )
