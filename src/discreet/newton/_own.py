@@ -447,9 +447,11 @@ class _Fit:
                 break
         self.short = self.reach
         if not stage.directions:
-            # By the map, sampling varies a sum by the root of the number of records.
+            # By the map, sampling varies a sum by the root of the number of records. Beyond the tail nothing is expected.
             records = self.plan.num_records
-            self.reach = max(self.reach, FREE * np.sqrt(records) / noise)
+            free = FREE * np.sqrt(records) / noise
+            last = 1 + int(np.max(np.nonzero(counts)[0], initial=0))
+            self.reach = max(self.reach, min(free, EDGES[min(last + TAIL, len(EDGES) - 1)]))
             room = np.sqrt(FREE_PRODUCTS * records / self.plan.noise(stage.moments))
             self.short = np.clip(room, self.short, self.reach)
         counts = with_tail(np.array(raw), counts, sigma)
