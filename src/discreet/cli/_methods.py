@@ -882,7 +882,7 @@ class InSums(OfRecords):
 
 
 class Moments(InSums):
-    """A fit of a line to noisy sums of products, in one pass."""
+    """A fit of a line to noisy sums of products and gradients."""
 
     by = MethodName.MOMENTS
     models = (LINEAR,)

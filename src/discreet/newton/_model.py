@@ -48,6 +48,8 @@ PRODUCTS = ("directions", "moments")
 MATRICES = (*PRODUCTS, "curvature")
 
 
+MOST_CURVED = 100
+"""Latents of a model whose curvature is measured."""
 STEP = 2.0**-7
 """Of the curvature's differences, in standard deviations of one record. Single precision sees it, up to 1,000 of these from 0."""
 
@@ -118,8 +120,12 @@ def _clipped(z: Array, length: Array, reach: Any) -> Array:
 def _curvatures(latents: Latents, leaves: Sequence[Array], z: Array, length: Array, public: Public) -> Array:
     """What each record adds to the curvature, flat: by how much its clipped gradient falls along each direction.
 
-    By differences: second derivatives of a gamma function alone would take longer to compile than all of the rest.
+    By differences: second derivatives of a gamma function alone would take longer to compile than all of the rest. They take a
+    gradient for each direction, so of wide models it is the gradients' second moment, which is the same where the model is right.
     """
+    if z.shape[1] > MOST_CURVED:
+        short = _clipped(z, length, public.short) / public.short
+        return (short[:, :, None] * short[:, None]).reshape(len(z), -1)
 
     def along(direction: Array) -> Array:
         return _clipped(*_mapped(latents, leaves, public._replace(at=public.at + STEP * direction)), public.reach)
@@ -156,7 +162,7 @@ def summed(
     """The exact sum over all records of the kind that `which` numbers, filled up with zeros to the size of the largest.
 
     All kinds begin with the gradients of a turn, which take the longest to compile: so the choice comes after them. The curvature
-    takes them once more.
+    takes them once more for each latent.
     """
     size = size_of(kinds, latents)
 

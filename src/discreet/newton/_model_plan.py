@@ -6,6 +6,7 @@ import dataclasses
 from typing import NamedTuple, Self
 
 from discreet.accounting import Relation
+from discreet.newton._model import MOST_CURVED
 from discreet.newton._plan import Release, SharedBudget
 from discreet.report import RECORD, Statement, Unit, counted, make_release_statement
 
@@ -109,6 +110,7 @@ class ModelPlan(SharedBudget):
             fitted: The model, in a word.
         """
         noun = unit.noun
+        derivatives = "their derivatives" if num_touched <= MOST_CURVED else "such products again"
         matrices = sum(1 + bool(stage.directions) + bool(stage.curvature) for stage in STAGES)
         numbers = NUM_GRADIENTS * num_touched + matrices * num_touched**2
         return make_release_statement(
@@ -120,7 +122,7 @@ class ModelPlan(SharedBudget):
             method=METHOD,
             mechanism=(
                 f"Sums over the {noun}s were released one after another, in {len(STAGES)} stages: of products of the directions "
-                "of gradients, of counts of their lengths, of products of clipped gradients, of their derivatives, and "
+                f"of gradients, of counts of their lengths, of products of clipped gradients, of {derivatives}, and "
                 f"{NUM_GRADIENTS} times of clipped gradients. What one {noun} adds to each has a Euclidean norm of at most 1. "
                 f"Gaussian noise of standard deviation {self.noise_multiplier:.6g}, divided by the square root of the release's "
                 "share of the budget, was added to each."

@@ -4,10 +4,10 @@ Only gradients of single records' log-likelihoods are used, in unconstrained coo
 
 1. a map under which the gradients' directions are even (but for the last stage, which keeps the map),
 2. how long gradients are, which gives the bound C: the least one whose clipping moves the sum by less than the noise; in the
-   last stage a larger one where that costs little,
-3. the second moment V of clipped gradients, which is the curvature J where the model holds,
-4. ten or twenty gradients, each at the best guess so far. How they change on the way corrects J: where records vary more than
-   the model says, it is smaller than V.
+   last stage a larger one where that costs little. The next two have a bound C' of their own there,
+3. the second moment V of clipped gradients, which is the curvature J where the model is right; in the last stage also J, the
+   derivative of clipped gradients,
+4. ten or twenty gradients, each at the best guess so far. How they change on the way corrects J.
 
 What follows is `_algebra`'s: the likelihood of the mapped latents is normal, with the mean J theta and the covariance V + s^2 I.
 The prior is exact: the posterior prior(u) times that normal is sampled without any record (`_sampling`). Latents that no record
@@ -52,7 +52,7 @@ from discreet.newton._algebra import (
     soft,
     spectrum,
 )
-from discreet.newton._model import EDGES, ModelSums, Public, fingerprint_of_prior, moments_of, program_of
+from discreet.newton._model import EDGES, MOST_CURVED, ModelSums, Public, fingerprint_of_prior, moments_of, program_of
 from discreet.newton._model_plan import NUM_GRADIENTS, STAGES, ModelPlan, Stage
 from discreet.newton._sampling import draw
 from discreet.newton._saved import SavedReleases
@@ -455,6 +455,9 @@ class _Fit:
             room = np.sqrt(FREE_PRODUCTS * records / self.plan.noise(stage.moments))
             self.short = np.clip(room, self.short, self.reach)
         counts = with_tail(np.array(raw), counts, sigma)
+        # What the moments miss of gradients that are longer than their bound.
+        missed = np.square(np.minimum(middle, self.reach)) - self.short**2
+        self.missed = float(counts @ np.maximum(missed, 0)) / self.size
         self.tail = BIAS * counts @ np.maximum(middle - self.reach, 0)
         self.clipped = float(np.clip(counts[middle > self.reach].sum() / self.plan.num_records, 0, 1))
         self.unseen = float(TOGETHER * sigma * np.sqrt(TAIL) / self.plan.num_records)
@@ -476,6 +479,7 @@ class _Fit:
         self.sampling, self.curvature = [
             rebuilt(middle + sign * apart, lambda values: np.maximum(values, least)) for sign in (-1, 1)
         ]
+        self.sampling = self.sampling + self.missed * np.eye(self.size)
 
     def _scaled(self, kind: str) -> tuple[Matrix, float]:
         """A matrix, which has an equal share of the budget, and the standard deviation of its noise."""
@@ -507,7 +511,9 @@ class _Fit:
             self.improved = self.curvature
             if step >= first:
                 least = 0.02 * np.trace(self.curvature) / self.size
-                scale = 1.0 if stage.curvature else scale_of(self.curvature, self.gradients, MOST_SCALE)
+                scale = 1.0
+                if stage.directions or self.size > MOST_CURVED:
+                    scale = scale_of(self.curvature, self.gradients, MOST_SCALE if stage.directions else 1.0)
                 self.improved = secant(scale * self.curvature, self.gradients, least)
             guess, covariance, _ = settle(
                 self.gradients, self.improved, self.improved, prior, theta, num_scales=1, rounds=4
@@ -555,8 +561,9 @@ class _Fit:
         learned = 1 - vectors.var(axis=0) / np.diag(self.prior.covariance)
         said = (*agreement(self.gradients, self.improved, theta, float(np.trace(self.improved @ covariance))),)
         ratio = ratio_of(found.noise + found.extra, self.sampling)
-        fits = least_ratio(self.improved, self.sampling)
-        fits += self.curvature_sigma * np.sqrt(size) * size / np.trace(self.sampling)  # what the noise may take away
+        # Directions that the noise may hide tell nothing.
+        hidden = self.curvature_sigma * np.sqrt(2 * size) * np.eye(size)
+        fits = least_ratio(self.improved + hidden, self.sampling + hidden)
         names = [
             _label(name, place) for name, part in latents.split(learned).items() for place in np.ndindex(part.shape)
         ]
@@ -661,12 +668,6 @@ def _use(
             "the gradients do not agree with the curvature that was measured, so intervals may be too narrow. Several modes, or "
             "a start far away, do that: give init a better one"
         )
-    if fits < FITS:
-        return PREDICTION, (
-            f"gradients vary about {1 / fits:.2g} times as much as the model says: it is wrong, as where residuals have "
-            "longer tails or counts scatter more, or a few records decide. Intervals allow for that, but where long gradients "
-            "are clipped they may miss, most of all scales. A likelihood with longer tails, as StudentT, helps"
-        )
     if clipped > CUT:
         return PREDICTION, f"{100 * clipped:.0f} % of the gradients were clipped, so intervals may miss"
     if unseen > UNSEEN:
@@ -679,6 +680,12 @@ def _use(
     if hidden > len(learned) / 2:
         least = [names[place] for place in sorted(range(len(names)), key=learned.__getitem__)[:hidden]]
         return PREDICTION, (f"of {counted(len(learned), 'coordinate')} the prior decides {hidden}: {listed(least)}")
+    if fits < FITS:
+        return PREDICTION, (
+            f"gradients vary about {1 / fits:.2g} times as much as the model says: it is wrong, as where residuals have "
+            "longer tails or counts scatter more, or a few records decide. Intervals allow for that, but where long gradients "
+            "are clipped they may miss, most of all scales. A likelihood with longer tails, as StudentT, helps"
+        )
     return COEFFICIENTS, (
         "the intervals include the noise and that of sampling. Records with long gradients count less: where the model is wrong, "
         "that moves the estimates, most of all scales"
