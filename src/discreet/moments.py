@@ -661,9 +661,9 @@ def fit_moments(
         act.prove(*programs, named=False)  # their fingerprints follow the number of records
         act.begin()
         keys = jax.random.split(act.key, len(programs))
-        wide, found, last, variance = _measure(programs, keys, table, plan)
+        wide, found, last = _measure(programs, keys, table, plan)
     paid = act.statement
-    statement = paid.with_use(*_use(wide, found, last, variance))
+    statement = paid.with_use(*_use(wide, found, last))
     back = np.linalg.inv(last.to)
     squares = np.einsum("ji,jk,ki->i", back, last.features, back)
     result = MomentsResult(
@@ -680,7 +680,7 @@ def fit_moments(
     return result
 
 
-def _use(wide: _Posterior, found: _Posterior, last: _Release, variance: float) -> tuple[str, str]:
+def _use(wide: _Posterior, found: _Posterior, last: _Release) -> tuple[str, str]:
     """The verdict on the use of the result, and the reason, from the releases.
 
     The squared error of predictions is tr(S C) for second moments S of the features and the coefficients' covariance C; that
@@ -692,7 +692,7 @@ def _use(wide: _Posterior, found: _Posterior, last: _Release, variance: float) -
     least = _FLOOR * last.noise * math.sqrt(2 * size)
     eigenvalues = last.eigenvalues + least
     second = back.T @ (last.eigenvectors * eigenvalues) @ last.eigenvectors.T @ back / last.weight
-    sampling = variance * size / last.total
+    sampling = found.variance * size / last.total
     wider = math.sqrt(np.trace(second @ wide.covariance) / sampling)
     if wider <= _SHARP:
         return COEFFICIENTS, WHICH_LINE
@@ -724,12 +724,11 @@ def _flatness(plan: MomentsPlan) -> float:
 
 def _measure(
     programs: list[Certificate], keys: Any, table: tuple[np.ndarray, np.ndarray, np.ndarray], plan: MomentsPlan
-) -> tuple[_Posterior, _Posterior, _Release, float]:
+) -> tuple[_Posterior, _Posterior, _Release]:
     """The releases, each read before the next.
 
     Returns:
-        The posterior under the wide prior, that under the prior of unknown scale, the last release of products, and the mean
-        square of residuals as least squares feels it.
+        The posterior under the wide prior, that under the prior of unknown scale, and the last release of products.
     """
     size, total = plan.num_features + 1, plan.num_records * _whole(plan.num_features)
     to, line, width = np.diag([_INTERCEPT, *np.ones(size - 1)]), np.zeros(size), 1 / math.sqrt(SHARE_OF_TARGET)
@@ -760,10 +759,10 @@ def _measure(
     curvature = into.T @ release.features @ into * release.total / release.weight
     least = found.variance * np.trace(curvature)
     of_gradients = plan.noise_multiplier / math.sqrt(sum(SHARES[_PRODUCTS + 1 :]))
-    reach, squares, moved = _reach(lengths, noise, of_gradients, size, least, plan.num_records)
+    reach, squares = _reach(lengths, noise, of_gradients, size, least, plan.num_records)
     seen = float(np.trace(curvature))  # 0 where noise hides all products: then gradients tell nothing
     variance = squares / seen if seen else found.variance
-    last = _Last(release, even, curvature, variance + (moved / seen if seen else 0.0))
+    last = _Last(release, even, curvature, variance)
     start, start_wide = found, wide
     for program, key, noise in planned[_PRODUCTS + 1 :]:
         value = np.asarray(program(key, *table, even, line, np.float64(reach)), np.float64)
@@ -774,7 +773,7 @@ def _measure(
             continue
         wide, found = last.posterior(start_wide, WIDE), last.posterior(start, SCALES)
         line = found.mean
-    return wide, found, release, max(variance, found.variance)
+    return wide, found, release
 
 
 @dataclasses.dataclass
@@ -850,8 +849,8 @@ def _trust(start: _Posterior, precision: np.ndarray, pull: np.ndarray) -> float:
 
 def _reach(
     lengths: np.ndarray, sigma: float, noise: float, size: int, least: float, records: int
-) -> tuple[float, float, float]:
-    """Where gradients are clipped, the sum of their squares, and the square of what clipping may have moved.
+) -> tuple[float, float]:
+    """Where gradients are clipped, and the sum of their squares with that of what clipping may have moved.
 
     The noise grows with the bound, and what clipping may move falls: the sum of their squares is the least. A bound whose noise
     is far below that of sampling is not too large.
@@ -873,4 +872,4 @@ def _reach(
     half = np.cumsum(counts) >= counts.sum() / 2
     allowed = half & (edges >= math.sqrt(least / max(counts.sum(), records)))
     best = int(np.argmin(np.where(allowed, loss, np.inf)))
-    return float(edges[best]), squares, float(moved[best])
+    return float(edges[best]), squares + float(moved[best])
