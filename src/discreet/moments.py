@@ -6,12 +6,12 @@ alone, so it biases no coefficient. Noise hides features that vary little or tog
 of a fifth of the budget, is read for two public maps, under which the next one measures again: features are whitened, and the
 target becomes its distance from the line found so far, clipped to a few standard deviations.
 
-That line is not least squares where residuals or features have long tails. So the last stage measures v = z (y - line), whose sum
-is 0 at least squares alone: first how long v is, in bins, then its sum, six times, each at the best line so far. Sums are clipped
-where the noise, which grows with the bound, and what clipping may move, by the noisy bins, are least together; what it may have
-moved counts as residual variance. So as epsilon grows nothing is clipped. The mean square of v is the residuals' variance as
-least squares feels it. The line before the gradients keeps its share of the precision as far as they
-agree with it (`_trust`). Tails that the noise hides altogether are not in the intervals.
+That line is not least squares where residuals or features have long tails. So the last stage measures v = z (y - line), whose
+sum is 0 at least squares alone: first how long v is, in bins, then its sum, six times, each at the best line so far. The noise
+grows with the bound at which v is clipped, and what clipping may move, by the noisy bins, falls: the bound has the least of
+both together. So with growing epsilon nothing is clipped. What clipping may have moved counts as residual variance. Sampling is
+that of the mean square of v, one number for all directions. The line before the gradients keeps its share of the precision as
+far as they agree with it (`_trust`). Tails that the noise hides altogether are not in the intervals.
 
 The posterior allows for both noises. Let A be the features' sums and b those with the target, both seen with noise of standard
 deviation tau. Given coefficients t, b - A t has the covariance tau^2 / 2 ((1 + |t|^2) I + t t') from the noise, and from
@@ -89,7 +89,7 @@ _SHARP = 3.0  # times the interval without noise: what coefficients are read fro
 _CAUTION = 1.28  # standard deviations: what is gained is that or more with nine chances in ten
 _KEPT = 1.15  # of the share that gains the most then: 2 % less, and nothing is taken from an estimate that is sure
 _FLOOR = 0.1  # of the largest eigenvalue of the noise: what whitening takes for the least
-_LATEST = 3.0  # times shorter rows: what is clipped no later for still shorter ones
+_LATEST = 3.0  # of `_flatness`: beyond it, shorter rows let no longer residuals pass
 _GRID = 2.0**13  # rows are multiples of 1 / _GRID: sums of products of 2^26 rows are exact in 64 bits
 _MOST_RECORDS = 2**26
 TURN = 64

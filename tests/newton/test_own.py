@@ -550,9 +550,9 @@ def test_the_scale_of_the_curvature_is_seen_in_the_gradients(scale: float) -> No
     true = np.diag(np.arange(1.0, 6.0))
     points = rng.normal(size=(20, 5))
     gradients = Gradients(points, -points @ true + 0.1 * rng.normal(size=(20, 5)), 0.1)
-    assert scale_of(true / scale, gradients) == pytest.approx(scale, rel=0.05)
+    assert scale_of(true / scale, gradients, 1.0) == pytest.approx(scale, rel=0.05)
     # Noise hides it: the model is believed.
-    assert scale_of(true / scale, gradients._replace(sigma=1e3)) == pytest.approx(1, abs=0.01)
+    assert scale_of(true / scale, gradients._replace(sigma=1e3), 1.0) == pytest.approx(1, abs=0.01)
 
 
 def test_the_verdict_follows_from_the_releases() -> None:

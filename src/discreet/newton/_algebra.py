@@ -321,7 +321,7 @@ def secant(curvature: Matrix, gradients: Gradients, least: float, most: float = 
     return rebuilt(curvature + change.T, lambda values: np.clip(values, least, most))
 
 
-def scale_of(curvature: Matrix, gradients: Gradients, most: float = 1.0) -> float:
+def scale_of(curvature: Matrix, gradients: Gradients, most: float) -> float:
     """How many times the curvature is what the gradients show at their points: at most `most`, with the prior Normal(1, 0.3^2).
 
     The second moment of records' gradients is the curvature where the model is right. Where records vary more than the model

@@ -8,7 +8,7 @@ A record's row is the gradient g of its log-likelihood in the unconstrained late
 | lengths | one count, in the bin of its length, or of those that are not finite | at most 1 |
 | moments | the outer product of z / C', cut to the length 1 | at most 1 |
 | gradients | z / C, cut to the length 1 | at most 1 |
-| curvature | minus the derivative of z, cut to C, over C'^2, cut to the Frobenius norm 1 | at most 1 |
+| curvature | minus the derivative of (z cut to C), over C'^2, cut to the Frobenius norm 1 | at most 1 |
 
 Nothing is asked of the model: what is not finite adds nothing, whatever the gradient was. Sums are exact, and rows are computed
 alike in every place, as `_sums` says. Which latents no record touches (a hierarchy's mean and scale) the structure tells.
@@ -46,12 +46,11 @@ NUM_BINS = len(EDGES) - 1
 KINDS = ("directions", "lengths", "moments", "gradients", "curvature")
 PRODUCTS = ("directions", "moments")
 MATRICES = (*PRODUCTS, "curvature")
-
-
 MOST_CURVED = 100
 """Latents of a model whose curvature is measured."""
 STEP = 2.0**-7
-"""Of the curvature's differences, in standard deviations of one record. Single precision sees it, up to 1,000 of these from 0."""
+"""Length of the curvature's differences, in standard deviations of one record. Single precision resolves it to 1 % where a latent
+is 1,000 of these from 0."""
 
 
 class Public(NamedTuple):

@@ -70,7 +70,7 @@ TAIL, TOGETHER = 6, 3.5
 """Of so many bins above the last that is seen, the standard deviations by which they stand out together."""
 BIAS = 0.3  # share of what clipping takes away that may be bias: the rest cancels
 FREE, FREE_PRODUCTS = 0.2, 0.03
-"""Noise of the last gradients and moments over what sampling makes of them, up to which a larger bound costs little."""
+"""Of the last gradients and moments: while their noise over that of sampling is below this, a larger bound costs little."""
 SEEN, ALONE = 3.0, 5.0  # standard deviations by which a bin of lengths stands out, beside another one and alone
 FIRST = 3  # gradients of the last stage before the curvature is improved by them
 SPREAD = 3.0  # of what clipping may have moved, squared over the share above
@@ -679,12 +679,12 @@ def _use(
         return PREDICTION, f"the noise makes intervals about {ratio:.2g} times as wide as without it"
     if hidden > len(learned) / 2:
         least = [names[place] for place in sorted(range(len(names)), key=learned.__getitem__)[:hidden]]
-        return PREDICTION, (f"of {counted(len(learned), 'coordinate')} the prior decides {hidden}: {listed(least)}")
+        return PREDICTION, f"of {counted(len(learned), 'coordinate')} the prior decides {hidden}: {listed(least)}"
     if fits < FITS:
         return PREDICTION, (
             f"gradients vary about {1 / fits:.2g} times as much as the model says: it is wrong, as where residuals have "
-            "longer tails or counts scatter more, or a few records decide. Intervals allow for that, but where long gradients "
-            "are clipped they may miss, most of all scales. A likelihood with longer tails, as StudentT, helps"
+            "longer tails or counts scatter more, or a few records decide. Intervals are wider for it, but may miss where long "
+            "gradients are clipped, most of all those of scales. A likelihood with longer tails, such as StudentT, helps"
         )
     return COEFFICIENTS, (
         "the intervals include the noise and that of sampling. Records with long gradients count less: where the model is wrong, "
