@@ -208,8 +208,8 @@ class MomentsPlan:
 
 
 WHICH_LINE = (
-    "the intervals include the noise, that of sampling, and what clipping may have moved, as far as the noise shows how long "
-    "residuals are. They are for the line of least squares. A few values far from all others may move it unseen"
+    "the intervals are for the line of least squares, with noise, sampling and clipping, as far as the noise shows how long "
+    "residuals are. A few values far from all others may move it unseen"
 )
 
 
