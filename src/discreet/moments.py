@@ -52,7 +52,7 @@ from discreet.gradients import SPARE
 from discreet.inference import warn_of_use
 from discreet.ledger import Ledger
 from discreet.mechanisms import GAUSSIAN, clip_records, planned_gaussian
-from discreet.newton import EDGES, GRID_OF_SUMS, NUM_BINS, Gradients, on_grid, secant, seen_of, with_tail
+from discreet.newton import EDGES, GRID_OF_SUMS, NUM_BINS, Gradients, Lengths, on_grid, secant
 from discreet.released import Released
 from discreet.report import (
     COEFFICIENTS,
@@ -863,7 +863,7 @@ def _reach(
         least: What the squares sum up to at least.
         records: Public number of records.
     """
-    counts, middle = with_tail(lengths, seen_of(lengths, sigma), sigma, _TAIL), np.sqrt(EDGES[1:] * EDGES[:-1])
+    counts, middle = Lengths(lengths, sigma, _TAIL).counts, np.sqrt(EDGES[1:] * EDGES[:-1])
     squares = max(float(counts @ np.square(middle)), least)
     edges = EDGES[1:]
     moved = np.square(_BIAS * np.maximum(middle - edges[:, None], 0) @ counts)

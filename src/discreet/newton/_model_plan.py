@@ -37,7 +37,7 @@ STAGES = (
     _stage(0.06, 0.16, 0.03, 0.21, 10),
     _stage(0.10, 0.16, 0.03, 0.21, 10),
     _stage(0.18, 0.16, 0.03, 0.21, 10),
-    _stage(0.66, 0.0, 0.02, 0.10, 20, curvature=0.10),  # with the map of the one before
+    _stage(0.66, 0.0, 0.05, 0.10, 20, curvature=0.10),  # with the map of the one before
 )
 NUM_GRADIENTS = sum(len(stage.gradients) for stage in STAGES)
 

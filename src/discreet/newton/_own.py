@@ -9,6 +9,10 @@ Only gradients of single records' log-likelihoods are used, in unconstrained coo
    derivative of clipped gradients,
 4. ten or twenty gradients, each at the best guess so far. How they change on the way corrects J.
 
+What clipping takes away moves the estimate as far as it adds up, as it does for a scale, whose long gradients all point one way.
+So one of the last gradients is clipped at C / 2: with the lengths it tells which share of what lies between both bounds adds up,
+and where to. The same share of what is seen beyond C is given back; what the noise may hide there widens intervals along it.
+
 What follows is `_algebra`'s: the likelihood of the mapped latents is normal, with the mean J theta and the covariance V + s^2 I.
 The prior is exact: the posterior prior(u) times that normal is sampled without any record (`_sampling`). Latents that no record
 touches, as a hierarchy's mean and scale, need no release at all.
@@ -52,6 +56,7 @@ from discreet.newton._algebra import (
     soft,
     spectrum,
 )
+from discreet.newton._lengths import MIDDLE, SEEN, TAIL, TOGETHER, Lengths
 from discreet.newton._model import EDGES, MOST_CURVED, ModelSums, Public, fingerprint_of_prior, moments_of, program_of
 from discreet.newton._model_plan import NUM_GRADIENTS, STAGES, ModelPlan, Stage
 from discreet.newton._sampling import draw
@@ -66,17 +71,14 @@ LARGEST_STEP = 1.5  # in standard deviations of one record: a step moves the log
 FARTHEST_STEP = 1.0  # in standard deviations of each latent's prior
 MOST_SCALE = 30.0
 """Of the curvature over the gradients' second moment, before the last stage: far above 1 where a scale is too large."""
-TAIL, TOGETHER = 6, 3.5
-"""Of so many bins above the last that is seen, the standard deviations by which they stand out together."""
-BIAS = 0.3  # share of what clipping takes away that may be bias: the rest cancels
+BIAS = 0.3  # share of what clipping takes away that may be left as bias: the rest cancels, or is given back
 FREE, FREE_PRODUCTS = 0.2, 0.03
 """Of the last gradients and moments: while their noise over that of sampling is below this, a larger bound costs little."""
-SEEN, ALONE = 3.0, 5.0  # standard deviations by which a bin of lengths stands out, beside another one and alone
 FIRST = 3  # gradients of the last stage before the curvature is improved by them
-SPREAD = 3.0  # of what clipping may have moved, squared over the share above
-STEEPEST, FALLING = 0.65, 0.55
-"""Of a hidden bin over the one below it, at most: of the first, and of further ones if the first has a share of its own."""
-UNSEEN = 0.2  # share of the gradients that may have been clipped behind the noise, in a fit for its coefficients
+LEANING = 10  # the gradient of the last stage that is clipped at C / 2
+FARTHER, ELSEWHERE = 1.3, 0.1
+"""Of the share that adds up: longer gradients' over that of shorter ones; the variance of the difference, over all latents."""
+UNSEEN = 0.12  # share of the gradients that may have been clipped behind the noise, in a fit for its coefficients
 LEARNED = 0.25
 """The share of the prior's variance that is gone where a latent is called learned."""
 NOISY, CUT = 3.0, 0.1
@@ -433,33 +435,30 @@ class _Fit:
         self.to = self.to @ (vectors / np.sqrt(values / self.plan.num_records))
 
     def _bound(self, stage: Stage) -> None:
-        """The least C whose clipping moves the sum by less than the noise, about; and what it may have moved."""
+        """The bound C whose noise and whose clipping together are the least; and what clipping takes away."""
         (*raw, lost), sigma = self.releases("lengths", self._public)
         self.counted = 1 - float(np.clip(lost / self.plan.num_records, 0, 1)) if lost > SEEN * sigma else 1.0
-        counts = seen_of(np.array(raw), sigma)
-        middle = np.sqrt(EDGES[1:] * EDGES[:-1])
+        lengths = Lengths(np.array(raw), sigma)
         noise = self.plan.noise(sum(stage.gradients))
-        self.reach = EDGES[-1]
-        for edge in EDGES[1:]:
-            lost = BIAS * counts @ np.maximum(middle - edge, 0)
-            if lost <= edge * noise and counts[middle <= edge].sum() >= counts.sum() / 2:
-                self.reach = edge
-                break
+        edges = EDGES[1:]
+        loss = self.size * np.square(noise * edges) + BIAS**2 * np.array([lengths.lost(edge).square for edge in edges])
+        loss[lengths.counts.cumsum() < lengths.counts.sum() / 2] = np.inf
+        self.reach = edges[np.argmin(loss)]
         self.short = self.reach
         if not stage.directions:
             # By the map, sampling varies a sum by the root of the number of records. Beyond the tail nothing is expected.
             records = self.plan.num_records
             free = FREE * np.sqrt(records) / noise
-            last = 1 + int(np.max(np.nonzero(counts)[0], initial=0))
+            last = 1 + int(np.max(np.nonzero(lengths.seen)[0], initial=0))
             self.reach = max(self.reach, min(free, EDGES[min(last + TAIL, len(EDGES) - 1)]))
             room = np.sqrt(FREE_PRODUCTS * records / self.plan.noise(stage.moments))
             self.short = np.clip(room, self.short, self.reach)
-        counts = with_tail(np.array(raw), counts, sigma)
         # What the moments miss of gradients that are longer than their bound.
-        missed = np.square(np.minimum(middle, self.reach)) - self.short**2
-        self.missed = float(counts @ np.maximum(missed, 0)) / self.size
-        self.tail = BIAS * counts @ np.maximum(middle - self.reach, 0)
-        self.clipped = float(np.clip(counts[middle > self.reach].sum() / self.plan.num_records, 0, 1))
+        missed = np.square(np.minimum(MIDDLE, self.reach)) - self.short**2
+        self.missed = float(lengths.counts @ np.maximum(missed, 0)) / self.size
+        self.lost = lengths.lost(self.reach)
+        self.between = lengths.lost(self.reach / 2).mean - self.lost.mean
+        self.clipped = float(np.clip(lengths.counts[self.reach < MIDDLE].sum() / self.plan.num_records, 0, 1))
         self.unseen = float(TOGETHER * sigma * np.sqrt(TAIL) / self.plan.num_records)
 
     def _measure(self, stage: Stage) -> None:
@@ -501,11 +500,17 @@ class _Fit:
         points, values, sigmas = [], [], []
         first = FIRST if stage.curvature else 1
         of_prior = np.sqrt(np.diag(self.prior.covariance)[: self.size])
+        self.lean, self.lean_variance = np.zeros(self.size), 0.0
         for step in range(len(stage.gradients)):
-            found, sigma = self.releases("gradients", self._public)
+            bar.update(1)
             theta = back @ self.at
+            if stage.curvature and step == LEANING:
+                self._lean(self.improved @ (guess - theta))
+                values = [value + self.lost.seen * self.lean for value in values]
+                continue
+            found, sigma = self.releases("gradients", self._public)
             points.append(theta)
-            values.append(found * self.reach)
+            values.append(found * self.reach + self.lost.seen * self.lean)
             sigmas.append(sigma * self.reach)
             self.gradients = Gradients(np.array(points), np.array(values), np.array(sigmas))
             self.improved = self.curvature
@@ -522,8 +527,19 @@ class _Fit:
             length = np.sqrt(max(way @ self.improved @ way / self.plan.num_records, 1e-12))
             farthest = float(np.max(np.abs(self.to @ way) / of_prior))
             self.at = self.to @ (theta + way * min(1.0, LARGEST_STEP / length, FARTHEST_STEP / max(farthest, 1e-9)))
-            bar.update(1)
         self.theta, self.covariance, self.normal_prior = guess, covariance, prior
+
+    def _lean(self, expected: Vector) -> None:
+        """Which share of what clipping takes away adds up, by direction, from one gradient with half the bound.
+
+        Before, all of it may add up, in any direction.
+        """
+        half = self.reach / 2
+        found, sigma = self.releases("gradients", self._public._replace(reach=half))
+        variance = (half * sigma / max(self.between, 1e-9)) ** 2
+        kept = 1 / (1 + self.size * variance)
+        self.lean = FARTHER * kept * (expected - half * found) / max(self.between, 1e-9)
+        self.lean_variance = kept * variance
 
     def result(self, words: np.ndarray, statement: Statement) -> DPNewtonResult:
         """The posterior: the exact prior times the normal likelihood."""
@@ -532,7 +548,8 @@ class _Fit:
         if self.cautious:
             # An error of the curvature acts as one of its entries, times how far the posterior reaches.
             error = 1 / (self.curvature_sigma**-2.0 + (0.1 * np.trace(self.curvature) / size) ** -2.0)
-        moved = (SPREAD if self.cautious else 1.0) * self.tail**2 / size
+        moved = self.lost.square * (self.lean_variance + ELSEWHERE / size)
+        hidden = self.lost.hidden_square * np.outer(self.lean, self.lean)
         widest = WIDEST * float(np.trace(self.covariance))
 
         def extra(distance: float, spread: float) -> float:
@@ -541,7 +558,7 @@ class _Fit:
         theta, covariance, found = settle(
             self.gradients,
             self.improved,
-            self.sampling,
+            self.sampling + hidden,
             self.normal_prior,
             self.theta,
             num_scales=1,
@@ -560,10 +577,10 @@ class _Fit:
         values = jax.jit(jax.vmap(latents.values))(vectors)
         learned = 1 - vectors.var(axis=0) / np.diag(self.prior.covariance)
         said = (*agreement(self.gradients, self.improved, theta, float(np.trace(self.improved @ covariance))),)
-        ratio = ratio_of(found.noise + found.extra, self.sampling)
+        ratio = ratio_of(found.noise + found.extra + float(np.trace(hidden)) / size, self.sampling)
         # Directions that the noise may hide tell nothing.
-        hidden = self.curvature_sigma * np.sqrt(2 * size) * np.eye(size)
-        fits = least_ratio(self.improved + hidden, self.sampling + hidden)
+        edge = self.curvature_sigma * np.sqrt(2 * size) * np.eye(size)
+        fits = least_ratio(self.improved + edge, self.sampling + edge)
         names = [
             _label(name, place) for name, part in latents.split(learned).items() for place in np.ndindex(part.shape)
         ]
@@ -579,60 +596,6 @@ class _Fit:
             plan=self.plan,
             statement=statement.with_use(*use),
         )
-
-
-def seen_of(counts: Vector, sigma: float) -> Vector:
-    """Noisy counts where they stand out, else 0. Of a hundred bins one may exceed 3 sigma by noise, and far up it would set C.
-
-    A long tail may lie in several bins none of which stands out: those above the last seen one that do so together are kept.
-    """
-    high = np.concatenate([[False], counts >= SEEN * sigma, [False]])
-    beside = high[:-2] | high[2:]
-    seen = (counts >= ALONE * sigma) | (high[1:-1] & beside)
-    above = 1 + np.max(np.nonzero(seen)[0], initial=-1)
-    if 0 < above < len(counts):
-        tail = counts[above : above + TAIL]
-        together = tail.cumsum() / (sigma * np.sqrt(np.arange(1, len(tail) + 1)))
-        last = int(np.argmax(together))
-        if together[last] >= TOGETHER:
-            seen[above : above + last + 1] = True
-    return np.where(seen, np.maximum(counts, 0), 0)
-
-
-def with_tail(counts: Vector, seen: Vector, sigma: float, bins: int = TAIL) -> Vector:
-    """Counts that stand out and, in the next bins, what the noise may hide: each bin is a share of the one below.
-
-    The share is the same for all, or the first bin has one of its own. Both kinds of tails are averaged over the shares, weighted
-    by how well the noisy counts agree with each; the larger mean counts. For a few long gradients may be all that tells about a
-    latent, as about a rare class or inflated zeros, and clipping them moves the fit.
-
-    Args:
-        counts: The noisy counts.
-        seen: `seen_of` them.
-        sigma: Standard deviation of their noise.
-        bins: Number of bins that a tail has.
-    """
-    above = 1 + int(np.max(np.nonzero(seen)[0], initial=-1))
-    if not 0 < above < len(seen):
-        return seen
-    last, rest = seen[above - 1], counts[above:]
-    alike, falling = np.linspace(0, STEEPEST, 76), np.linspace(0, FALLING, 12)
-    first = np.linspace(0, min(STEEPEST * last, max(rest[0], 0.0) + SEEN * sigma), 61)
-    means = [
-        _tail(np.column_stack([last * alike, alike]), rest, sigma, bins),
-        _tail(np.stack(np.meshgrid(first, falling), axis=-1).reshape(-1, 2), rest, sigma, bins),
-    ]
-    return np.append(seen[:above], np.maximum(*means))
-
-
-def _tail(kinds: Float[np.ndarray, "kind 2"], counts: Vector, sigma: float, bins: int) -> Vector:
-    """The mean of tails, given by their first bin and the share of each further one, as noisy counts show it."""
-    order = np.arange(len(counts))
-    tails = kinds[:, :1] * kinds[:, 1:] ** order * (order < bins)
-    near = slice(0, 2 * bins)
-    loss = np.square((counts - tails)[:, near]).sum(axis=1) / (2 * sigma**2)
-    chances = np.exp(loss.min() - loss)
-    return chances @ tails / chances.sum()
 
 
 def _use(

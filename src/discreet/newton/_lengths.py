@@ -1,0 +1,117 @@
+"""How long gradients are, by a noisy histogram; and what a bound takes away from their sum.
+
+A few long gradients may be all that tells about a latent, as about a rare class or inflated zeros. The noise hides bins with few
+of them. So beyond the last bin that stands out tails are extrapolated: each bin is a share of the one below it. The share is the
+same for all, or the first bin has one of its own. Each tail counts by how well the noisy counts agree with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from discreet.newton._algebra import Vector
+from discreet.newton._model import EDGES
+
+TAIL, TOGETHER = 6, 3.5
+"""Of so many bins above the last that is seen, the standard deviations by which they stand out together."""
+SEEN, ALONE = 3.0, 5.0  # standard deviations by which a bin stands out, beside another one and alone
+STEEPEST, FALLING = 0.65, 0.55
+"""Of a hidden bin over the one below it, at most: of the first, and of further ones if the first has a share of its own."""
+MIDDLE = np.sqrt(EDGES[1:] * EDGES[:-1])
+
+
+class Lost(NamedTuple):
+    """By how much gradients are longer than a bound, together."""
+
+    seen: float  # of those in bins that stand out
+    hidden: float  # of those that the noise may hide, the mean
+    variance: float  # of both
+
+    @property
+    def mean(self) -> float:
+        """Of all."""
+        return self.seen + self.hidden
+
+    @property
+    def square(self) -> float:
+        """Mean square of all."""
+        return self.mean**2 + self.variance
+
+    @property
+    def hidden_square(self) -> float:
+        """Mean square of what is not seen."""
+        return self.hidden**2 + self.variance
+
+
+@dataclasses.dataclass(frozen=True)
+class Lengths:
+    """Noisy numbers of gradients in the bins of `EDGES`.
+
+    Attributes:
+        raw: The numbers.
+        sigma: Standard deviation of their noise.
+        bins: Number of bins that a hidden tail has.
+    """
+
+    raw: Vector
+    sigma: float
+    bins: int = TAIL
+
+    @functools.cached_property
+    def seen(self) -> Vector:
+        """Counts where they stand out, else 0. Of a hundred bins one may exceed 3 sigma by noise, and far up it would set C.
+
+        A long tail may lie in several bins none of which stands out: those above the last seen one that do so together are kept.
+        """
+        high = np.concatenate([[False], self.raw >= SEEN * self.sigma, [False]])
+        beside = high[:-2] | high[2:]
+        seen = (self.raw >= ALONE * self.sigma) | (high[1:-1] & beside)
+        above = 1 + np.max(np.nonzero(seen)[0], initial=-1)
+        if 0 < above < len(seen):
+            tail = self.raw[above : above + TAIL]
+            together = tail.cumsum() / (self.sigma * np.sqrt(np.arange(1, len(tail) + 1)))
+            last = int(np.argmax(together))
+            if together[last] >= TOGETHER:
+                seen[above : above + last + 1] = True
+        return np.where(seen, np.maximum(self.raw, 0), 0)
+
+    @functools.cached_property
+    def counts(self) -> Vector:
+        """Counts that stand out and, in the next bins, the mean of what the noise may hide."""
+        tails, chances = self._tails
+        return self.seen + chances @ tails
+
+    def lost(self, reach: float) -> Lost:
+        """What a bound takes away from the gradients' lengths."""
+        tails, chances = self._tails
+        excess = np.maximum(MIDDLE - reach, 0)
+        hidden = tails @ excess
+        mean = float(chances @ hidden)
+        variance = chances @ np.square(hidden - mean) + self.sigma**2 * np.square(excess[self.seen > 0]).sum()
+        return Lost(float(self.seen @ excess), mean, float(variance))
+
+    @functools.cached_property
+    def _tails(self) -> tuple[Float[np.ndarray, "tail bin"], Float[np.ndarray, " tail"]]:
+        """Tails, and how likely each is."""
+        above = 1 + int(np.max(np.nonzero(self.seen)[0], initial=-1))
+        if not 0 < above < len(self.seen):
+            return np.zeros((1, len(self.seen))), np.ones(1)
+        last, rest = self.seen[above - 1], self.raw[above:]
+        alike, falling = np.linspace(0, STEEPEST, 76), np.linspace(0, FALLING, 12)
+        first = np.linspace(0, min(STEEPEST * last, max(rest[0], 0.0) + SEEN * self.sigma), 61)
+        kinds = [
+            np.column_stack([last * alike, alike]),
+            np.stack(np.meshgrid(first, falling), axis=-1).reshape(-1, 2),
+        ]
+        before = np.concatenate([np.full(len(kind), 1 / len(kind)) for kind in kinds])
+        first_bin, share = np.concatenate(kinds).T[:, :, None]
+        order = np.arange(len(rest))
+        tails = first_bin * share**order * (order < self.bins)
+        misses = np.square(rest - tails)[:, : 2 * self.bins].sum(axis=1) / (2 * self.sigma**2)
+        chances = before * np.exp(misses.min() - misses)
+        return np.pad(tails, ((0, 0), (above, 0))), chances / chances.sum()
