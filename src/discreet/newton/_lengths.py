@@ -22,6 +22,7 @@ TAIL, TOGETHER = 6, 3.5
 SEEN, ALONE = 3.0, 5.0  # standard deviations by which a bin stands out, beside another one and alone
 STEEPEST, FALLING = 0.65, 0.55
 """Of a hidden bin over the one below it, at most: of the first, and of further ones if the first has a share of its own."""
+GIVEN = 0.5  # of what the noise may hide
 MIDDLE = np.sqrt(EDGES[1:] * EDGES[:-1])
 
 
@@ -43,9 +44,14 @@ class Lost(NamedTuple):
         return self.mean**2 + self.variance
 
     @property
-    def hidden_square(self) -> float:
-        """Mean square of what is not seen."""
-        return self.hidden**2 + self.variance
+    def given(self) -> float:
+        """What is given back: right models have far less hidden than the mean, wrong ones more."""
+        return self.seen + GIVEN * self.hidden
+
+    @property
+    def left_square(self) -> float:
+        """Mean square of what is left then."""
+        return (self.mean - self.given) ** 2 + self.variance
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,8 +10,8 @@ Only gradients of single records' log-likelihoods are used, in unconstrained coo
 4. ten or twenty gradients, each at the best guess so far. How they change on the way corrects J.
 
 What clipping takes away moves the estimate as far as it adds up, as it does for a scale, whose long gradients all point one way.
-So one of the last gradients is clipped at C / 2: with the lengths it tells which share of what lies between both bounds adds up,
-and where to. The same share of what is seen beyond C is given back; what the noise may hide there widens intervals along it.
+So one of the last gradients is clipped at C / 4: with the lengths it tells which share of what lies between both bounds adds up,
+and where to. So much of what lies beyond C is given back, and what the noise may hide there widens intervals along it.
 
 What follows is `_algebra`'s: the likelihood of the mapped latents is normal, with the mean J theta and the covariance V + s^2 I.
 The prior is exact: the posterior prior(u) times that normal is sampled without any record (`_sampling`). Latents that no record
@@ -75,14 +75,15 @@ BIAS = 0.3  # share of what clipping takes away that may be left as bias: the re
 FREE, FREE_PRODUCTS = 0.2, 0.03
 """Of the last gradients and moments: while their noise over that of sampling is below this, a larger bound costs little."""
 FIRST = 3  # gradients of the last stage before the curvature is improved by them
-LEANING = 10  # the gradient of the last stage that is clipped at C / 2
-FARTHER, ELSEWHERE = 1.3, 0.1
+LEANING, SHORTER = 10, 4  # the gradient of the last stage that is clipped at C / 4
+FARTHER, ELSEWHERE = 1.8, 0.1
 """Of the share that adds up: longer gradients' over that of shorter ones; the variance of the difference, over all latents."""
 UNSEEN = 0.12  # share of the gradients that may have been clipped behind the noise, in a fit for its coefficients
 LEARNED = 0.25
 """The share of the prior's variance that is gone where a latent is called learned."""
 NOISY, CUT = 3.0, 0.1
 """Intervals of a fit for its coefficients: at most so much more noise than sampling, and so many records clipped."""
+DRAWN = 0.5  # share of a latent's variance that long gradients make, where the verdict names it
 FITS = 0.5  # least curvature over the gradients' second moment; where the model is right, they are the same
 LEAST = 0.05  # eigenvalue of the curvature, of their mean
 FARTHEST = 0.5  # standard deviations by which an entry of the curvature is shrunk
@@ -457,7 +458,7 @@ class _Fit:
         missed = np.square(np.minimum(MIDDLE, self.reach)) - self.short**2
         self.missed = float(lengths.counts @ np.maximum(missed, 0)) / self.size
         self.lost = lengths.lost(self.reach)
-        self.between = lengths.lost(self.reach / 2).mean - self.lost.mean
+        self.between = lengths.lost(self.reach / SHORTER).mean - self.lost.mean
         self.clipped = float(np.clip(lengths.counts[self.reach < MIDDLE].sum() / self.plan.num_records, 0, 1))
         self.unseen = float(TOGETHER * sigma * np.sqrt(TAIL) / self.plan.num_records)
 
@@ -506,11 +507,11 @@ class _Fit:
             theta = back @ self.at
             if stage.curvature and step == LEANING:
                 self._lean(self.improved @ (guess - theta))
-                values = [value + self.lost.seen * self.lean for value in values]
+                values = [value + self.lost.given * self.lean for value in values]
                 continue
             found, sigma = self.releases("gradients", self._public)
             points.append(theta)
-            values.append(found * self.reach + self.lost.seen * self.lean)
+            values.append(found * self.reach + self.lost.given * self.lean)
             sigmas.append(sigma * self.reach)
             self.gradients = Gradients(np.array(points), np.array(values), np.array(sigmas))
             self.improved = self.curvature
@@ -530,16 +531,17 @@ class _Fit:
         self.theta, self.covariance, self.normal_prior = guess, covariance, prior
 
     def _lean(self, expected: Vector) -> None:
-        """Which share of what clipping takes away adds up, by direction, from one gradient with half the bound.
+        """Which share of what clipping takes away adds up, by direction, from one gradient with a smaller bound.
 
         Before, all of it may add up, in any direction.
         """
-        half = self.reach / 2
-        found, sigma = self.releases("gradients", self._public._replace(reach=half))
-        variance = (half * sigma / max(self.between, 1e-9)) ** 2
-        kept = 1 / (1 + self.size * variance)
-        self.lean = FARTHER * kept * (expected - half * found) / max(self.between, 1e-9)
-        self.lean_variance = kept * variance
+        reach, between = self.reach / SHORTER, max(self.between, 1e-9)
+        found, sigma = self.releases("gradients", self._public._replace(reach=reach))
+        variance = (reach * sigma / between) ** 2
+        kept = FARTHER / (1 + self.size * variance)
+        lean = kept * (expected - reach * found) / between
+        self.lean = lean / max(1.0, float(np.linalg.norm(lean)))
+        self.lean_variance = FARTHER * kept * variance
 
     def result(self, words: np.ndarray, statement: Statement) -> DPNewtonResult:
         """The posterior: the exact prior times the normal likelihood."""
@@ -549,7 +551,7 @@ class _Fit:
             # An error of the curvature acts as one of its entries, times how far the posterior reaches.
             error = 1 / (self.curvature_sigma**-2.0 + (0.1 * np.trace(self.curvature) / size) ** -2.0)
         moved = self.lost.square * (self.lean_variance + ELSEWHERE / size)
-        hidden = self.lost.hidden_square * np.outer(self.lean, self.lean)
+        hidden = self.lost.left_square * np.outer(self.lean, self.lean)
         widest = WIDEST * float(np.trace(self.covariance))
 
         def extra(distance: float, spread: float) -> float:
@@ -584,7 +586,11 @@ class _Fit:
         names = [
             _label(name, place) for name, part in latents.split(learned).items() for place in np.ndindex(part.shape)
         ]
-        use = _use(ratio, *said, fits, self.clipped, self.unseen, self.counted, learned, names)
+        # Of the posterior's variance, what long gradients may have moved that the noise hides.
+        along = self.to @ np.linalg.solve(self.improved, self.lean)
+        drawn = self.lost.left_square * np.square(along) / np.diag(self.to @ covariance @ self.to.T)
+        moved_most = [name for name, share in zip(names, drawn, strict=False) if share > DRAWN]
+        use = _use(ratio, *said, fits, self.clipped, self.unseen, self.counted, learned, names, moved_most)
         return DPNewtonResult(
             draws={name: np.asarray(values[name]) for name in latents.objective.structure.global_latents},
             learned=latents.split(learned),
@@ -608,18 +614,19 @@ def _use(
     counted_share: float,
     learned: Vector,
     names: Sequence[str],
+    moved_most: Sequence[str],
 ) -> tuple[str, str]:
     """The verdict on the use of the result, and the reason, from the releases."""
     hidden = int((learned < LEARNED).sum())
+    if lack > LOST:
+        return NOT_USABLE, (
+            "the fit has not arrived: the gradients do not agree with the curvature. Scale columns and priors so that latents "
+            "are about 1, or give init a start that is nearer. What few records have, as a rare class, the noise may hide"
+        )
     if hidden == len(learned):
         return NOT_USABLE, (
             "the noise hides what the records say, and intervals are the prior's. A larger epsilon, more records or fewer "
             "latents help"
-        )
-    if lack > LOST:
-        return NOT_USABLE, (
-            "the fit has not arrived: the gradients do not agree with the curvature. Scale columns and priors so that latents "
-            "are about 1, or give init a start that is nearer"
         )
     if 1 - counted_share > MISSING:
         return PREDICTION, (
@@ -651,5 +658,5 @@ def _use(
         )
     return COEFFICIENTS, (
         "the intervals include the noise and that of sampling. Records with long gradients count less: where the model is wrong, "
-        "that moves the estimates, most of all scales"
+        f"that moves the estimates, most of all {listed(moved_most) if moved_most else 'scales'}"
     )
