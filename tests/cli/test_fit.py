@@ -12,7 +12,7 @@ import discreet as dp
 from discreet import moments, random
 from discreet.cli import _describe, _fit, _terminal
 from discreet.cli._app import app
-from discreet.cli._methods import InSteps, Moments, OfRecords, fit_again
+from discreet.cli._methods import InSteps, Moments, fit_again
 from discreet.cli._options import FAMILIES, MethodName, choose_model
 from discreet.cli._report import npz, summarise
 from discreet.clipping import AdaptiveClipping
@@ -290,18 +290,18 @@ def test_rows_without_a_target_are_records_that_contribute_nothing(survey, no_fi
         cells = '[columns.smoker]\nkind = "binary"\n[columns.age]\nkind = "real"\nbounds = [0, 100]\n'
     schema.write_text(f'target = "{target}"\n{cells}missing = "drop"\n')
     words = {"schema": str(schema), "bounds": None, "target": None, "model": model}
-    outcome = RUN.invoke(app, arguments(survey, "--yes", **words))
+    outcome = RUN.invoke(app, arguments(survey, "--yes", "--by", "svi", **words))
     assert outcome.exit_code == 0, outcome.stderr
     ((_, plan, records, _),) = no_fit
     assert plan.num_records == records.num_records == 4
     assert np.isnan(records.y).tolist() == [False, True, False, False]
     text = " ".join((survey.parent / "out" / "statement.txt").read_text().split())
     assert "contributed nothing, as the schema asks. They count as records, and their exact number was not" in text
-    left_out = f"Left out, as the schema asks: 35 % (± 4) of the 4 records, for a missing cell in {target}."
+    left_out = "35 % (± 4) of the 4 records had such a cell, or no finite loss."
     assert left_out in text
     said = " ".join(outcome.stdout.split())
     assert left_out in said
-    assert f"Fitted {model} to 65 % (± 4) of 4 records." in said
+    assert f"Records with a missing cell in {target} are left out, as the schema asks." in said
     if model == "linear":
         wrong = RUN.invoke(app, arguments(survey, "--by", "moments", "--overwrite", **words))
         assert "--by moments takes every row" in " ".join(wrong.stderr.split())
@@ -366,11 +366,9 @@ def test_records_that_the_schema_drops_are_no_reason_for_a_warning() -> None:
     )
     statement = make_statement(plan, unit=Unit("id"), steps_completed=4, reproducible=False)
     result = SimpleNamespace(statement=statement, plan=plan, counted=Share(0.65, 0.02))
-    left_out: Any = OfRecords.left_out
-    method = SimpleNamespace(result=result, plan=plan, drops=("vote",))
-    assert left_out.fget(method).startswith(
-        "Left out, as the schema asks: 35 % (± 4) of the 2,700 persons, for a missing cell in vote."
-    )
+    left_out: Any = InSteps.left_out
+    method = SimpleNamespace(result=result, plan=plan, drops=("vote",), _persons="persons")
+    assert left_out.fget(method) == "35 % (± 4) of the 2,700 persons had such a cell, or no finite loss."
 
 
 @pytest.mark.parametrize("option", ["--choices=3", "--by=marginals"])

@@ -512,6 +512,18 @@ def test_weights_far_below_the_largest_are_not_usable(weight: float) -> None:
     assert "max_weight" in found.statement.use_reason
 
 
+def test_what_dropped_records_hold_has_no_effect() -> None:
+    x, y, truth = simulated("binary", 2, 6_000, 0)
+    there = np.arange(6_000) % 3 > 0
+    plan = plan_for("binary", x, 3.0, drops=True)
+    found = fit_invented(x, y, plan, mask=there, seed=0)
+    assert (np.abs(found.mean - truth) < 3 * np.sqrt(np.diag(found.covariance))).all()
+    other = fit_invented(np.where(there[:, None], x, np.nan), np.where(there, y, np.nan), plan, mask=there, seed=0)
+    assert (found.mean == other.mean).all()
+    with pytest.raises(ValueError, match="if the plan drops some"):
+        fit_newton(dp.random.key(), x, y, plan_for("binary", x, 1.0), mask=there)
+
+
 def test_weights_have_a_plan_of_their_own() -> None:
     x, y, weights, _ = of_a_survey(0, 500)
     plain, weighted = plan_for("binary", x, 1.0), plan_for("binary", x, 1.0, weighted=True)

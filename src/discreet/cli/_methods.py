@@ -21,7 +21,7 @@ import secrets
 import shlex
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -36,7 +36,6 @@ from discreet.cli._options import (
     LINEAR,
     MULTINOMIAL,
     NEGATIVE_BINOMIAL,
-    REGRESSIONS,
     TWIN,
     MethodName,
     choose_model,
@@ -107,10 +106,6 @@ CONCENTRATION = (
 )
 AGAIN = "The fit ran. Start all processes again with the same command: it is written from its checkpoint, at no further cost."
 NO_INTERVALS = "No intervals are given: a fit in steps does not measure how far its noise moved the coefficients."
-DROPPED = (
-    " The fit is in steps because rows with a missing cell are left out. If their number may be public, delete them from the "
-    "file: then the fit has intervals."
-)
 FEWER = "Use fewer columns or categories, a smaller model, a larger --epsilon, or more records."
 
 
@@ -476,13 +471,6 @@ class OfRecords(Method, ABC):
         """Columns in which a missing cell leaves a record out."""
         return self.schema.drops if self.leaves_out and self.schema.max_rows == 1 else ()
 
-    @property
-    def as_rows_are_dropped(self) -> str:
-        """The reason of a fit in steps, if it is that; else nothing."""
-        asked = self.asked
-        of_itself = asked.by is None and not asked.in_steps and self.chosen.name in REGRESSIONS
-        return DROPPED if of_itself and self.drops and not self.intervals else ""
-
     def write(self, complete: "Callable[[dp.Statement], dp.Statement] | None" = None) -> None:
         """Write the files; `complete`, for a statement of another command, replaces the method of that name."""
         asked = self.asked
@@ -490,7 +478,7 @@ class OfRecords(Method, ABC):
             if not self.members.first:
                 return
             statement = self.result.statement
-            if self.left_out:
+            if self.drops:
                 # Asked for, so not worth a warning.
                 statement = dataclasses.replace(statement, data_warnings=()).with_notes(self.left_out)
             self.statement = (complete or self.complete)(statement).with_notes(self.spread)
@@ -500,16 +488,8 @@ class OfRecords(Method, ABC):
 
     @property
     def left_out(self) -> str:
-        """The share of the records that the schema drops, in a sentence; empty if it drops none."""
-        if not self.drops:
-            return ""
-        counted = self.result.counted
-        noun = self.result.statement.noun
-        share = counted._replace(value=1 - counted.value)
-        return (
-            f"Left out, as the schema asks: {share} of the {self.plan.num_records:,} {noun}s, for a missing cell in "
-            f"{', '.join(self.drops)}. If that is more than the table has of them, other {noun}s had no finite loss."
-        )
+        """The share of the records that the schema drops, in a sentence, if it was released; empty if it drops none."""
+        return ""
 
     def write_results(self) -> list[Path]:
         """Write draws and summary of a regression or of the user's model."""
@@ -523,8 +503,9 @@ class OfRecords(Method, ABC):
         self.samples = drawn = {name: np.asarray(draws) for name, draws in posterior.items()}
         estimate = getattr(self.result, "estimate", None)
         if isinstance(estimate, dict):
-            # Of a model of one's own; by latent.
-            estimate = np.concatenate([np.ravel(estimate[name]) for name in drawn])
+            # Of a NumPyro model, by latent; a line's sigma is none of its coefficients.
+            names = ("intercept", "weights") if own is None else drawn
+            estimate = np.concatenate([np.ravel(estimate[name]) for name in names])
         shrunk = estimate
         about = {}
         groups = ()
@@ -553,7 +534,7 @@ class OfRecords(Method, ABC):
         alone = {name: np.full(1, value) for name, value in estimates.items()}
         point_only = () if own is not None else (*NO_INTERVAL, *alone)
         self.rows = summarise({**drawn, **alone}, records, estimate, classes, point_only)
-        note = dp.report.use_words(self.statement) if self.intervals else NO_INTERVALS + self.as_rows_are_dropped
+        note = dp.report.use_words(self.statement) if self.intervals else NO_INTERVALS
         summary = {
             "note": " ".join([note + relation + self.hints, *[meaning] * bool(meaning)]),
             **about,
@@ -599,16 +580,15 @@ class OfRecords(Method, ABC):
         if asked.as_json:
             say_json("fit", self.facts())
             return
-        which = f"{self.result.counted} of " if self.drops else ""
-        what = f"{asked.model} to {which}{self.plan.num_records:,} {self._persons}"
+        what = f"{asked.model} to {self.plan.num_records:,} {self._persons}"
         steps = self.stopped_after
         line = f"Fitted {what}" if steps is None else f"Stopped after {steps:,} steps of fitting {what}"
         say_price(line, statement, budget_line(asked.ledger, statement.delta))
         if statement.use:
             usable = statement.use != dp.report.NOT_USABLE
             say_lines(f"Use: {dp.report.use_words(statement)}", fg=None if usable else "yellow")
-        if self.left_out:
-            say_lines(self.left_out + self.as_rows_are_dropped)
+        if self.drops:
+            say_lines(f"{kept_out(self.drops)} {self.left_out}")
         for warning in statement.warnings:
             say_lines(f"Warning: {warning}", fg="yellow")
         self.say_coefficients()
@@ -618,7 +598,7 @@ class OfRecords(Method, ABC):
     def facts(self) -> dict[str, Any]:
         """The fit for programs."""
         rows = {name: {part: x for part, x in row.items() if part != "sd"} for name, row in self.rows}
-        missing = [NO_INTERVALS + self.as_rows_are_dropped] if rows and not self.intervals else []
+        missing = [NO_INTERVALS] if rows and not self.intervals else []
         return {
             "statement": self.statement.to_dict(),
             "converged": getattr(self.result, "converged", None),
@@ -664,6 +644,11 @@ class OfRecords(Method, ABC):
         if own is not None and own.draws_rows:
             return f"discreet synth {shlex.quote(str(out))} --model {own.own.name} --out twins"
         return f"discreet explain {shlex.quote(str(self.files[0]))}, and {out / 'report.html'} in a browser."
+
+
+def kept_out(columns: Sequence[str]) -> str:
+    """The sentence on records that the schema drops."""
+    return f"Records with a missing cell in {', '.join(columns)} are left out, as the schema asks."
 
 
 def _in_vain(found: str, ways: str) -> str:
@@ -726,6 +711,14 @@ class InSteps(OfRecords):
         """
         plan = self.plan
         return self.num_parameters, plan.noise_multiplier / (plan.rate * math.sqrt(plan.num_steps))
+
+    @property
+    def left_out(self) -> str:
+        if not self.drops:
+            return ""
+        counted = self.result.counted
+        share = counted._replace(value=1 - counted.value)
+        return f"{share} of the {self.plan.num_records:,} {self._persons} had such a cell, or no finite loss."
 
     def release(self) -> tuple[Any, Any]:
         import numpyro
@@ -829,6 +822,7 @@ class InSums(OfRecords):
         "scaled to [-1, 1] by their bounds."
     )
     several_rows = False  # True if a person may have several rows
+    takes_drops = True  # True if records may be left out where one is one row
     most_cells = 2**26  # It needs three copies of the table in 64 bits
     instead = InSteps
     waiting = "Measuring noisy sums. It takes some seconds."
@@ -841,8 +835,8 @@ class InSums(OfRecords):
 
     @classmethod
     def suits(cls, asked: "Asked", schema: "dp.tables.Schema") -> bool:
-        # Rows of persons with several are dropped by the mask.
-        usual = not asked.distributed and (cls.several_rows if schema.max_rows > 1 else not schema.drops)
+        fitting = cls.several_rows if schema.max_rows > 1 else cls.takes_drops or not schema.drops
+        usual = not asked.distributed and fitting
         return cls.takes(asked) and (asked.by == cls.by or usual)
 
     def plan_for(self, num_records: int, delta: float) -> Any:
@@ -852,8 +846,10 @@ class InSums(OfRecords):
                 f"--by {self.by} takes one row a person, and the schema's max_rows is {schema.max_rows}: write "
                 "max_rows = 1 in the schema, by which one row of each person is used, or fit in steps by --by svi"
             )
-        if self.drops:
-            raise ValueError(f'--by {self.by} takes every row, and the schema drops some (missing = "drop"): --by svi')
+        if self.drops and not self.takes_drops:
+            raise ValueError(
+                f'--by {self.by} takes every row, and the schema drops some (missing = "drop"): leave --by out'
+            )
         return self.calibrate(
             epsilon=self.asked.epsilon,
             delta=delta,
@@ -886,6 +882,7 @@ class Moments(InSums):
 
     by = MethodName.MOMENTS
     models = (LINEAR,)
+    takes_drops = False
     purpose = "MOMENTS"
     hints = (
         " To predict, use the estimates in summary.json, which are drawn to 0 where the noise hides a coefficient. Features and "
@@ -930,7 +927,8 @@ class Newton(InSums):
         if self.asked.model == MULTINOMIAL and target is not None:
             terms |= {"num_classes": len(target.categories)}
         family = FAMILIES[str(self.asked.model)]
-        return dp.newton.NewtonPlan.calibrate(family=family, max_rows=self.schema.max_rows, **terms)
+        terms |= {"max_rows": self.schema.max_rows, "drops": bool(self.drops)}
+        return dp.newton.NewtonPlan.calibrate(family=family, **terms)
 
     def describe_plan(self, noun: str) -> tuple[dict[str, float], str]:
         releases = sum(count for *_, count in self.plan.releases)
@@ -952,10 +950,14 @@ class Newton(InSums):
         return {"concentration": self.result.dispersion}, CONCENTRATION
 
     def fit(self, key: "PRNGKeyArray", **how: Any) -> "dp.newton.NewtonResult":
-        x, y, *mask = self.records.arrays
+        import numpy as np
+
+        x, y, *masks = self.records.arrays
+        # A row that the schema drops is NaN throughout.
+        mask = masks[0] if masks else ~np.isnan(y) if self.drops else None
         how |= {"levels": dp.tables.are_levels(self.schema), "progress_bar": self.asked.progress_bar}
         how |= {"names": self.records.feature_names, "checkpoint": self.checkpoint}
-        return dp.newton.fit_newton(key, x, y, self.plan, mask=mask[0] if mask else None, **how)
+        return dp.newton.fit_newton(key, x, y, self.plan, mask=mask, **how)
 
 
 class OwnNewton(InSums):
@@ -1008,6 +1010,20 @@ class OwnNewton(InSums):
         how |= {"max_rows": self.schema.max_rows, "progress_bar": self.asked.progress_bar}
         how |= {"checkpoint": self.checkpoint}
         return dp.DPNewton(self.function, plan=self.plan).run(key, *self.arguments(), **how)
+
+
+class LineOfSome(OwnNewton):
+    """A line of the records that the schema does not drop, as a model: `Moments` counts every record."""
+
+    hints = " Features and target are scaled to [-1, 1] by their bounds."
+
+    @classmethod
+    def takes(cls, asked: "Asked") -> bool:
+        return asked.model == LINEAR and asked.by in (None, cls.by) and not asked.in_steps
+
+    @classmethod
+    def suits(cls, asked: "Asked", schema: "dp.tables.Schema") -> bool:
+        return super().suits(asked, schema) and bool(schema.drops) and schema.max_rows == 1
 
 
 class Counts(Method):
@@ -1109,7 +1125,7 @@ class Counts(Method):
         say_twin(self.asked, "Fitted a twin to noisy counts", self.statement, self.files, budget)
 
 
-METHODS = (Moments, Newton, OwnNewton, Counts, TwinInSteps, InSteps)
+METHODS = (Moments, Newton, OwnNewton, LineOfSome, Counts, TwinInSteps, InSteps)
 
 
 def kept_secret(path: Path) -> bytes:

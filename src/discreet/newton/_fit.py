@@ -232,7 +232,8 @@ def fit_newton(
             person with an axis of so many rows; then the intervals hold whether or not a person's rows are independent.
         y: 0 or 1; or counts; or classes, 0 to the plan's num_classes - 1.
         plan: The plan of the fit.
-        mask: With `max_rows` above 1, True for the rows that a person has. None: all.
+        mask: With `max_rows` above 1, True for the rows that a person has; if the plan `drops`, for the records that are used.
+            What other rows hold has no effect. None: all.
         weights: If the plan is `weighted`, survey weights over the largest that one may have, a public number: in [0, 1]. The
             coefficients are then those of the population. The noise grows as that number over the mean weight.
         levels: True for columns that are 0/1 levels by the schema, whose priors are not widened. None: those that may be, by the
@@ -313,8 +314,10 @@ def _checked(x: Any, y: Any, mask: Any, weights: Any, levels: Any, plan: NewtonP
         each = "each row" if rows else f"each of the {len(features)} records"
         raise ValueError(f"y has the shape {target.shape}: pass one target for {each}, ({wanted}).")
     present = np.ones(target.shape, bool) if mask is None else np.asarray(mask)
-    if (mask is not None and not rows) or present.shape != target.shape or present.dtype != bool:
-        raise ValueError("mask must be a Boolean for each row of each person; None where a record is one row.")
+    if (mask is not None and not rows and not plan.drops) or present.shape != target.shape or present.dtype != bool:
+        raise ValueError(
+            "mask must be a Boolean for each row of each person, or for each record if the plan drops some; else None."
+        )
     if len(features) > MOST_RECORDS:
         raise ValueError(
             f"x has {len(features):,} records; sums are exact for at most {MOST_RECORDS:,}. Draw fewer of them."
@@ -367,7 +370,7 @@ class _Newton:
 
     def _map(self) -> None:
         plan, size = self.plan, self.plan.num_features + 1
-        whole = plan.num_records * self.mean_weight
+        whole = plan.num_records * self.mean_weight * min(self.mean_rows, 1.0)
         sigma = plan.noise(SQUARES)
         nowhere = self.nowhere
         squares = self.records("total", "squares", sigma, nowhere)
@@ -421,8 +424,11 @@ class _Newton:
             seen = self.records("total", plan.sizes, sigma, self.nowhere)
             means = np.maximum(seen * np.sqrt(len(seen)), sigma) / plan.num_records
             share, square = means[:2]
-            self.mean_rows = float(np.clip(plan.max_rows * share, 1, plan.max_rows))
-            self.typical_rows = float(np.clip(plan.max_rows * square / share, self.mean_rows, plan.max_rows))
+            if plan.max_rows > 1:
+                self.mean_rows = float(np.clip(plan.max_rows * share, 1, plan.max_rows))
+                self.typical_rows = float(np.clip(plan.max_rows * square / share, self.mean_rows, plan.max_rows))
+            else:
+                self.mean_rows = float(min(share, 1.0))
             if plan.weighted:
                 self.mean_weight = float(np.clip(means[2] / share, LEAST_WEIGHT, 1))
                 self.typical_weight = float(np.clip(means[3] / means[2], self.mean_weight, 1))

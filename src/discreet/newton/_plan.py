@@ -107,6 +107,7 @@ class NewtonPlan(SharedBudget):
         max_rows: Public; the most rows of a record. Above 1 a record is a person, whose rows need not be independent.
         num_classes: Public number of classes; 2 in the other families.
         weighted: True if rows have survey weights.
+        drops: True if the mask leaves records of one row out; their number is then released with noise.
     """
 
     family: str
@@ -114,6 +115,7 @@ class NewtonPlan(SharedBudget):
     max_rows: int = 1
     num_classes: int = 2
     weighted: bool = False
+    drops: bool = False
 
     def __post_init__(self) -> None:
         choice("family", self.family, (BINARY, COUNTS, CLASSES))
@@ -137,6 +139,7 @@ class NewtonPlan(SharedBudget):
         max_rows: int = 1,
         num_classes: int = 2,
         weighted: bool = False,
+        drops: bool = False,
     ) -> Self:
         """Find the least noise with which all releases together cost (epsilon, delta).
 
@@ -150,6 +153,7 @@ class NewtonPlan(SharedBudget):
             max_rows: As above.
             num_classes: As above.
             weighted: As above.
+            drops: As above.
 
         Raises:
             ValueError: An argument is out of range.
@@ -159,7 +163,8 @@ class NewtonPlan(SharedBudget):
         1.0
         """
         shape: dict[str, Any] = {"family": family, "num_features": num_features, "num_records": num_records}
-        shape |= {"relation": relation, "max_rows": max_rows, "num_classes": num_classes, "weighted": weighted}
+        shape |= {"relation": relation, "max_rows": max_rows, "num_classes": num_classes}
+        shape |= {"weighted": weighted, "drops": drops}
         return cls._calibrated(epsilon, delta, **shape)
 
     @property
@@ -175,7 +180,7 @@ class NewtonPlan(SharedBudget):
     @property
     def sizes(self) -> str:
         """Kind of blocks that tell of numbers of rows and survey weights; empty if all are 1."""
-        return "weights" if self.weighted else "sizes" if self.max_rows > 1 else ""
+        return "weights" if self.weighted else "sizes" if self.max_rows > 1 or self.drops else ""
 
     @property
     def gradient_share(self) -> float:
@@ -213,14 +218,14 @@ class NewtonPlan(SharedBudget):
         counts, persons, spread = self.family == COUNTS, self.max_rows > 1, self.measures_spread
         what = "A Poisson" if counts else "A logistic" if self.family == BINARY else "A multinomial"
         latents = size * self.outputs
-        weighted = self.weighted
+        weighted, sized = self.weighted, bool(self.sizes)
         numbers = size + size**2 + (2 + spread) * latents**2 + NUM_GRADIENTS * latents + NUM_BINS * counts
-        numbers += 4 if weighted else 2 * persons
+        numbers += 4 if weighted else 2 * sized
         fitted = f"{what} regression on {counted(self.num_features, 'feature')}, {self.num_records:,} {noun}s"
         others = (
             "of products of gradients, " * spread
             + "of counts in bins, " * counts
-            + "of numbers of rows, " * persons
+            + "of numbers of rows, " * sized
             + "of survey weights, " * weighted
         )
         return make_release_statement(
@@ -245,6 +250,7 @@ class NewtonPlan(SharedBudget):
                 **({"max_rows": self.max_rows} if persons else {}),
                 **({"num_classes": self.num_classes} if self.family == CLASSES else {}),
                 **({"weighted": True} if weighted else {}),
+                **({"drops": True} if self.drops else {}),
                 "contribution_bound": 1.0,
                 "noise_multiplier": self.noise_multiplier,
                 "noise_standard_deviations": [release.noise for release in self.releases],

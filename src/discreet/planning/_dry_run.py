@@ -83,7 +83,7 @@ class DryRun:
         num_records: As asked for.
         rows: What to expect at several epsilons, smallest first.
         complete: False where Ctrl-C stopped it: then rows are missing.
-        note: Why the fit is in steps; empty if it is not.
+        note: Why the fit is in steps, or what invented tables lack; may be empty.
     """
 
     method: str
