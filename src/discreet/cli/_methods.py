@@ -1186,6 +1186,8 @@ def say_twin(asked: "Asked", what: str, statement: "dp.Statement", files: list[P
         say_json("fit", {"statement": statement.to_dict(), "files": files})
         return
     say_price(what, statement, budget)
+    for warning in statement.data_warnings:
+        say_lines(f"Warning: {warning}", fg="yellow")
     say_lines(f"Files in {asked.out}: {', '.join(file.name for file in files)}.")
     say_lines(f"Next: {synth_words(asked.out)}")
 
