@@ -236,6 +236,29 @@ def test_what_it_cannot_fit_is_refused_before_anything_is_spent(survey: Path) ->
     assert len((survey / "book.ledger").read_text().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "found", "ways"),
+    [
+        ("--delta 0.01", "δ = 0.01 is more than 1 / 4,000", "give --delta 1e-05"),
+        (
+            "--delta 1e-4 --ledger book.ledger",
+            "would charge ε = 1.578 for this fit of ε = 0.9998",
+            "give --delta 1e-06",
+        ),
+    ],
+)
+def test_a_large_delta_is_refused_before_anything_is_spent(survey: Path, words: str, found: str, ways: str) -> None:
+    """It was told afterwards."""
+    ledger = "open book.ledger --dataset survey --epsilon 2 --delta 1e-5"
+    assert RUN.invoke(app, ["ledger", *ledger.split()]).exit_code == 0
+    said = " ".join(
+        fit(f"--data survey.csv --schema smoker.toml --model logistic --epsilon 1 {words}", code=2).stderr.split()
+    )
+    assert found in said
+    assert ways in said
+    assert len((survey / "book.ledger").read_text().splitlines()) == 1
+
+
 OWN = """
 import numpyro, numpyro.distributions as dist
 

@@ -106,6 +106,8 @@ CONCENTRATION = (
 )
 AGAIN = "The fit ran. Start all processes again with the same command: it is written from its checkpoint, at no further cost."
 NO_INTERVALS = "No intervals are given: a fit in steps does not measure how far its noise moved the coefficients."
+OVERCHARGED = 1.05
+"""Times its ε: a fit that a ledger would charge more is not run without asking."""
 FEWER = "Use fewer columns or categories, a smaller model, a larger --epsilon, or more records."
 
 
@@ -151,7 +153,52 @@ class Method:
         """Agree with the other processes on what the next messages depend on."""
 
     def check_use(self) -> None:
-        """Refuse to spend a budget on a result that is likely not usable, or ask."""
+        """Refuse to spend a budget on a result that is likely not usable, or at a δ that is too large; or ask."""
+        asked = self.asked
+        doubts = None if asked.yes else self.doubts()
+        if doubts is None:
+            return
+        found, ways = doubts
+        if asked.as_json or asked.distributed or not on_terminal():
+            raise ValueError(_in_vain(found, ways))
+        say_error(f"{found} {ways}")
+        if not typer.confirm("Spend the budget all the same?", err=True):
+            raise ValueError("nothing was spent. " + ways)
+
+    def doubts(self) -> tuple[str, str] | None:
+        """Why the budget would be spent badly, and what would help; from public facts alone. None if it may be spent well."""
+        count = getattr(self.plan, "num_records", self.asked.num_records)
+        delta = self.stated_delta
+        if count is not None and delta * count > 1:
+            found = f"δ = {delta:g} is more than 1 / {count:,}: publishing a random record in the clear would meet it."
+            return found, f"Leave --delta out, or give --delta {suggest_delta(count, self.asked.ledger):g}."
+        book = self.book()
+        most = math.inf if book is None else tenth_of_cap(book.path)
+        if book is None or delta <= most:
+            return None
+        try:
+            charge = book.check(self.plan, delta=delta, unit=self.unit_in_ledger) - book.spent
+        except (dp.SpentError, ValueError):
+            return None  # refused before the first release
+        epsilon, _ = self.cost
+        upper = dp.accounting.upper
+        if charge <= OVERCHARGED * epsilon:
+            return None
+        found = (
+            f"The ledger would charge ε = {upper(charge)} for this fit of ε = {upper(epsilon)}, since δ = {delta:g} is more "
+            f"than a tenth of its cap's, {book.cap.delta:g}."
+        )
+        return found, f"Leave --delta out, or give --delta {most:g}: then it charges the fit's own ε."
+
+    @property
+    def stated_delta(self) -> float:
+        """The δ of the plan."""
+        return self.plan.delta
+
+    @property
+    def unit_in_ledger(self) -> str:
+        """The unit of privacy, as ledgers name it."""
+        return dp.ledger.ONE_RECORD if self.schema.person is None else "one person"
 
     @contextmanager
     def folder(self) -> Iterator[None]:
@@ -210,9 +257,8 @@ class Method:
             budget = budget_line(ledger, delta)
             book = dp.Ledger(ledger)
             cap = dp.accounting.upper(book.cap.epsilon)
-            whose = dp.ledger.ONE_RECORD if self.schema.person is None else "one person"
             try:
-                after = dp.accounting.upper(book.check(self.plan, delta=delta, unit=whose))
+                after = dp.accounting.upper(book.check(self.plan, delta=delta, unit=self.unit_in_ledger))
                 charge = f"After it, ε = {after} of {cap} in {ledger} would be spent."
             except (dp.SpentError, ValueError) as error:
                 charge = f"The ledger would refuse this fit. {error}"
@@ -225,6 +271,8 @@ class Method:
         say_lines(f"Cost: ε = {dp.accounting.upper(epsilon)} at δ = {delta:g}{cost}.")
         if ledger is not None:
             say_lines(f"Before it: {budget}\n{charge}")
+        if doubts := self.doubts():
+            say_lines(f"A fit would ask first, or refuse. {' '.join(doubts)}")
 
 
 @dataclasses.dataclass
@@ -383,27 +431,12 @@ class OfRecords(Method, ABC):
         say_lines(f"Plan: {words}.")
         say_lines(f"Columns: {', '.join(names)}." + ("" if count is None else f" {count:,} parameters."))
         say_lines("What the fit will be good for: discreet plan says, after a dry run on invented tables.")
-        if doubts := self.doubts():
-            say_lines(_in_vain(*doubts))
-
-    def check_use(self) -> None:
-        asked = self.asked
-        doubts = None if asked.yes else self.doubts()
-        if doubts is None:
-            return
-        found, ways = doubts
-        if asked.as_json or asked.distributed or not on_terminal():
-            raise ValueError(_in_vain(found, ways))
-        say_error(f"{found} {ways}")
-        if not typer.confirm("Spend the budget all the same?", err=True):
-            raise ValueError("nothing was spent. " + ways)
 
     def doubts(self) -> tuple[str, str] | None:
-        """Why the result is likely not usable, and what would help; from public facts alone. None if it may be usable."""
         plan = self.plan
         count, noise = self.to_see()
         if not count or plan.num_records / count >= noise:
-            return None
+            return super().doubts()
         signal = f"{plan.num_records / count:.2g}"
         found = self.hidden.format(whose=f"{plan.num_records:,} {self._persons}", signal=signal, noise=noise)
         return f"Likely not usable: the model has {count:,} parameters. {found}", FEWER
@@ -685,6 +718,10 @@ class InSteps(OfRecords):
         )
 
     @property
+    def stated_delta(self) -> float:
+        return self.plan.target_delta
+
+    @property
     def learning_rate(self) -> float:
         """The step size of Adam."""
         given = self.asked.learning_rate
@@ -692,8 +729,7 @@ class InSteps(OfRecords):
 
     @property
     def cost(self) -> tuple[float, float]:
-        delta = self.plan.target_delta
-        return self.plan.epsilon(delta), delta
+        return self.plan.epsilon(self.stated_delta), self.stated_delta
 
     def describe_plan(self, noun: str) -> tuple[dict[str, float], str]:
         plan = self.plan

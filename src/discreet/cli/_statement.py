@@ -129,8 +129,8 @@ def complete_statement(
     moved = [x.name for x in schema.columns if x.kind.has_bounds and (x.out_of_bounds or out_of_bounds) == "clip"]
     if moved:
         statement = statement.with_data_warnings(
-            f"Numbers outside their bounds were moved to the nearest bound ({dp.report.listed(moved)}). All results, intervals too, are "
-            "for the moved numbers: where many were moved, the table itself would give others."
+            f"Numbers outside their bounds were moved to the nearest bound ({dp.report.listed(moved)}). All results, intervals "
+            "too, are for the moved numbers: where many were moved, the table itself would give others."
         )
     if own_rules:
         notes.append(f"The schema has its own rules for cells that it does not allow in {', '.join(own_rules)}.")
