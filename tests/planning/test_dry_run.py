@@ -222,6 +222,7 @@ def test_the_least_epsilon_is_named(found) -> None:
     assert made.least("for its coefficients") is None
     said = str(made)
     assert "Use at ε = 1: For prediction. For prediction, ε = 1 is enough. No ε up to 10 makes" in said
+    assert "A real column that crowds at one end" in said
     assert json.loads(json.dumps(made.to_dict(), allow_nan=False))["curve"][0]["score"] is None
     assert len(made.plot().lines) == 4
 
