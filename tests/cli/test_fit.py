@@ -324,6 +324,7 @@ def test_coefficients_of_a_fit_in_steps_stand_in_the_order_of_the_table(capsys, 
     lines = capsys.readouterr().out.splitlines()
     features = "features and target" if model == "linear" else "features"
     assert lines[0].startswith(f"First 3 of 4 coefficients ({features} scaled")
+    assert "all are in summary.json" in " ".join(lines)
     assert [line.strip() for line in lines[-3:]] == ["weights[age]: 0.1", "weights[a]: -0.2", "weights[b]: 0.3"]
 
 
@@ -522,7 +523,7 @@ def test_a_line_is_fitted_to_noisy_moments_with_intervals(heights) -> None:
         row = summary["posterior"][name]
         assert row["low"] - 0.01 < value < row["high"] + 0.01
         assert row["high"] - row["low"] < 0.05
-    assert "estimate" in summary["posterior"]["age"]
+    assert "to_predict" in summary["posterior"]["age"]
     # Its interval would hold for normal residuals alone: in 0 of 30 fits of Abalone's shell weight it did.
     sigma = summary["posterior"]["sigma"]
     assert sigma["mean"] == pytest.approx(0.0577, abs=0.01)
@@ -532,7 +533,7 @@ def test_a_line_is_fitted_to_noisy_moments_with_intervals(heights) -> None:
     # What `discreet score` predicts by.
     _, _, draws = _describe._fit_of(out)
     assert draws["weights"].shape == (1, 4)
-    assert draws["weights"][0, 0] == summary["posterior"]["age"]["estimate"]
+    assert draws["weights"][0, 0] == summary["posterior"]["age"]["to_predict"]
     with np.load(out / "posterior.npz") as draws:
         assert draws["weights"].shape == (1_000, 4)
     page = (out / "report.html").read_text()

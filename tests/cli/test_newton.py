@@ -181,13 +181,13 @@ def test_classes_are_fitted_and_scored(survey: Path) -> None:
     assert found.exit_code == 0, found.output
     summary = json.loads((survey / "out" / "summary.json").read_text())
     assert json.loads((survey / "out" / "statement.json").read_text())["method"] == "private Newton"
-    assert np.shape(summary["estimate"]) == (2, 3)
+    assert np.shape(summary["to_predict"]) == (2, 3)
     # The features are scaled to [-1, 1], and the weights sum to zero.
     exact = np.array([0, 1 / 20, -1 / 40]) * 73 / 2
     for label, weight in zip("abc", exact - exact.mean(), strict=True):
         row = summary["posterior"][f"age[{label}]"]
         assert abs(row["mean"] - weight) < 4 * row["sd"] < 0.8
-        assert abs(row["estimate"] - weight) < 0.4
+        assert abs(row["to_predict"] - weight) < 0.4
     words = "score out --data classes.csv --epsilon 1 --delta 1e-6 --out scored --json"
     scored = RUN.invoke(app, words.split())
     assert scored.exit_code == 0, scored.output

@@ -326,10 +326,14 @@ def test_what_it_says_about_its_use() -> None:
 def test_the_verdict_names_the_columns_that_the_noise_hides() -> None:
     use, reason = _fit._use(_fit.Diagnosis(*USES[0]), unseen=["age", "pay", "town", "sex", "rent"])
     assert use == PREDICTION
-    assert "hides the spread of age, pay, town and 2 others within the bounds" in reason
+    assert "the values of age, pay, town and 2 others differ so little" in reason
     use, reason = _fit._use(_fit.Diagnosis(*USES[3]), unlearned=["pay", "age"])
     assert use == NOT_USABLE
-    assert "rest on the prior, which decides the weights of pay and age. A larger" in reason
+    assert "rest on the prior (the statement has it), which decides the weights of pay and age. A larger" in reason
+    assert any(
+        "The prior: a weight is Normal(0, (1 / s)²)" in x
+        for x in plan_for("counts", np.zeros((9, 1)), 1.0).state(reproducible=False).public
+    )
     rng = np.random.default_rng(0)
     # The second column fills a fiftieth of its bounds, at their end.
     x = rng.uniform(-1, 1, (5_000, 2)) * [1, 0.02] + [0, 0.98]
@@ -337,7 +341,7 @@ def test_the_verdict_names_the_columns_that_the_noise_hides() -> None:
     plan = plan_for("binary", x, 0.3)
     for names, said in ((None, "x[:, 1]"), (["age", "pay"], "pay")):
         found = fit_newton(dp.random.key(0), x, y, plan, names=names, levels=np.zeros(2, bool))
-        assert f"hides the spread of {said} within" in found.statement.use_reason
+        assert f"the values of {said} differ so little" in found.statement.use_reason
     with pytest.raises(ValueError, match="names must be 2 texts"):
         fit_newton(dp.random.key(0), x, y, plan, names=["age"])
 

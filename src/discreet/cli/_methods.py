@@ -105,6 +105,10 @@ CONCENTRATION = (
     "counts, on a grid of factors of 1.4 up to 45, and has no interval."
 )
 AGAIN = "The fit ran. Start all processes again with the same command: it is written from its checkpoint, at no further cost."
+TO_PREDICT = (
+    " A mean is that of the interval beside it. To predict, use to_predict, which is drawn to 0 where the noise hides a "
+    "coefficient."
+)
 NO_INTERVALS = "No intervals are given: a fit in steps does not measure how far its noise moved the coefficients."
 OVERCHARGED = 1.05
 """Times its ε: a fit that a ledger would charge more is not run without asking."""
@@ -576,7 +580,7 @@ class OfRecords(Method, ABC):
             "target_centre": records.target_centre,
             "target_scale": records.target_scale,
             "posterior": finite_or_none(dict(self.rows)),
-            "estimate": None if shrunk is None else shrunk.tolist(),
+            "to_predict": None if shrunk is None else shrunk.tolist(),
             "losses": finite_or_none(list(getattr(self.result, "losses", ()))),
             # For the page: the course of the fit, and the decisive points of the plan's profile, (ε, δ) that hold.
             "course": dp.page.course_of(self.result, records.feature_names),
@@ -651,6 +655,7 @@ class OfRecords(Method, ABC):
         scale = "in their own units" if own is not None and own.raw else "scaled to [-1, 1] by their bounds"
         features = "features and target" if self.chosen.name == LINEAR else "features"
         which = "Coefficients"
+        rest = "; all are in summary.json" if len(weights) > SHOWN else ""
         if len(weights) > SHOWN and not self.intervals:
             # Of a fit in steps no error is known, so the largest may be the noisiest.
             which = f"First {SHOWN} of {len(weights)} coefficients"
@@ -661,7 +666,7 @@ class OfRecords(Method, ABC):
             means, sds = zip(*((x if math.isfinite(x) else 0.0, y) for x, y in figures), strict=True)
             weights = [weights[place] for place in dp.plots.foremost(means, sds, SHOWN)]
         intervals = "each with its 90 % interval" if self.intervals else "no intervals"
-        say_lines(f"{which} ({features} {scale}), {intervals}:")
+        say_lines(f"{which} ({features} {scale}{rest}), {intervals}:")
         for name, row in weights[:SHOWN]:
             # The page rounds to the second digit of the standard deviation; its minus is no ASCII.
             cells = dp.page.panel_of_summary({name: row}).rows[0].cells
@@ -853,10 +858,7 @@ class InSums(OfRecords):
     intervals = True
     spread = "The draws in posterior.npz include the noise of the private fit."
     hidden = "The sums of {whose} can show {signal} for each of them, and the noise on each sum is {noise:.2g}."
-    hints = (
-        " To predict, use the estimates in summary.json, which are drawn to 0 where the noise hides a coefficient. Features are "
-        "scaled to [-1, 1] by their bounds."
-    )
+    hints = f"{TO_PREDICT} Features are scaled to [-1, 1] by their bounds."
     several_rows = False  # True if a person may have several rows
     takes_drops = True  # True if records may be left out where one is one row
     most_cells = 2**26  # It needs three copies of the table in 64 bits
@@ -916,14 +918,19 @@ class InSums(OfRecords):
 class Moments(InSums):
     """A fit of a line to noisy sums of products and gradients."""
 
+    spread = (
+        f"{InSums.spread} The prior of the intercept and of each weight is Normal(0, 1), for features and a target that are "
+        "scaled to [-1, 1]."
+    )
+
     by = MethodName.MOMENTS
     models = (LINEAR,)
     takes_drops = False
     purpose = "MOMENTS"
     hints = (
-        " To predict, use the estimates in summary.json, which are drawn to 0 where the noise hides a coefficient. Features and "
-        "target are scaled to [-1, 1] by their bounds. sigma has no interval: one would hold only for normal residuals with the "
-        "same spread everywhere. Where they have long tails, sigma is smaller than their standard deviation."
+        f"{TO_PREDICT} Features and target are scaled to [-1, 1] by their bounds. sigma has no interval: one would hold only for "
+        "normal residuals with the same spread everywhere. Where they have long tails, sigma is smaller than their standard "
+        "deviation."
     )
 
     def calibrate(self, **terms: Any) -> "dp.moments.MomentsPlan":

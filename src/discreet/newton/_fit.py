@@ -53,6 +53,7 @@ from discreet.newton._plan import (
     DIRECTIONS,
     HISTOGRAM,
     NUM_GRADIENTS,
+    PRIOR,
     RESIDUALS,
     SIZES,
     SQUARES,
@@ -78,8 +79,6 @@ LEARNED = 0.25
 KEPT, HIDING, NOISY = 0.65, 0.8, 3.0
 """A usable fit keeps that share of the gain, unless there is less noise than sampling: then there is little to gain. One for its
 coefficients has at most so much more noise than sampling."""
-_PRIOR = {"binary": (2.5, 5.0), "counts": (1.0, 3.0), "classes": (2.5, 5.0)}
-"""Standard deviations of a weight, for a column of standard deviation 1, and of the intercept at the features' mean."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -391,7 +390,7 @@ class _Newton:
     def _prior_of(self, moments: Matrix, sigma: float) -> Prior:
         """Scales follow the columns' standard deviations; where the noise hides one, its prior stays narrow."""
         plan = self.plan
-        weight, intercept = _PRIOR[plan.family]
+        weight, intercept = PRIOR[plan.family]
         centre = np.clip(moments[0], -1, 1)
         squares = np.diag(moments)[1:]
         hidden = np.clip(sigma * len(moments), 0.003, 1)
@@ -634,19 +633,20 @@ def _use(
     if said.kept < KEPT and said.ratio > HIDING:
         weights = f", which decides the weights of {listed(unlearned)}" if unlearned else ""
         return NOT_USABLE, (
-            f"it keeps about {100 * max(said.kept, 0):.0f} % of what the model can say about these records: the noise hides the "
-            f"rest, and intervals rest on the prior{weights}. A larger epsilon, more records or fewer columns help"
+            f"of what the features add to a constant, in log likelihood, the noise leaves about {100 * max(said.kept, 0):.0f} %. "
+            f"Intervals rest on the prior (the statement has it){weights}. A larger epsilon, more records or fewer columns help"
         )
     if unseen:
         return (
             PREDICTION,
-            f"the noise hides the spread of {listed(unseen)} within the bounds, so some intervals may be too narrow. Narrower "
-            "bounds, as known without the data, help; for a rare category, merge it with another one",
+            f"the values of {listed(unseen)} differ so little, for their bounds, that the noise hides by how much. Intervals "
+            "may be too narrow. Narrower bounds, as known without the data, help; for a rare category, merge it with another one",
         )
     if not said.converged:
         return (
             PREDICTION,
-            "the gradients do not agree with the curvature that was measured, so intervals may be too narrow",
+            "the gradients do not agree with the curvature that was measured, so intervals may be too narrow. Fewer columns, or "
+            "narrower bounds for those that crowd at one end of them, may help",
         )
     if said.ratio > NOISY:
         return PREDICTION, f"the noise makes intervals about {said.ratio:.2g} times as wide as without it"

@@ -22,6 +22,9 @@ SQUARES, DIRECTIONS, HISTOGRAM, SIZES, RESIDUALS = 0.05, 0.20, 0.03, 0.01, 0.01
 CURVATURES = 0.08, 0.10
 """Shares of the squared inverse noise; the gradients have the rest, each the same."""
 
+PRIOR = {BINARY: (2.5, 5.0), COUNTS: (1.0, 3.0), CLASSES: (2.5, 5.0)}
+"""Standard deviations of a weight, for a column of standard deviation 1, and of the intercept at the features' mean."""
+
 
 class Release(NamedTuple):
     """Releases by one program, with noise of one size."""
@@ -218,6 +221,7 @@ class NewtonPlan(SharedBudget):
         counts, persons, spread = self.family == COUNTS, self.max_rows > 1, self.measures_spread
         what = "A Poisson" if counts else "A logistic" if self.family == BINARY else "A multinomial"
         latents = size * self.outputs
+        weight, intercept = PRIOR[self.family]
         weighted, sized = self.weighted, bool(self.sizes)
         numbers = size + size**2 + (2 + spread) * latents**2 + NUM_GRADIENTS * latents + NUM_BINS * counts
         numbers += 4 if weighted else 2 * sized
@@ -258,6 +262,11 @@ class NewtonPlan(SharedBudget):
             num_releases=self.num_releases,
             reproducible=reproducible,
             released=[f"{numbers:,} noisy numbers, and what is computed from them"],
-            public=[f"The number of {noun}s, N = {self.num_records}", "The plan: the family, the noise and its shares"],
+            public=[
+                f"The number of {noun}s, N = {self.num_records}",
+                "The plan: the family, the noise and its shares",
+                f"The prior: a weight is Normal(0, ({weight:g} / s)²), where s is the feature's standard deviation (1 for a 0/1 "
+                f"level), and the intercept, at the features' mean, Normal(0, {intercept:g}²)",
+            ],
             about=f"{fitted}; its coefficients were released.",
         )
