@@ -68,7 +68,7 @@ class OwnModel:
             described, function, guide = text_model(self.path, schema, self.components)
             return Prepared(self, described, function, guide, raw=True)
         function, guide = self.function, getattr(self.module, "guide", None)
-        if function.__name__ == FACTORY:
+        if getattr(function, "__name__", "") == FACTORY:  # a functools.partial has none
             arguments = argparse.Namespace(**self.arguments)
             try:
                 made = function(arguments, list(self.words), schema)

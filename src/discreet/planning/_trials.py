@@ -338,8 +338,8 @@ class OfModel(Trial):
             return "", ""
         target = table.held_out[self.inventor.observed[sites[0]]]
         predicted = self._means(sites[0], table.truth, table)
-        if predicted is None or predicted.shape != target.shape:
-            return "", ""
+        if predicted is None or predicted.shape != target.shape or np.isnan(predicted).all():
+            return "", ""  # classes have no mean
         there = ... if self.template.mask is None else table.held_out[self.template.mask]
         return sites[0], prediction_score(target[there], predicted[there])[0]
 
