@@ -452,8 +452,8 @@ class Ledger:
             raise SpentError(
                 f"The plan exceeds the remaining budget of '{entries[0]['dataset']}': the total would be ε = "
                 f"{upper(spent)}, and the cap is ε = {upper(cap.epsilon)} at δ = {cap.delta:.3g}, of which "
-                f"{upper(cap.spent(before))} is spent. Nothing was debited. Plan a smaller ε. (The δ of all fits must add up to "
-                "at most half of the cap's δ; beyond that only their Rényi divergences count, which are higher for a single fit.)"
+                f"{upper(cap.spent(before))} is spent. Nothing was debited. Plan a smaller ε. (Where the δ of all fits are more "
+                "than half of the cap's δ together, the ledger charges a fit more than its ε.)"
             )
         return spent
 

@@ -12,7 +12,7 @@ import discreet as dp
 from discreet import moments, random
 from discreet.cli import _describe, _fit, _terminal
 from discreet.cli._app import app
-from discreet.cli._methods import InSteps, Moments, OfRecords, fit_again
+from discreet.cli._methods import InSteps, Moments, fit_again
 from discreet.cli._options import FAMILIES, MethodName, choose_model
 from discreet.cli._report import npz, summarise
 from discreet.clipping import AdaptiveClipping
@@ -176,6 +176,9 @@ def test_an_earlier_statement_is_not_overwritten_by_accident(survey, no_fit) -> 
     again = RUN.invoke(app, arguments(survey))
     assert again.exit_code == 2
     assert "statement of an earlier fit" in " ".join(again.stderr.split())
+    # It would hide what is wrong with the fit itself.
+    wrong = RUN.invoke(app, arguments(survey, bounds="age=0:50,smoker=no|yes"))
+    assert "'age' has values outside its public bounds" in " ".join(wrong.stderr.split())
     assert len(no_fit) == 1
     assert RUN.invoke(app, arguments(survey, "--overwrite")).exit_code == 0
 
@@ -290,18 +293,18 @@ def test_rows_without_a_target_are_records_that_contribute_nothing(survey, no_fi
         cells = '[columns.smoker]\nkind = "binary"\n[columns.age]\nkind = "real"\nbounds = [0, 100]\n'
     schema.write_text(f'target = "{target}"\n{cells}missing = "drop"\n')
     words = {"schema": str(schema), "bounds": None, "target": None, "model": model}
-    outcome = RUN.invoke(app, arguments(survey, "--yes", **words))
+    outcome = RUN.invoke(app, arguments(survey, "--yes", "--by", "svi", **words))
     assert outcome.exit_code == 0, outcome.stderr
     ((_, plan, records, _),) = no_fit
     assert plan.num_records == records.num_records == 4
     assert np.isnan(records.y).tolist() == [False, True, False, False]
     text = " ".join((survey.parent / "out" / "statement.txt").read_text().split())
     assert "contributed nothing, as the schema asks. They count as records, and their exact number was not" in text
-    left_out = f"Left out, as the schema asks: 35 % (± 4) of the 4 records, for a missing cell in {target}."
+    left_out = "35 % (± 4) of the 4 records had such a cell, or no finite loss."
     assert left_out in text
     said = " ".join(outcome.stdout.split())
     assert left_out in said
-    assert f"Fitted {model} to 65 % (± 4) of 4 records." in said
+    assert f"Records with a missing cell in {target} are left out, as the schema asks." in said
     if model == "linear":
         wrong = RUN.invoke(app, arguments(survey, "--by", "moments", "--overwrite", **words))
         assert "--by moments takes every row" in " ".join(wrong.stderr.split())
@@ -324,6 +327,7 @@ def test_coefficients_of_a_fit_in_steps_stand_in_the_order_of_the_table(capsys, 
     lines = capsys.readouterr().out.splitlines()
     features = "features and target" if model == "linear" else "features"
     assert lines[0].startswith(f"First 3 of 4 coefficients ({features} scaled")
+    assert "all are in summary.json" in " ".join(lines)
     assert [line.strip() for line in lines[-3:]] == ["weights[age]: 0.1", "weights[a]: -0.2", "weights[b]: 0.3"]
 
 
@@ -366,11 +370,9 @@ def test_records_that_the_schema_drops_are_no_reason_for_a_warning() -> None:
     )
     statement = make_statement(plan, unit=Unit("id"), steps_completed=4, reproducible=False)
     result = SimpleNamespace(statement=statement, plan=plan, counted=Share(0.65, 0.02))
-    left_out: Any = OfRecords.left_out
-    method = SimpleNamespace(result=result, plan=plan, drops=("vote",))
-    assert left_out.fget(method).startswith(
-        "Left out, as the schema asks: 35 % (± 4) of the 2,700 persons, for a missing cell in vote."
-    )
+    left_out: Any = InSteps.left_out
+    method = SimpleNamespace(result=result, plan=plan, drops=("vote",), _persons="persons")
+    assert left_out.fget(method) == "35 % (± 4) of the 2,700 persons had such a cell, or no finite loss."
 
 
 @pytest.mark.parametrize("option", ["--choices=3", "--by=marginals"])
@@ -524,7 +526,7 @@ def test_a_line_is_fitted_to_noisy_moments_with_intervals(heights) -> None:
         row = summary["posterior"][name]
         assert row["low"] - 0.01 < value < row["high"] + 0.01
         assert row["high"] - row["low"] < 0.05
-    assert "estimate" in summary["posterior"]["age"]
+    assert "to_predict" in summary["posterior"]["age"]
     # Its interval would hold for normal residuals alone: in 0 of 30 fits of Abalone's shell weight it did.
     sigma = summary["posterior"]["sigma"]
     assert sigma["mean"] == pytest.approx(0.0577, abs=0.01)
@@ -534,7 +536,7 @@ def test_a_line_is_fitted_to_noisy_moments_with_intervals(heights) -> None:
     # What `discreet score` predicts by.
     _, _, draws = _describe._fit_of(out)
     assert draws["weights"].shape == (1, 4)
-    assert draws["weights"][0, 0] == summary["posterior"]["age"]["estimate"]
+    assert draws["weights"][0, 0] == summary["posterior"]["age"]["to_predict"]
     with np.load(out / "posterior.npz") as draws:
         assert draws["weights"].shape == (1_000, 4)
     page = (out / "report.html").read_text()

@@ -103,6 +103,34 @@ def test_persons_with_several_rows_are_fitted_and_their_missing_rows_left_out(su
     assert row["sd"] < 0.5
 
 
+@pytest.mark.parametrize(("model", "target"), [("logistic", "smoker"), ("linear", "age")])
+def test_where_targets_are_missing_intervals_hold_the_fit_of_the_others(survey: Path, model: str, target: str) -> None:
+    """Such a table was fitted in steps, without intervals."""
+    header, *rows = (survey / "survey.csv").read_text().splitlines()
+    cells = [row.split(",") for row in rows]
+    known = [place % 3 > 0 or float(age) < 40 for place, (age, _, _) in enumerate(cells)]
+    x = np.array([[1, 2 * (float(a) - 53.5) / 73, s == "yes", int(v) / 5 - 1] for a, s, v in cells])
+    y = x[:, 2 if target == "smoker" else 1]
+    x = np.delete(x, 2 if target == "smoker" else 1, axis=1)[known]
+    exact = np.zeros(3)
+    for _ in range(9):
+        mean = 1 / (1 + np.exp(-x @ exact)) if target == "smoker" else x @ exact
+        curvature = x * (mean * (1 - mean) if target == "smoker" else np.ones(len(x)))[:, None]
+        exact += np.linalg.solve(curvature.T @ x, x.T @ (y[known] - mean))
+    for row, told in zip(cells, known, strict=True):
+        row[header.split(",").index(target)] *= told
+    (survey / "gaps.csv").write_text("\n".join([header, *map(",".join, cells)]))
+    schema = SCHEMA.format(target=target, person="each row")
+    (survey / "gaps.toml").write_text(re.sub(rf"(columns.{target}]\n)", r'\1missing = "drop"\n', schema))
+    said = fit(f"--data gaps.csv --schema gaps.toml --model {model} --epsilon 2 --out out").stdout
+    assert f"Records with a missing cell in {target} are left out" in " ".join(said.split())
+    summary = json.loads((survey / "out" / "summary.json").read_text())
+    found = [row for name, row in summary["posterior"].items() if name not in ("intercept", "sigma")]
+    for row, value in zip(found, exact[1:], strict=True):
+        assert row["low"] < value < row["high"]
+        assert row["high"] - row["low"] < 1
+
+
 def test_the_concentration_of_overdispersed_counts_is_in_the_files(survey: Path) -> None:
     """It was estimated and used, and written nowhere."""
     words = "--data survey.csv --schema visits.toml --model negative-binomial --epsilon 2 --out out"
@@ -153,13 +181,13 @@ def test_classes_are_fitted_and_scored(survey: Path) -> None:
     assert found.exit_code == 0, found.output
     summary = json.loads((survey / "out" / "summary.json").read_text())
     assert json.loads((survey / "out" / "statement.json").read_text())["method"] == "private Newton"
-    assert np.shape(summary["estimate"]) == (2, 3)
+    assert np.shape(summary["to_predict"]) == (2, 3)
     # The features are scaled to [-1, 1], and the weights sum to zero.
     exact = np.array([0, 1 / 20, -1 / 40]) * 73 / 2
     for label, weight in zip("abc", exact - exact.mean(), strict=True):
         row = summary["posterior"][f"age[{label}]"]
         assert abs(row["mean"] - weight) < 4 * row["sd"] < 0.8
-        assert abs(row["estimate"] - weight) < 0.4
+        assert abs(row["to_predict"] - weight) < 0.4
     words = "score out --data classes.csv --epsilon 1 --delta 1e-6 --out scored --json"
     scored = RUN.invoke(app, words.split())
     assert scored.exit_code == 0, scored.output
@@ -205,10 +233,29 @@ def test_what_it_cannot_fit_is_refused_before_anything_is_spent(survey: Path) ->
         "--data survey.csv --schema smoker.toml --model logistic --epsilon 0.01 --ledger book.ledger", code=2
     ).stderr
     assert "Likely not usable: the model has 3 parameters" in " ".join(few.split())
-    text = (survey / "smoker.toml").read_text().replace("bounds = [17", 'missing = "drop"\nbounds = [17')
-    (survey / "drops.toml").write_text(text)
-    drops = fit("--data survey.csv --schema drops.toml --model logistic --by newton --epsilon 1", code=2).stderr
-    assert "--by newton takes every row" in " ".join(drops.split())
+    assert len((survey / "book.ledger").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "found", "ways"),
+    [
+        ("--delta 0.01", "δ = 0.01 is more than 1 / 4,000", "give --delta 1e-05"),
+        (
+            "--delta 1e-4 --ledger book.ledger",
+            "would charge ε = 1.578 for this fit of ε = 0.9998",
+            "give --delta 1e-06",
+        ),
+    ],
+)
+def test_a_large_delta_is_refused_before_anything_is_spent(survey: Path, words: str, found: str, ways: str) -> None:
+    """It was told afterwards."""
+    ledger = "open book.ledger --dataset survey --epsilon 2 --delta 1e-5"
+    assert RUN.invoke(app, ["ledger", *ledger.split()]).exit_code == 0
+    said = " ".join(
+        fit(f"--data survey.csv --schema smoker.toml --model logistic --epsilon 1 {words}", code=2).stderr.split()
+    )
+    assert found in said
+    assert ways in said
     assert len((survey / "book.ledger").read_text().splitlines()) == 1
 
 

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from discreet.cli._app import app
+from discreet.cli._own_model import choose
 from discreet.tables import encode, read_table, schema_from_toml
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -114,3 +115,10 @@ def test_raw_columns_hold_what_the_table_holds(folder):
     records = encode(read_table(folder / "few.csv", schema), schema, raw=True)
     assert records.feature_names == ("leukocytes", "rhinovirus")
     np.testing.assert_array_equal(records.x, np.float32([[7.5, 1], [np.nan, 0], [20, np.nan]]))
+
+
+def test_a_model_that_is_a_partial_function(folder):
+    """It has no name, and stopped the command with an AttributeError."""
+    (folder / "mine.py").write_text(f"import functools\n{MODEL}\nmodel = functools.partial(model)\n")
+    chosen = choose(str(folder / "mine.py"))
+    assert chosen.prepare(schema_from_toml(folder / "covid.toml")).function is chosen.function

@@ -104,7 +104,7 @@ def copied(folder: Path) -> Path:
 def released(out: Path) -> dict[str, np.ndarray]:
     with np.load(out / "posterior.npz") as file:
         found = {name: file[name] for name in file.files}
-    return {**found, "estimate": np.array(json.loads((out / "summary.json").read_text())["estimate"])}
+    return {**found, "estimate": np.array(json.loads((out / "summary.json").read_text())["to_predict"])}
 
 
 def same(found: Path, expected: Path) -> None:

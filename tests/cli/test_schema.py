@@ -128,10 +128,10 @@ def test_check_says_what_a_schema_describes(survey) -> None:
 
 
 def test_the_statement_of_a_fit_says_what_a_record_is(survey, monkeypatch: pytest.MonkeyPatch) -> None:
-    from discreet.cli._statement import complete_statement
+    from discreet.cli._statement import about_words, complete_statement
     from discreet.plan import PrivacyPlan
     from discreet.sampling import FullBatch
-    from discreet.tables import Column, Kind, Schema
+    from discreet.tables import Column, Kind, Missing, Schema
 
     schema = Schema(columns=(Column(name="age", kind=Kind.REAL, bounds=(0, 120)),), person="id")
     plan = PrivacyPlan(sampling=FullBatch(), clipping_norm=1.0, noise_multiplier=4.0, num_steps=1, num_records=5)
@@ -142,6 +142,13 @@ def test_the_statement_of_a_fit_says_what_a_record_is(survey, monkeypatch: pytes
     clips = dataclasses.replace(schema.columns[0], out_of_bounds="clip")
     stated = complete_statement(statement, dataclasses.replace(schema, columns=(clips,)), "refuse")
     assert "The schema has its own rules for cells that it does not allow in age (clip)." in stated.notes
+    assert "moved to the nearest bound (age). All results" in " ".join(stated.data_warnings)
+    clipped = complete_statement(statement, schema, "clip")
+    assert clipped.data_warnings == stated.data_warnings
+    assert not complete_statement(statement, schema, "refuse").data_warnings
+    drops = dataclasses.replace(schema, columns=(dataclasses.replace(clips, missing=Missing.DROP),))
+    headline = about_words("mine.py:model", drops, "a.csv")
+    assert "Rows with a missing cell in “age” are left out. Of each person one row is used" in headline
     for each_row in (False, True):
         stated = complete_statement(statement, dataclasses.replace(schema, person=None, each_row=each_row), "missing")
         assert ("No person has two rows in the table, as the schema says." in stated.public) == each_row

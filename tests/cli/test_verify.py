@@ -40,12 +40,14 @@ def test_a_leak_is_shown_with_its_lines(step: Path) -> None:
     [
         ("absent.py", "does not exist"),
         ("notes.txt", "notes.txt is no Python program"),
+        ("statement.json", "To read a statement: discreet explain"),
         ("step.py:other", "no function"),
         ("step.py:loss", ""),
     ],
 )
 def test_refusals(step: Path, name: str, says: str) -> None:
-    (step.parent / "notes.txt").write_text("")
+    for other in ("notes.txt", "statement.json"):
+        (step.parent / other).write_text("")
     outcome = RUN.invoke(app, ["verify", str(step.parent / name)])
     assert outcome.exit_code == 2
     assert says in " ".join(outcome.stderr.split())

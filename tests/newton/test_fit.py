@@ -326,10 +326,14 @@ def test_what_it_says_about_its_use() -> None:
 def test_the_verdict_names_the_columns_that_the_noise_hides() -> None:
     use, reason = _fit._use(_fit.Diagnosis(*USES[0]), unseen=["age", "pay", "town", "sex", "rent"])
     assert use == PREDICTION
-    assert "hides the spread of age, pay, town and 2 others within the bounds" in reason
+    assert "the values of age, pay, town and 2 others differ so little" in reason
     use, reason = _fit._use(_fit.Diagnosis(*USES[3]), unlearned=["pay", "age"])
     assert use == NOT_USABLE
-    assert "rest on the prior, which decides the weights of pay and age. A larger" in reason
+    assert "rest on the prior (the statement has it), which decides the weights of pay and age. A larger" in reason
+    assert any(
+        "The prior: a weight is Normal(0, (1 / s)²)" in x
+        for x in plan_for("counts", np.zeros((9, 1)), 1.0).state(reproducible=False).public
+    )
     rng = np.random.default_rng(0)
     # The second column fills a fiftieth of its bounds, at their end.
     x = rng.uniform(-1, 1, (5_000, 2)) * [1, 0.02] + [0, 0.98]
@@ -337,7 +341,7 @@ def test_the_verdict_names_the_columns_that_the_noise_hides() -> None:
     plan = plan_for("binary", x, 0.3)
     for names, said in ((None, "x[:, 1]"), (["age", "pay"], "pay")):
         found = fit_newton(dp.random.key(0), x, y, plan, names=names, levels=np.zeros(2, bool))
-        assert f"hides the spread of {said} within" in found.statement.use_reason
+        assert f"the values of {said} differ so little" in found.statement.use_reason
     with pytest.raises(ValueError, match="names must be 2 texts"):
         fit_newton(dp.random.key(0), x, y, plan, names=["age"])
 
@@ -510,6 +514,18 @@ def test_weights_far_below_the_largest_are_not_usable(weight: float) -> None:
     found = fit_invented(x, y, plan, weights=np.full(2_000, weight), seed=0)
     assert found.statement.use == NOT_USABLE
     assert "max_weight" in found.statement.use_reason
+
+
+def test_what_dropped_records_hold_has_no_effect() -> None:
+    x, y, truth = simulated("binary", 2, 6_000, 0)
+    there = np.arange(6_000) % 3 > 0
+    plan = plan_for("binary", x, 3.0, drops=True)
+    found = fit_invented(x, y, plan, mask=there, seed=0)
+    assert (np.abs(found.mean - truth) < 3 * np.sqrt(np.diag(found.covariance))).all()
+    other = fit_invented(np.where(there[:, None], x, np.nan), np.where(there, y, np.nan), plan, mask=there, seed=0)
+    assert (found.mean == other.mean).all()
+    with pytest.raises(ValueError, match="if the plan drops some"):
+        fit_newton(dp.random.key(), x, y, plan_for("binary", x, 1.0), mask=there)
 
 
 def test_weights_have_a_plan_of_their_own() -> None:

@@ -99,15 +99,20 @@ def test_epsilons_that_no_noise_meets_are_left_out_before_any_fit(monkeypatch: p
 
 
 def test_the_method_is_that_of_the_fit() -> None:
-    """Lines of persons with several rows, and tables of which rows are dropped, are fitted in steps by `discreet fit`, too."""
+    """Lines of persons with several rows are fitted in steps, by `discreet fit`, too; where rows are dropped, none are."""
     terms = Terms(2_000, 1e-6, 0)
-    several = dataclasses.replace(LINE, person="id", max_rows=3)
-    first, *others = SCHEMA.columns
-    dropping = dataclasses.replace(SCHEMA, columns=(dataclasses.replace(first, missing=Missing.DROP), *others))
-    for model, schema in (("linear", several), ("logistic", dropping)):
-        trial = _trials.trial_for(model, schema, terms)
-        assert trial.method == "A fit in steps"
-        assert "is fitted in steps" in trial.note
+    trial = _trials.trial_for("linear", dataclasses.replace(LINE, person="id", max_rows=3), terms)
+    assert trial.method == "A fit in steps"
+    assert "is fitted in steps" in trial.note
+    for model, schema, method in (
+        ("linear", LINE, "Private Newton of a model"),
+        ("logistic", SCHEMA, "Private Newton"),
+        ("multinomial", CLASSES, "Private Newton"),
+    ):
+        columns = (dataclasses.replace(column, missing=Missing.DROP) for column in schema.columns)
+        trial = _trials.trial_for(model, dataclasses.replace(schema, columns=tuple(columns)), terms)
+        assert trial.method == method
+        assert "No invented record is left out" in trial.note
 
 
 def test_a_twin_is_judged_by_its_distance_from_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,6 +222,7 @@ def test_the_least_epsilon_is_named(found) -> None:
     assert made.least("for its coefficients") is None
     said = str(made)
     assert "Use at ε = 1: For prediction. For prediction, ε = 1 is enough. No ε up to 10 makes" in said
+    assert "A real column that crowds at one end" in said
     assert json.loads(json.dumps(made.to_dict(), allow_nan=False))["curve"][0]["score"] is None
     assert len(made.plot().lines) == 4
 

@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 import pyarrow
 import pytest
 
-from discreet.models import linear_regression, logistic_regression, poisson_regression
+from discreet.models import linear_regression, logistic_regression, multinomial_regression, poisson_regression
 from discreet.planning._invent import Inventor, template_of
 from discreet.tables import Schema, encode, schema_from_bounds
 
@@ -34,6 +34,13 @@ def test_persons_of_several_rows_are_invented_with_their_padding() -> None:
     _, y, mask = inventor.table(1.0, 300, 100, seed=1).rows
     assert not y[~mask].any()
     assert 0.1 < y[mask].mean() < 0.9
+
+
+def test_a_target_that_the_model_converts_is_found() -> None:
+    """A multinomial regression was refused: it observes the classes as integers."""
+    template = template_of(schema_from_bounds("age=17:90,region=n|s|e", target="region"))
+    inventor = Inventor(multinomial_regression(3), template, ("intercept", "weights"), jax.random.key(0))
+    assert inventor.observed == {"y": 1}
 
 
 def test_of_persons_an_argument_that_is_observed_otherwise_is_refused() -> None:

@@ -260,8 +260,8 @@ def _fit_of(folder: Path) -> tuple[str, str, "dict[str, np.ndarray]"]:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         with np.load(folder / "posterior.npz", allow_pickle=False) as archive:
             draws = {name: np.asarray(archive[name], np.float64) for name in ("weights", "intercept")}
-        if summary.get("estimate") is not None:  # what predicts better than the mean of the draws
-            best = np.asarray(summary["estimate"], np.float64)
+        if summary.get("to_predict") is not None:  # what predicts better than the mean of the draws
+            best = np.asarray(summary["to_predict"], np.float64)
             draws = {"weights": best[None, 1:], "intercept": best[:1]}
         _mean_of(summary["model"])
         return summary["model"], str(summary["schema"]), draws

@@ -118,6 +118,9 @@ def fit(asked: Asked) -> None:
                 if asked.dry_run:
                     method.say_dry_run()
                     return
+                # Last, since a folder left over from an earlier fit would hide what is wrong with this one.
+                if members.first:
+                    check_folder(asked.out, asked.checkpoint, overwrite=asked.overwrite)
                 method.check_use()
                 if asked.checkpoint is not None:
                     if asked.distributed:
@@ -154,8 +157,6 @@ def method_for(asked: Asked, members: "dp.inference.Processes") -> OfRecords | C
     """The method of a fit; refuses what can be refused before the table is read."""
     described_by = (asked.schema, asked.bounds, asked.non_private_bounds or None)
     options.refuse_missing(asked.model, asked.epsilon, asked.target, described_by, asked.data)
-    if members.first:
-        check_folder(asked.out, asked.checkpoint, overwrite=asked.overwrite)
     check_numbers(asked)
     chosen = choose_model(
         asked.model,

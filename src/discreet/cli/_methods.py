@@ -21,7 +21,7 @@ import secrets
 import shlex
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -36,7 +36,6 @@ from discreet.cli._options import (
     LINEAR,
     MULTINOMIAL,
     NEGATIVE_BINOMIAL,
-    REGRESSIONS,
     TWIN,
     MethodName,
     choose_model,
@@ -106,11 +105,13 @@ CONCENTRATION = (
     "counts, on a grid of factors of 1.4 up to 45, and has no interval."
 )
 AGAIN = "The fit ran. Start all processes again with the same command: it is written from its checkpoint, at no further cost."
-NO_INTERVALS = "No intervals are given: a fit in steps does not measure how far its noise moved the coefficients."
-DROPPED = (
-    " The fit is in steps because rows with a missing cell are left out. If their number may be public, delete them from the "
-    "file: then the fit has intervals."
+TO_PREDICT = (
+    " A mean is that of the interval beside it. To predict, use to_predict, which is drawn to 0 where the noise hides a "
+    "coefficient."
 )
+NO_INTERVALS = "No intervals are given: a fit in steps does not measure how far its noise moved the coefficients."
+OVERCHARGED = 1.05
+"""Times its ε: a fit that a ledger would charge more is not run without asking."""
 FEWER = "Use fewer columns or categories, a smaller model, a larger --epsilon, or more records."
 
 
@@ -156,7 +157,52 @@ class Method:
         """Agree with the other processes on what the next messages depend on."""
 
     def check_use(self) -> None:
-        """Refuse to spend a budget on a result that is likely not usable, or ask."""
+        """Refuse to spend a budget on a result that is likely not usable, or at a δ that is too large; or ask."""
+        asked = self.asked
+        doubts = None if asked.yes else self.doubts()
+        if doubts is None:
+            return
+        found, ways = doubts
+        if asked.as_json or asked.distributed or not on_terminal():
+            raise ValueError(_in_vain(found, ways))
+        say_error(f"{found} {ways}")
+        if not typer.confirm("Spend the budget all the same?", err=True):
+            raise ValueError("nothing was spent. " + ways)
+
+    def doubts(self) -> tuple[str, str] | None:
+        """Why the budget would be spent badly, and what would help; from public facts alone. None if it may be spent well."""
+        count = getattr(self.plan, "num_records", self.asked.num_records)
+        delta = self.stated_delta
+        if count is not None and delta * count > 1:
+            found = f"δ = {delta:g} is more than 1 / {count:,}: publishing a random record in the clear would meet it."
+            return found, f"Leave --delta out, or give --delta {suggest_delta(count, self.asked.ledger):g}."
+        book = self.book()
+        most = math.inf if book is None else tenth_of_cap(book.path)
+        if book is None or delta <= most:
+            return None
+        try:
+            charge = book.check(self.plan, delta=delta, unit=self.unit_in_ledger) - book.spent
+        except (dp.SpentError, ValueError):
+            return None  # refused before the first release
+        epsilon, _ = self.cost
+        upper = dp.accounting.upper
+        if charge <= OVERCHARGED * epsilon:
+            return None
+        found = (
+            f"The ledger would charge ε = {upper(charge)} for this fit of ε = {upper(epsilon)}, since δ = {delta:g} is more "
+            f"than a tenth of its cap's, {book.cap.delta:g}."
+        )
+        return found, f"Leave --delta out, or give --delta {most:g}: then it charges the fit's own ε."
+
+    @property
+    def stated_delta(self) -> float:
+        """The δ of the plan."""
+        return self.plan.delta
+
+    @property
+    def unit_in_ledger(self) -> str:
+        """The unit of privacy, as ledgers name it."""
+        return dp.ledger.ONE_RECORD if self.schema.person is None else "one person"
 
     @contextmanager
     def folder(self) -> Iterator[None]:
@@ -215,9 +261,8 @@ class Method:
             budget = budget_line(ledger, delta)
             book = dp.Ledger(ledger)
             cap = dp.accounting.upper(book.cap.epsilon)
-            whose = dp.ledger.ONE_RECORD if self.schema.person is None else "one person"
             try:
-                after = dp.accounting.upper(book.check(self.plan, delta=delta, unit=whose))
+                after = dp.accounting.upper(book.check(self.plan, delta=delta, unit=self.unit_in_ledger))
                 charge = f"After it, ε = {after} of {cap} in {ledger} would be spent."
             except (dp.SpentError, ValueError) as error:
                 charge = f"The ledger would refuse this fit. {error}"
@@ -230,6 +275,8 @@ class Method:
         say_lines(f"Cost: ε = {dp.accounting.upper(epsilon)} at δ = {delta:g}{cost}.")
         if ledger is not None:
             say_lines(f"Before it: {budget}\n{charge}")
+        if doubts := self.doubts():
+            say_lines(f"A fit would ask first, or refuse. {' '.join(doubts)}")
 
 
 @dataclasses.dataclass
@@ -388,27 +435,12 @@ class OfRecords(Method, ABC):
         say_lines(f"Plan: {words}.")
         say_lines(f"Columns: {', '.join(names)}." + ("" if count is None else f" {count:,} parameters."))
         say_lines("What the fit will be good for: discreet plan says, after a dry run on invented tables.")
-        if doubts := self.doubts():
-            say_lines(_in_vain(*doubts))
-
-    def check_use(self) -> None:
-        asked = self.asked
-        doubts = None if asked.yes else self.doubts()
-        if doubts is None:
-            return
-        found, ways = doubts
-        if asked.as_json or asked.distributed or not on_terminal():
-            raise ValueError(_in_vain(found, ways))
-        say_error(f"{found} {ways}")
-        if not typer.confirm("Spend the budget all the same?", err=True):
-            raise ValueError("nothing was spent. " + ways)
 
     def doubts(self) -> tuple[str, str] | None:
-        """Why the result is likely not usable, and what would help; from public facts alone. None if it may be usable."""
         plan = self.plan
         count, noise = self.to_see()
         if not count or plan.num_records / count >= noise:
-            return None
+            return super().doubts()
         signal = f"{plan.num_records / count:.2g}"
         found = self.hidden.format(whose=f"{plan.num_records:,} {self._persons}", signal=signal, noise=noise)
         return f"Likely not usable: the model has {count:,} parameters. {found}", FEWER
@@ -476,13 +508,6 @@ class OfRecords(Method, ABC):
         """Columns in which a missing cell leaves a record out."""
         return self.schema.drops if self.leaves_out and self.schema.max_rows == 1 else ()
 
-    @property
-    def as_rows_are_dropped(self) -> str:
-        """The reason of a fit in steps, if it is that; else nothing."""
-        asked = self.asked
-        of_itself = asked.by is None and not asked.in_steps and self.chosen.name in REGRESSIONS
-        return DROPPED if of_itself and self.drops and not self.intervals else ""
-
     def write(self, complete: "Callable[[dp.Statement], dp.Statement] | None" = None) -> None:
         """Write the files; `complete`, for a statement of another command, replaces the method of that name."""
         asked = self.asked
@@ -490,7 +515,7 @@ class OfRecords(Method, ABC):
             if not self.members.first:
                 return
             statement = self.result.statement
-            if self.left_out:
+            if self.drops:
                 # Asked for, so not worth a warning.
                 statement = dataclasses.replace(statement, data_warnings=()).with_notes(self.left_out)
             self.statement = (complete or self.complete)(statement).with_notes(self.spread)
@@ -500,16 +525,8 @@ class OfRecords(Method, ABC):
 
     @property
     def left_out(self) -> str:
-        """The share of the records that the schema drops, in a sentence; empty if it drops none."""
-        if not self.drops:
-            return ""
-        counted = self.result.counted
-        noun = self.result.statement.noun
-        share = counted._replace(value=1 - counted.value)
-        return (
-            f"Left out, as the schema asks: {share} of the {self.plan.num_records:,} {noun}s, for a missing cell in "
-            f"{', '.join(self.drops)}. If that is more than the table has of them, other {noun}s had no finite loss."
-        )
+        """The share of the records that the schema drops, in a sentence, if it was released; empty if it drops none."""
+        return ""
 
     def write_results(self) -> list[Path]:
         """Write draws and summary of a regression or of the user's model."""
@@ -523,8 +540,9 @@ class OfRecords(Method, ABC):
         self.samples = drawn = {name: np.asarray(draws) for name, draws in posterior.items()}
         estimate = getattr(self.result, "estimate", None)
         if isinstance(estimate, dict):
-            # Of a model of one's own; by latent.
-            estimate = np.concatenate([np.ravel(estimate[name]) for name in drawn])
+            # Of a NumPyro model, by latent; a line's sigma is none of its coefficients.
+            names = ("intercept", "weights") if own is None else drawn
+            estimate = np.concatenate([np.ravel(estimate[name]) for name in names])
         shrunk = estimate
         about = {}
         groups = ()
@@ -553,7 +571,7 @@ class OfRecords(Method, ABC):
         alone = {name: np.full(1, value) for name, value in estimates.items()}
         point_only = () if own is not None else (*NO_INTERVAL, *alone)
         self.rows = summarise({**drawn, **alone}, records, estimate, classes, point_only)
-        note = dp.report.use_words(self.statement) if self.intervals else NO_INTERVALS + self.as_rows_are_dropped
+        note = dp.report.use_words(self.statement) if self.intervals else NO_INTERVALS
         summary = {
             "note": " ".join([note + relation + self.hints, *[meaning] * bool(meaning)]),
             **about,
@@ -562,7 +580,7 @@ class OfRecords(Method, ABC):
             "target_centre": records.target_centre,
             "target_scale": records.target_scale,
             "posterior": finite_or_none(dict(self.rows)),
-            "estimate": None if shrunk is None else shrunk.tolist(),
+            "to_predict": None if shrunk is None else shrunk.tolist(),
             "losses": finite_or_none(list(getattr(self.result, "losses", ()))),
             # For the page: the course of the fit, and the decisive points of the plan's profile, (ε, δ) that hold.
             "course": dp.page.course_of(self.result, records.feature_names),
@@ -599,16 +617,15 @@ class OfRecords(Method, ABC):
         if asked.as_json:
             say_json("fit", self.facts())
             return
-        which = f"{self.result.counted} of " if self.drops else ""
-        what = f"{asked.model} to {which}{self.plan.num_records:,} {self._persons}"
+        what = f"{asked.model} to {self.plan.num_records:,} {self._persons}"
         steps = self.stopped_after
         line = f"Fitted {what}" if steps is None else f"Stopped after {steps:,} steps of fitting {what}"
         say_price(line, statement, budget_line(asked.ledger, statement.delta))
         if statement.use:
             usable = statement.use != dp.report.NOT_USABLE
             say_lines(f"Use: {dp.report.use_words(statement)}", fg=None if usable else "yellow")
-        if self.left_out:
-            say_lines(self.left_out + self.as_rows_are_dropped)
+        if self.drops:
+            say_lines(f"{kept_out(self.drops)} {self.left_out}")
         for warning in statement.warnings:
             say_lines(f"Warning: {warning}", fg="yellow")
         self.say_coefficients()
@@ -618,7 +635,7 @@ class OfRecords(Method, ABC):
     def facts(self) -> dict[str, Any]:
         """The fit for programs."""
         rows = {name: {part: x for part, x in row.items() if part != "sd"} for name, row in self.rows}
-        missing = [NO_INTERVALS + self.as_rows_are_dropped] if rows and not self.intervals else []
+        missing = [NO_INTERVALS] if rows and not self.intervals else []
         return {
             "statement": self.statement.to_dict(),
             "converged": getattr(self.result, "converged", None),
@@ -638,6 +655,7 @@ class OfRecords(Method, ABC):
         scale = "in their own units" if own is not None and own.raw else "scaled to [-1, 1] by their bounds"
         features = "features and target" if self.chosen.name == LINEAR else "features"
         which = "Coefficients"
+        rest = "; all are in summary.json" if len(weights) > SHOWN else ""
         if len(weights) > SHOWN and not self.intervals:
             # Of a fit in steps no error is known, so the largest may be the noisiest.
             which = f"First {SHOWN} of {len(weights)} coefficients"
@@ -648,7 +666,7 @@ class OfRecords(Method, ABC):
             means, sds = zip(*((x if math.isfinite(x) else 0.0, y) for x, y in figures), strict=True)
             weights = [weights[place] for place in dp.plots.foremost(means, sds, SHOWN)]
         intervals = "each with its 90 % interval" if self.intervals else "no intervals"
-        say_lines(f"{which} ({features} {scale}), {intervals}:")
+        say_lines(f"{which} ({features} {scale}{rest}), {intervals}:")
         for name, row in weights[:SHOWN]:
             # The page rounds to the second digit of the standard deviation; its minus is no ASCII.
             cells = dp.page.panel_of_summary({name: row}).rows[0].cells
@@ -664,6 +682,11 @@ class OfRecords(Method, ABC):
         if own is not None and own.draws_rows:
             return f"discreet synth {shlex.quote(str(out))} --model {own.own.name} --out twins"
         return f"discreet explain {shlex.quote(str(self.files[0]))}, and {out / 'report.html'} in a browser."
+
+
+def kept_out(columns: Sequence[str]) -> str:
+    """The sentence on records that the schema drops."""
+    return f"Records with a missing cell in {', '.join(columns)} are left out, as the schema asks."
 
 
 def _in_vain(found: str, ways: str) -> str:
@@ -700,6 +723,10 @@ class InSteps(OfRecords):
         )
 
     @property
+    def stated_delta(self) -> float:
+        return self.plan.target_delta
+
+    @property
     def learning_rate(self) -> float:
         """The step size of Adam."""
         given = self.asked.learning_rate
@@ -707,8 +734,7 @@ class InSteps(OfRecords):
 
     @property
     def cost(self) -> tuple[float, float]:
-        delta = self.plan.target_delta
-        return self.plan.epsilon(delta), delta
+        return self.plan.epsilon(self.stated_delta), self.stated_delta
 
     def describe_plan(self, noun: str) -> tuple[dict[str, float], str]:
         plan = self.plan
@@ -726,6 +752,14 @@ class InSteps(OfRecords):
         """
         plan = self.plan
         return self.num_parameters, plan.noise_multiplier / (plan.rate * math.sqrt(plan.num_steps))
+
+    @property
+    def left_out(self) -> str:
+        if not self.drops:
+            return ""
+        counted = self.result.counted
+        share = counted._replace(value=1 - counted.value)
+        return f"{share} of the {self.plan.num_records:,} {self._persons} had such a cell, or no finite loss."
 
     def release(self) -> tuple[Any, Any]:
         import numpyro
@@ -824,11 +858,9 @@ class InSums(OfRecords):
     intervals = True
     spread = "The draws in posterior.npz include the noise of the private fit."
     hidden = "The sums of {whose} can show {signal} for each of them, and the noise on each sum is {noise:.2g}."
-    hints = (
-        " To predict, use the estimates in summary.json, which are drawn to 0 where the noise hides a coefficient. Features are "
-        "scaled to [-1, 1] by their bounds."
-    )
+    hints = f"{TO_PREDICT} Features are scaled to [-1, 1] by their bounds."
     several_rows = False  # True if a person may have several rows
+    takes_drops = True  # True if records may be left out where one is one row
     most_cells = 2**26  # It needs three copies of the table in 64 bits
     instead = InSteps
     waiting = "Measuring noisy sums. It takes some seconds."
@@ -841,8 +873,8 @@ class InSums(OfRecords):
 
     @classmethod
     def suits(cls, asked: "Asked", schema: "dp.tables.Schema") -> bool:
-        # Rows of persons with several are dropped by the mask.
-        usual = not asked.distributed and (cls.several_rows if schema.max_rows > 1 else not schema.drops)
+        fitting = cls.several_rows if schema.max_rows > 1 else cls.takes_drops or not schema.drops
+        usual = not asked.distributed and fitting
         return cls.takes(asked) and (asked.by == cls.by or usual)
 
     def plan_for(self, num_records: int, delta: float) -> Any:
@@ -852,8 +884,10 @@ class InSums(OfRecords):
                 f"--by {self.by} takes one row a person, and the schema's max_rows is {schema.max_rows}: write "
                 "max_rows = 1 in the schema, by which one row of each person is used, or fit in steps by --by svi"
             )
-        if self.drops:
-            raise ValueError(f'--by {self.by} takes every row, and the schema drops some (missing = "drop"): --by svi')
+        if self.drops and not self.takes_drops:
+            raise ValueError(
+                f'--by {self.by} takes every row, and the schema drops some (missing = "drop"): leave --by out'
+            )
         return self.calibrate(
             epsilon=self.asked.epsilon,
             delta=delta,
@@ -884,13 +918,19 @@ class InSums(OfRecords):
 class Moments(InSums):
     """A fit of a line to noisy sums of products and gradients."""
 
+    spread = (
+        f"{InSums.spread} The prior of the intercept and of each weight is Normal(0, 1), for features and a target that are "
+        "scaled to [-1, 1]."
+    )
+
     by = MethodName.MOMENTS
     models = (LINEAR,)
+    takes_drops = False
     purpose = "MOMENTS"
     hints = (
-        " To predict, use the estimates in summary.json, which are drawn to 0 where the noise hides a coefficient. Features and "
-        "target are scaled to [-1, 1] by their bounds. sigma has no interval: one would hold only for normal residuals with the "
-        "same spread everywhere. Where they have long tails, sigma is smaller than their standard deviation."
+        f"{TO_PREDICT} Features and target are scaled to [-1, 1] by their bounds. sigma has no interval: one would hold only for "
+        "normal residuals with the same spread everywhere. Where they have long tails, sigma is smaller than their standard "
+        "deviation."
     )
 
     def calibrate(self, **terms: Any) -> "dp.moments.MomentsPlan":
@@ -930,7 +970,8 @@ class Newton(InSums):
         if self.asked.model == MULTINOMIAL and target is not None:
             terms |= {"num_classes": len(target.categories)}
         family = FAMILIES[str(self.asked.model)]
-        return dp.newton.NewtonPlan.calibrate(family=family, max_rows=self.schema.max_rows, **terms)
+        terms |= {"max_rows": self.schema.max_rows, "drops": bool(self.drops)}
+        return dp.newton.NewtonPlan.calibrate(family=family, **terms)
 
     def describe_plan(self, noun: str) -> tuple[dict[str, float], str]:
         releases = sum(count for *_, count in self.plan.releases)
@@ -952,10 +993,14 @@ class Newton(InSums):
         return {"concentration": self.result.dispersion}, CONCENTRATION
 
     def fit(self, key: "PRNGKeyArray", **how: Any) -> "dp.newton.NewtonResult":
-        x, y, *mask = self.records.arrays
+        import numpy as np
+
+        x, y, *masks = self.records.arrays
+        # A row that the schema drops is NaN throughout.
+        mask = masks[0] if masks else ~np.isnan(y) if self.drops else None
         how |= {"levels": dp.tables.are_levels(self.schema), "progress_bar": self.asked.progress_bar}
         how |= {"names": self.records.feature_names, "checkpoint": self.checkpoint}
-        return dp.newton.fit_newton(key, x, y, self.plan, mask=mask[0] if mask else None, **how)
+        return dp.newton.fit_newton(key, x, y, self.plan, mask=mask, **how)
 
 
 class OwnNewton(InSums):
@@ -1008,6 +1053,20 @@ class OwnNewton(InSums):
         how |= {"max_rows": self.schema.max_rows, "progress_bar": self.asked.progress_bar}
         how |= {"checkpoint": self.checkpoint}
         return dp.DPNewton(self.function, plan=self.plan).run(key, *self.arguments(), **how)
+
+
+class LineOfSome(OwnNewton):
+    """A line of the records that the schema does not drop, as a model: `Moments` counts every record."""
+
+    hints = " Features and target are scaled to [-1, 1] by their bounds."
+
+    @classmethod
+    def takes(cls, asked: "Asked") -> bool:
+        return asked.model == LINEAR and asked.by in (None, cls.by) and not asked.in_steps
+
+    @classmethod
+    def suits(cls, asked: "Asked", schema: "dp.tables.Schema") -> bool:
+        return super().suits(asked, schema) and bool(schema.drops) and schema.max_rows == 1
 
 
 class Counts(Method):
@@ -1109,7 +1168,7 @@ class Counts(Method):
         say_twin(self.asked, "Fitted a twin to noisy counts", self.statement, self.files, budget)
 
 
-METHODS = (Moments, Newton, OwnNewton, Counts, TwinInSteps, InSteps)
+METHODS = (Moments, Newton, OwnNewton, LineOfSome, Counts, TwinInSteps, InSteps)
 
 
 def kept_secret(path: Path) -> bytes:
@@ -1170,6 +1229,8 @@ def say_twin(asked: "Asked", what: str, statement: "dp.Statement", files: list[P
         say_json("fit", {"statement": statement.to_dict(), "files": files})
         return
     say_price(what, statement, budget)
+    for warning in statement.data_warnings:
+        say_lines(f"Warning: {warning}", fg="yellow")
     say_lines(f"Files in {asked.out}: {', '.join(file.name for file in files)}.")
     say_lines(f"Next: {synth_words(asked.out)}")
 

@@ -196,7 +196,9 @@ FitDryRun = Annotated[
 Yes = Annotated[
     bool,
     _budget(
-        "--yes", help="Spend the budget even where the result is likely not usable; without it, fit asks or refuses."
+        "--yes",
+        help="Spend the budget without being asked. Fit asks (without a terminal, refuses) where δ is too large, or the noise is "
+        "larger than what each parameter's share of the records can show. Other results may be unusable, too: see discreet plan.",
     ),
 ]
 OverwriteFile = Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")]

@@ -68,7 +68,7 @@ class OwnModel:
             described, function, guide = text_model(self.path, schema, self.components)
             return Prepared(self, described, function, guide, raw=True)
         function, guide = self.function, getattr(self.module, "guide", None)
-        if function.__name__ == FACTORY:
+        if getattr(function, "__name__", "") == FACTORY:  # a functools.partial has none
             arguments = argparse.Namespace(**self.arguments)
             try:
                 made = function(arguments, list(self.words), schema)
@@ -105,7 +105,8 @@ def run_file(path: Path, what: str) -> ModuleType:
         raise ValueError(f"the {what} {path} does not exist: check the path")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise ValueError(f"the {what} {path} is no Python program: give a file that ends in .py")
+        hint = f". To read a statement: discreet explain {path}" if path.suffix == ".json" else ""
+        raise ValueError(f"the {what} {path} is no Python program: give a file that ends in .py{hint}")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

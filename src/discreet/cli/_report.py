@@ -108,7 +108,7 @@ def summarise(
                 numbers = (numbers[0], math.nan, math.nan, math.nan)
             rows.append((name, dict(zip(PARTS, map(float, numbers), strict=True))))
     for (_, row), value in zip(rows, () if estimate is None else np.ravel(estimate), strict=False):
-        row["estimate"] = float(value)
+        row["to_predict"] = float(value)
     return rows
 
 

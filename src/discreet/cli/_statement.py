@@ -33,6 +33,8 @@ def about_words(model: str, schema: "dp.tables.Schema", dataset: str, count: int
     'A logistic regression of “smoker” (yes against no) on 2 columns of “a.csv”, 1,500 records; its coefficients were released.'
     >>> about_words(DESCRIPTION, schema, "a.csv")
     'Noisy counts, shares and means of 3 columns of “a.csv”.'
+    >>> about_words(DESCRIPTION, dataclasses.replace(schema, person="id"), "a.csv")
+    'Noisy counts, shares and means of 3 columns of “a.csv”. Of each person one row is used, chosen by a secret random order.'
     """
     target, number = schema.target_column, len(schema.columns)
     of = ""
@@ -43,14 +45,19 @@ def about_words(model: str, schema: "dp.tables.Schema", dataset: str, count: int
         of = f"of “{target.name}”{between} on "
     table = f"{number} column{'s' * (number != 1)} of “{dataset}”"
     table += "" if count is None else f", {count:,} {'persons' if schema.person else 'records'}"
+    rows = ""
+    if schema.drops and model not in (TWIN, DESCRIPTION):
+        rows += f" Rows with a missing cell in {' or '.join(f'“{name}”' for name in schema.drops)} are left out."
+    if schema.person is not None and schema.max_rows == 1:
+        rows += " Of each person one row is used, chosen by a secret random order."
     if model == DESCRIPTION:
-        return f"Noisy counts, shares and means of {table}."
+        return f"Noisy counts, shares and means of {table}.{rows}"
     if model == TWIN:
-        return f"A model of {table}, to draw synthetic rows from; the model was released."
+        return f"A model of {table}, to draw synthetic rows from; the model was released.{rows}"
     if model in REGRESSIONS:
         name = model.replace("-", " ").replace("poisson", "Poisson")
-        return f"A {name} regression {of}{table}; its coefficients were released."
-    return f"The model “{Path(model).name}” {of or 'of '}{table}; its parameters were released."
+        return f"A {name} regression {of}{table}; its coefficients were released.{rows}"
+    return f"The model “{Path(model).name}” {of or 'of '}{table}; its parameters were released.{rows}"
 
 
 def facts_about(model: str, schema: "dp.tables.Schema") -> dict[str, str]:
@@ -126,6 +133,12 @@ def complete_statement(
     # The day only: a page for people says it.
     notes = [ODD_CELLS[out_of_bounds]]
     made_on = str(datetime.datetime.now(datetime.UTC).date())
+    moved = [x.name for x in schema.columns if x.kind.has_bounds and (x.out_of_bounds or out_of_bounds) == "clip"]
+    if moved:
+        statement = statement.with_data_warnings(
+            f"Numbers outside their bounds were moved to the nearest bound ({dp.report.listed(moved)}). All results, intervals "
+            "too, are for the moved numbers: where many were moved, the table itself would give others."
+        )
     if own_rules:
         notes.append(f"The schema has its own rules for cells that it does not allow in {', '.join(own_rules)}.")
     if schema.person is not None:

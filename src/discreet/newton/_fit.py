@@ -53,6 +53,7 @@ from discreet.newton._plan import (
     DIRECTIONS,
     HISTOGRAM,
     NUM_GRADIENTS,
+    PRIOR,
     RESIDUALS,
     SIZES,
     SQUARES,
@@ -78,8 +79,6 @@ LEARNED = 0.25
 KEPT, HIDING, NOISY = 0.65, 0.8, 3.0
 """A usable fit keeps that share of the gain, unless there is less noise than sampling: then there is little to gain. One for its
 coefficients has at most so much more noise than sampling."""
-_PRIOR = {"binary": (2.5, 5.0), "counts": (1.0, 3.0), "classes": (2.5, 5.0)}
-"""Standard deviations of a weight, for a column of standard deviation 1, and of the intercept at the features' mean."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,7 +231,8 @@ def fit_newton(
             person with an axis of so many rows; then the intervals hold whether or not a person's rows are independent.
         y: 0 or 1; or counts; or classes, 0 to the plan's num_classes - 1.
         plan: The plan of the fit.
-        mask: With `max_rows` above 1, True for the rows that a person has. None: all.
+        mask: With `max_rows` above 1, True for the rows that a person has; if the plan `drops`, for the records that are used.
+            What other rows hold has no effect. None: all.
         weights: If the plan is `weighted`, survey weights over the largest that one may have, a public number: in [0, 1]. The
             coefficients are then those of the population. The noise grows as that number over the mean weight.
         levels: True for columns that are 0/1 levels by the schema, whose priors are not widened. None: those that may be, by the
@@ -313,8 +313,10 @@ def _checked(x: Any, y: Any, mask: Any, weights: Any, levels: Any, plan: NewtonP
         each = "each row" if rows else f"each of the {len(features)} records"
         raise ValueError(f"y has the shape {target.shape}: pass one target for {each}, ({wanted}).")
     present = np.ones(target.shape, bool) if mask is None else np.asarray(mask)
-    if (mask is not None and not rows) or present.shape != target.shape or present.dtype != bool:
-        raise ValueError("mask must be a Boolean for each row of each person; None where a record is one row.")
+    if (mask is not None and not rows and not plan.drops) or present.shape != target.shape or present.dtype != bool:
+        raise ValueError(
+            "mask must be a Boolean for each row of each person, or for each record if the plan drops some; else None."
+        )
     if len(features) > MOST_RECORDS:
         raise ValueError(
             f"x has {len(features):,} records; sums are exact for at most {MOST_RECORDS:,}. Draw fewer of them."
@@ -367,7 +369,7 @@ class _Newton:
 
     def _map(self) -> None:
         plan, size = self.plan, self.plan.num_features + 1
-        whole = plan.num_records * self.mean_weight
+        whole = plan.num_records * self.mean_weight * min(self.mean_rows, 1.0)
         sigma = plan.noise(SQUARES)
         nowhere = self.nowhere
         squares = self.records("total", "squares", sigma, nowhere)
@@ -388,7 +390,7 @@ class _Newton:
     def _prior_of(self, moments: Matrix, sigma: float) -> Prior:
         """Scales follow the columns' standard deviations; where the noise hides one, its prior stays narrow."""
         plan = self.plan
-        weight, intercept = _PRIOR[plan.family]
+        weight, intercept = PRIOR[plan.family]
         centre = np.clip(moments[0], -1, 1)
         squares = np.diag(moments)[1:]
         hidden = np.clip(sigma * len(moments), 0.003, 1)
@@ -421,8 +423,11 @@ class _Newton:
             seen = self.records("total", plan.sizes, sigma, self.nowhere)
             means = np.maximum(seen * np.sqrt(len(seen)), sigma) / plan.num_records
             share, square = means[:2]
-            self.mean_rows = float(np.clip(plan.max_rows * share, 1, plan.max_rows))
-            self.typical_rows = float(np.clip(plan.max_rows * square / share, self.mean_rows, plan.max_rows))
+            if plan.max_rows > 1:
+                self.mean_rows = float(np.clip(plan.max_rows * share, 1, plan.max_rows))
+                self.typical_rows = float(np.clip(plan.max_rows * square / share, self.mean_rows, plan.max_rows))
+            else:
+                self.mean_rows = float(min(share, 1.0))
             if plan.weighted:
                 self.mean_weight = float(np.clip(means[2] / share, LEAST_WEIGHT, 1))
                 self.typical_weight = float(np.clip(means[3] / means[2], self.mean_weight, 1))
@@ -628,19 +633,20 @@ def _use(
     if said.kept < KEPT and said.ratio > HIDING:
         weights = f", which decides the weights of {listed(unlearned)}" if unlearned else ""
         return NOT_USABLE, (
-            f"it keeps about {100 * max(said.kept, 0):.0f} % of what the model can say about these records: the noise hides the "
-            f"rest, and intervals rest on the prior{weights}. A larger epsilon, more records or fewer columns help"
+            f"of what the features add to a constant, in log likelihood, the noise leaves about {100 * max(said.kept, 0):.0f} %. "
+            f"Intervals rest on the prior (the statement has it){weights}. A larger epsilon, more records or fewer columns help"
         )
     if unseen:
         return (
             PREDICTION,
-            f"the noise hides the spread of {listed(unseen)} within the bounds, so some intervals may be too narrow. Narrower "
-            "bounds, as known without the data, help; for a rare category, merge it with another one",
+            f"the values of {listed(unseen)} differ so little, for their bounds, that the noise hides by how much. Intervals "
+            "may be too narrow. Narrower bounds, as known without the data, help; for a rare category, merge it with another one",
         )
     if not said.converged:
         return (
             PREDICTION,
-            "the gradients do not agree with the curvature that was measured, so intervals may be too narrow",
+            "the gradients do not agree with the curvature that was measured, so intervals may be too narrow. Fewer columns, or "
+            "narrower bounds for those that crowd at one end of them, may help",
         )
     if said.ratio > NOISY:
         return PREDICTION, f"the noise makes intervals about {said.ratio:.2g} times as wide as without it"

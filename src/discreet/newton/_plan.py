@@ -22,6 +22,9 @@ SQUARES, DIRECTIONS, HISTOGRAM, SIZES, RESIDUALS = 0.05, 0.20, 0.03, 0.01, 0.01
 CURVATURES = 0.08, 0.10
 """Shares of the squared inverse noise; the gradients have the rest, each the same."""
 
+PRIOR = {BINARY: (2.5, 5.0), COUNTS: (1.0, 3.0), CLASSES: (2.5, 5.0)}
+"""Standard deviations of a weight, for a column of standard deviation 1, and of the intercept at the features' mean."""
+
 
 class Release(NamedTuple):
     """Releases by one program, with noise of one size."""
@@ -107,6 +110,7 @@ class NewtonPlan(SharedBudget):
         max_rows: Public; the most rows of a record. Above 1 a record is a person, whose rows need not be independent.
         num_classes: Public number of classes; 2 in the other families.
         weighted: True if rows have survey weights.
+        drops: True if the mask leaves records of one row out; their number is then released with noise.
     """
 
     family: str
@@ -114,6 +118,7 @@ class NewtonPlan(SharedBudget):
     max_rows: int = 1
     num_classes: int = 2
     weighted: bool = False
+    drops: bool = False
 
     def __post_init__(self) -> None:
         choice("family", self.family, (BINARY, COUNTS, CLASSES))
@@ -137,6 +142,7 @@ class NewtonPlan(SharedBudget):
         max_rows: int = 1,
         num_classes: int = 2,
         weighted: bool = False,
+        drops: bool = False,
     ) -> Self:
         """Find the least noise with which all releases together cost (epsilon, delta).
 
@@ -150,6 +156,7 @@ class NewtonPlan(SharedBudget):
             max_rows: As above.
             num_classes: As above.
             weighted: As above.
+            drops: As above.
 
         Raises:
             ValueError: An argument is out of range.
@@ -159,7 +166,8 @@ class NewtonPlan(SharedBudget):
         1.0
         """
         shape: dict[str, Any] = {"family": family, "num_features": num_features, "num_records": num_records}
-        shape |= {"relation": relation, "max_rows": max_rows, "num_classes": num_classes, "weighted": weighted}
+        shape |= {"relation": relation, "max_rows": max_rows, "num_classes": num_classes}
+        shape |= {"weighted": weighted, "drops": drops}
         return cls._calibrated(epsilon, delta, **shape)
 
     @property
@@ -175,7 +183,7 @@ class NewtonPlan(SharedBudget):
     @property
     def sizes(self) -> str:
         """Kind of blocks that tell of numbers of rows and survey weights; empty if all are 1."""
-        return "weights" if self.weighted else "sizes" if self.max_rows > 1 else ""
+        return "weights" if self.weighted else "sizes" if self.max_rows > 1 or self.drops else ""
 
     @property
     def gradient_share(self) -> float:
@@ -213,14 +221,15 @@ class NewtonPlan(SharedBudget):
         counts, persons, spread = self.family == COUNTS, self.max_rows > 1, self.measures_spread
         what = "A Poisson" if counts else "A logistic" if self.family == BINARY else "A multinomial"
         latents = size * self.outputs
-        weighted = self.weighted
+        weight, intercept = PRIOR[self.family]
+        weighted, sized = self.weighted, bool(self.sizes)
         numbers = size + size**2 + (2 + spread) * latents**2 + NUM_GRADIENTS * latents + NUM_BINS * counts
-        numbers += 4 if weighted else 2 * persons
+        numbers += 4 if weighted else 2 * sized
         fitted = f"{what} regression on {counted(self.num_features, 'feature')}, {self.num_records:,} {noun}s"
         others = (
             "of products of gradients, " * spread
             + "of counts in bins, " * counts
-            + "of numbers of rows, " * persons
+            + "of numbers of rows, " * sized
             + "of survey weights, " * weighted
         )
         return make_release_statement(
@@ -245,6 +254,7 @@ class NewtonPlan(SharedBudget):
                 **({"max_rows": self.max_rows} if persons else {}),
                 **({"num_classes": self.num_classes} if self.family == CLASSES else {}),
                 **({"weighted": True} if weighted else {}),
+                **({"drops": True} if self.drops else {}),
                 "contribution_bound": 1.0,
                 "noise_multiplier": self.noise_multiplier,
                 "noise_standard_deviations": [release.noise for release in self.releases],
@@ -252,6 +262,11 @@ class NewtonPlan(SharedBudget):
             num_releases=self.num_releases,
             reproducible=reproducible,
             released=[f"{numbers:,} noisy numbers, and what is computed from them"],
-            public=[f"The number of {noun}s, N = {self.num_records}", "The plan: the family, the noise and its shares"],
+            public=[
+                f"The number of {noun}s, N = {self.num_records}",
+                "The plan: the family, the noise and its shares",
+                f"The prior: a weight is Normal(0, ({weight:g} / s)²), where s is the feature's standard deviation (1 for a 0/1 "
+                f"level), and the intercept, at the features' mean, Normal(0, {intercept:g}²)",
+            ],
             about=f"{fitted}; its coefficients were released.",
         )

@@ -24,6 +24,10 @@ from discreet.tables import Schema
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
 """The epsilons that are tried, over the one asked for."""
 USES = (NOT_USABLE, PREDICTION, COEFFICIENTS)
+NARROWER = (
+    "That is for invented columns, which spread over their bounds. A real column that crowds at one end of them, as incomes do, "
+    "needs a larger ε or narrower bounds."
+)
 _HALF = 0.5
 _SHORT = 12
 
@@ -36,7 +40,7 @@ class DryRunRow:
         epsilon: At the dry run's delta.
         ratio: Standard deviation of the privacy noise over that of sampling: median.
         learned: Share of coefficients for which more than half of the prior's variance is gone.
-        held: Share of true coefficients inside the 90 % intervals.
+        held: Share of the 90 % intervals that hold the true coefficient.
         score: The dry run's measure: median.
         best: The same of the truth.
         use: Verdict on the use of the fit that half of the tables reach, as `Statement.use`; empty for twins.
@@ -83,7 +87,7 @@ class DryRun:
         num_records: As asked for.
         rows: What to expect at several epsilons, smallest first.
         complete: False where Ctrl-C stopped it: then rows are missing.
-        note: Why the fit is in steps; empty if it is not.
+        note: Why the fit is in steps, or what invented tables lack; may be empty.
     """
 
     method: str
@@ -133,7 +137,7 @@ class DryRun:
             lines += ["", "Stopped early: larger ε were not tried."]
         elif self.asked.use:
             use = f"Use at ε = {self.epsilon:g}: {self.asked.use.capitalize()}."
-            lines += ["", f"{use} {self._enough(PREDICTION)} {self._enough(COEFFICIENTS)}".rstrip()]
+            lines += ["", " ".join(filter(None, [use, self._enough(PREDICTION), self._enough(COEFFICIENTS), NARROWER]))]
         return "\n".join(lines)
 
     def _legend(self) -> list[str]:
@@ -142,8 +146,8 @@ class DryRun:
         if any(math.isfinite(row.ratio) for row in self.rows):
             found.append("Noise: its standard deviation over that of sampling.")
         if any(math.isfinite(row.held) for row in self.rows):
-            found.append("Learned: coefficients for which the prior counts less than the data.")
-            found.append("Held: true coefficients inside the 90 % intervals.")
+            found.append("Learned: share of the coefficients that the data decide more than the prior.")
+            found.append("Held: share of the 90 % intervals that hold the invented table's true coefficient.")
         if self.measure == PAIRS:
             found.append("Distance: mean total variation distance of pairs of columns from the truth's; 0 is best.")
         elif self.measure:

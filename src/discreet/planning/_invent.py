@@ -156,15 +156,13 @@ def _features(
     return block.astype(np.float32)
 
 
-def _place_of(observed: Any, name: str, arguments: Sequence[Any], mask: np.ndarray | None = None) -> int:
-    """The position of the argument observed at a site: it itself, or with a mask an array that equals it in all existing rows."""
+def _place_of(observed: np.ndarray, name: str, arguments: Sequence[np.ndarray], mask: np.ndarray | None) -> int:
+    """The position of the argument that equals what is observed at a site, in all rows that exist."""
+    there = ... if mask is None else mask
     for place, argument in enumerate(arguments):
-        if argument is observed:
+        alike = argument is not mask and argument.shape == observed.shape
+        if alike and argument[there].size and np.array_equal(argument[there], observed[there]):
             return place
-        if mask is not None and argument is not mask and np.shape(argument) == np.shape(observed):
-            there, seen = np.asarray(argument)[mask], np.asarray(observed)[mask]
-            if there.size and np.array_equal(there, seen):
-                return place
     raise ValueError(
         f"The model observes something at {name!r} that is none of its arguments as they are, but computed from them, or a "
         "constant, so no table can be invented from the model. Pass the observations as an argument of their own."
@@ -194,8 +192,7 @@ class Inventor:
         self.observed: dict[str, int] = {}
         arguments = template.draw(np.random.default_rng(0), 2)
         try:
-            if template.mask is not None:
-                self.observed = self._observed_with_padding(arguments, key)
+            self.observed = self._find_observed(arguments, key)
             drawn = self._prior_draws(arguments, key)
         except NotImplementedError as error:
             raise ValueError(
@@ -271,29 +268,34 @@ class Inventor:
 
         unobserved = Unobserved(self.model)
         seeded = handlers.substitute(handlers.seed(unobserved, key), substitute_fn=from_u)
-        trace = trace_of(seeded, *arguments)
-        if self.template.mask is None:
-            self.observed = {name: _place_of(x, name, arguments) for name, x in unobserved.passed.items()}
-        return trace
+        return trace_of(seeded, *arguments)
 
-    def _observed_with_padding(self, arguments: Sequence[np.ndarray], key: PRNGKeyArray) -> dict[str, int]:
-        """The observed sites of a model of persons with several rows, which may set padding to zero.
+    def _find_observed(self, arguments: Sequence[np.ndarray], key: PRNGKeyArray) -> dict[str, int]:
+        """The position of the argument that is observed at each site.
 
-        Found by values that no two cells share, since the arrays that are observed are then others than were passed.
+        A model may convert what it observes (classes to integers), or set the padding of persons with several rows to zero: such
+        arrays are found by values that no two cells share.
         """
-        mask = arguments[self.template.mask or 0]
+        same: dict[str, int | None] = {}
+
+        def passed(arguments: list[Array]) -> dict[str, Array]:
+            unobserved = Unobserved(self.model)
+            trace_of(handlers.seed(unobserved, key), *arguments)
+            for name, x in unobserved.passed.items():
+                same[name] = next((place for place, argument in enumerate(arguments) if argument is x), None)
+            return {name: jnp.asarray(x) for name, x in unobserved.passed.items()}
+
+        jax.eval_shape(passed, arguments)
+        places = {name: place for name, place in same.items() if place is not None}
+        if len(places) == len(same):
+            return places
+        mask = None if self.template.mask is None else arguments[self.template.mask]
         told, count = [], itertools.count(1)
         for x in arguments:
             cells = [next(count) for _ in range(x.size)]
             told.append(mask if x is mask else np.array(cells, x.dtype).reshape(x.shape))
-
-        @jax.jit
-        def passed(arguments: list[Array]) -> dict[str, Array]:
-            unobserved = Unobserved(self.model)
-            trace_of(handlers.seed(unobserved, key), *arguments)
-            return {name: jnp.asarray(x) for name, x in unobserved.passed.items()}
-
-        return {name: _place_of(np.asarray(x), name, told, mask) for name, x in passed(told).items()}
+        found = jax.jit(passed)(told)
+        return {name: _place_of(np.asarray(found[name]), name, told, mask) for name in same}
 
     @functools.partial(jax.jit, static_argnums=0)
     def _prior_draws(self, arguments: list[Array], key: PRNGKeyArray) -> dict[str, Array]:

@@ -29,10 +29,6 @@ from discreet.models import (
     MixtureOfProducts,
     defaults_for,
     linear_regression,
-    logistic_regression,
-    multinomial_regression,
-    negative_binomial_regression,
-    poisson_regression,
 )
 from discreet.moments import MomentsPlan, fit_moments
 from discreet.newton import ModelPlan, NewtonPlan, fit_invented, fit_invented_model, names_of_latents
@@ -51,6 +47,7 @@ KINDS = {
     LINEAR: Kind.REAL,
 }
 """The kind of their target."""
+WITHOUT_GAPS = "No invented record is left out. If many of the real ones are, expect more noise."
 AUC, ACCURACY, R_SQUARED, PAIRS = "AUC", "accuracy", "R²", "distance of pairs"
 _SPREADS = {"binary": (2.0, 1.0, 0.5), "classes": (2.0, 1.0, 0.5), "counts": (1.0, 0.5, 0.25)}
 """Standard deviations of the predictor: strong, medium and weak signals."""
@@ -92,7 +89,7 @@ class Trial(ABC):
     Attributes:
         method: The method in words.
         measure: The name of the score; empty if there is none.
-        note: Why this method is the one; empty where it is the usual one.
+        note: Why this method is the one, or what the tables lack; may be empty.
         num_tables: Number of invented tables.
     """
 
@@ -138,8 +135,10 @@ class Regression(Trial):
     def __init__(self, family: str, schema: Schema, terms: Terms, *, scattered: bool = False) -> None:
         self.template = template_of(schema)
         self.family = family
+        self.note = WITHOUT_GAPS * (bool(schema.drops) and schema.max_rows == 1)
         self.scattered = scattered  # counts vary more than Poisson's
         self.max_rows = schema.max_rows
+        self.drops = bool(schema.drops) and schema.max_rows == 1
         target = schema.target_column
         self.num_classes = len(target.categories) if family == "classes" and target is not None else 2
         self.num_features = self.template.draw(np.random.default_rng(terms.seed), 1)[0].shape[-1]
@@ -159,6 +158,7 @@ class Regression(Trial):
             num_records=self.terms.num_records,
             max_rows=self.max_rows,
             num_classes=self.num_classes,
+            drops=self.drops,
         )
 
     def fit(self, epsilon: float, number: int) -> Outcome:
@@ -338,8 +338,8 @@ class OfModel(Trial):
             return "", ""
         target = table.held_out[self.inventor.observed[sites[0]]]
         predicted = self._means(sites[0], table.truth, table)
-        if predicted is None or predicted.shape != target.shape:
-            return "", ""
+        if predicted is None or predicted.shape != target.shape or np.isnan(predicted).all():
+            return "", ""  # classes have no mean
         there = ... if self.template.mask is None else table.held_out[self.template.mask]
         return sites[0], prediction_score(target[there], predicted[there])[0]
 
@@ -375,11 +375,13 @@ class OwnModel(OfModel):
     most_times = _MOST_TABLES
 
     @classmethod
-    def of(cls, model: Model, template: Template, terms: Terms) -> OwnModel:
+    def of(cls, model: Model, template: Template, terms: Terms, note: str = "") -> OwnModel:
         """The trial; NoPointError where `DPNewton` refuses the model."""
         example = template.draw(np.random.default_rng(terms.seed), 8)
         latents = names_of_latents(model, example, num_records=terms.num_records)
-        return cls(model, template, latents, terms, _STRENGTHS)
+        trial = cls(model, template, latents, terms, _STRENGTHS)
+        trial.note = note
+        return trial
 
     def plan(self, epsilon: float) -> ModelPlan:
         return ModelPlan.calibrate(epsilon=epsilon, delta=self.terms.delta, num_records=self.terms.num_records)
@@ -508,17 +510,11 @@ def _regression(name: str, schema: Any, terms: Terms) -> Trial:
         raise ValueError(f"{name} explains a target, and the schema has none: name it in the schema")
     if target.kind is not KINDS[name]:
         raise ValueError(f"{name} explains a {KINDS[name].value} target, and {target.name!r} is {target.kind.value}")
-    several = schema.max_rows > 1
-    if (several and name == LINEAR) or (schema.drops and not several):
-        rows = "persons with several rows" if several else "a table of which rows are dropped"
-        functions = {
-            "logistic": logistic_regression,
-            "multinomial": multinomial_regression(max(len(target.categories), 2)),
-            "poisson": poisson_regression,
-            SCATTERED: negative_binomial_regression,
-            LINEAR: linear_regression,
-        }
-        return InSteps(functions[name], template, terms, note=f"Such a model of {rows} is fitted in steps.")
+    if name == LINEAR and schema.max_rows > 1:
+        note = "A line of persons with several rows is fitted in steps."
+        return InSteps(linear_regression, template, terms, note=note)
+    if name == LINEAR and schema.drops:
+        return OwnModel.of(linear_regression, template, terms, note=WITHOUT_GAPS)
     if name == LINEAR:
         return Line(schema, terms)
     return Regression(FAMILIES[name], schema, terms, scattered=name == SCATTERED)
