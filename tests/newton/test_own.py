@@ -574,17 +574,16 @@ def test_the_verdict_follows_from_the_releases() -> None:
     """A fit whose gradients miss by hundreds of deviations was called good for prediction; it predicted nonsense."""
     learned = np.array([0.9, 0.9])
     cases = [
-        ((1.0, 0.1, 0.0, 0.9, 0.0, 0.0, 1.0, learned), COEFFICIENTS, "moves the estimates, most of all c"),
-        ((1.0, 0.1, 5.0, 0.9, 0.0, 0.0, 1.0, learned), PREDICTION, "do not agree"),
-        ((1.0, 0.1, 485.0, 0.9, 0.0, 0.0, 1.0, learned), NOT_USABLE, "has not arrived"),
-        ((1.0, 0.1, 0.0, 0.4, 0.0, 0.0, 1.0, learned), PREDICTION, "vary about 2.5 times as much"),
-        ((1.0, 0.1, 0.0, 0.9, 0.0, 0.0, 0.7, learned), PREDICTION, "30 % of the records count as nothing"),
-        ((1.0, 0.1, 0.0, 0.9, 0.2, 0.0, 1.0, learned), PREDICTION, "were clipped"),
-        ((9.0, 0.1, 0.0, 0.9, 0.0, 0.0, 1.0, learned), PREDICTION, "9 times as wide"),
-        ((1.0, 0.1, 0.0, 0.9, 0.0, 0.0, 1.0, 0 * learned), NOT_USABLE, "the prior's"),
-        ((1.0, 0.1, 0.0, 0.9, 0.0, 0.3, 1.0, learned), PREDICTION, "up to 30 % of the gradients"),
+        ((1.0, 0.1, 0.0, 0.9, 0.0, 0.0, learned), COEFFICIENTS, "moves the estimates, most of all c"),
+        ((1.0, 0.1, 5.0, 0.9, 0.0, 0.0, learned), PREDICTION, "do not agree"),
+        ((1.0, 0.1, 485.0, 0.9, 0.0, 0.0, learned), NOT_USABLE, "has not arrived"),
+        ((1.0, 0.1, 0.0, 0.4, 0.0, 0.0, learned), PREDICTION, "vary about 2.5 times as much"),
+        ((1.0, 0.1, 0.0, 0.9, 0.2, 0.0, learned), PREDICTION, "were clipped"),
+        ((9.0, 0.1, 0.0, 0.9, 0.0, 0.0, learned), PREDICTION, "9 times as wide"),
+        ((1.0, 0.1, 0.0, 0.9, 0.0, 0.0, 0 * learned), NOT_USABLE, "the prior's"),
+        ((1.0, 0.1, 0.0, 0.9, 0.0, 0.3, learned), PREDICTION, "up to 30 % of the gradients"),
         # The least learned first.
-        ((1.0, 0.1, 0.0, 0.9, 0.0, 0.0, 1.0, np.array([0.2, 0.9, 0.1])), PREDICTION, "the prior decides 2: c and a"),
+        ((1.0, 0.1, 0.0, 0.9, 0.0, 0.0, np.array([0.2, 0.9, 0.1])), PREDICTION, "the prior decides 2: c and a"),
     ]
     for found, use, why in cases:
         verdict = _own._use(*found, names=["a", "b", "c"], moved_most=["c"])

@@ -590,7 +590,14 @@ class _Fit:
         along = self.to @ np.linalg.solve(self.improved, self.lean)
         drawn = self.lost.left_square * np.square(along) / np.diag(self.to @ covariance @ self.to.T)
         moved_most = [name for name, share in zip(names, drawn, strict=False) if share > DRAWN]
-        use = _use(ratio, *said, fits, self.clipped, self.unseen, self.counted, learned, names, moved_most)
+        use = _use(ratio, *said, fits, self.clipped, self.unseen, learned, names, moved_most)
+        missing = 1 - self.counted
+        if missing > MISSING:
+            others = (
+                f"{100 * missing:.0f} % of the records count as nothing, since their gradients are not finite, as where a cell "
+                "is missing: the fit is that of the others"
+            )
+            use = use[0], f"{use[1]}. {others}"
         return DPNewtonResult(
             draws={name: np.asarray(values[name]) for name in latents.objective.structure.global_latents},
             learned=latents.split(learned),
@@ -611,7 +618,6 @@ def _use(
     fits: float,
     clipped: float,
     unseen: float,
-    counted_share: float,
     learned: Vector,
     names: Sequence[str],
     moved_most: Sequence[str],
@@ -627,11 +633,6 @@ def _use(
         return NOT_USABLE, (
             "the noise hides what the records say, and intervals are the prior's. A larger epsilon, more records or fewer "
             "latents help"
-        )
-    if 1 - counted_share > MISSING:
-        return PREDICTION, (
-            f"{100 * (1 - counted_share):.0f} % of the records count as nothing, since their gradients are not finite, as where "
-            "a cell is missing: the fit is that of the others"
         )
     if not is_settled(moved, lack):
         return PREDICTION, (
