@@ -156,6 +156,40 @@ def test_a_model_of_a_fixed_number_of_rows(stranger, program, words):
         assert word in message
 
 
+def with_rows(rows):
+    """`lag`, `half`: the model leaves rows out."""
+
+    def cut(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1))
+        with numpyro.plate("data", len(rows(y))):
+            numpyro.sample("y", dist.Normal(w * rows(x), 1), obs=rows(y))
+
+    return cut
+
+
+def half(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    with numpyro.plate("data", len(y) // 2):
+        numpyro.sample("y", dist.Normal(w * x[::2], 1), obs=y[::2])
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (half, ("no rows where few records are given", "len(y) // 2")),
+        (with_rows(lambda y: y[10:]), ("no rows where few records are given", "len(rows(y))")),
+        (with_rows(lambda y: y[1:]), ("'data' has size 1 for two records and 2 for three",)),
+        (with_rows(lambda y: jnp.concatenate([y, y])), ("'data' has size 4 for two records and 6 for three",)),
+    ],
+    ids=["half", "head", "lag", "twice"],
+)
+def test_a_model_that_leaves_rows_out(stranger, program, words):
+    for options in ({}, {"placeholder": (np.zeros(1, np.float32), np.zeros(1, np.float32))}):
+        message = stranger(program, X, Y, **options).refusal()
+        for word in (*words, "Leave rows out before the fit", "a whole series can be one"):
+            assert word in message
+
+
 def mean_model(x, y=None):
     w = numpyro.sample("w", dist.Normal(0, 1))
     with numpyro.plate("data", len(x)):

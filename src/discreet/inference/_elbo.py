@@ -590,6 +590,9 @@ def choose_placeholder(programs: Programs, given: Sequence[Any] | None, key: PRN
                 return candidate
         except FAILURES as error:
             explain_model(programs, key)
+            if "size of plate" in str(error):
+                # `find_structure` says why.
+                return candidate
             # A column of weights (handlers.scale) must not be zero, nor one of standard errors where NumPyro validates.
             if "distribution got invalid" not in str(error) and "should be positive" not in str(error):
                 raise

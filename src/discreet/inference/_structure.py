@@ -530,7 +530,11 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
     with _explained("model", programs):
         two, three, hint = _trace_model(programs, key)
     record_plates = changing_plates(two, three)
-    _check_plate_sizes(record_plates, two.sizes, num_records)
+    _check_plate_sizes(record_plates, two.sizes, three.sizes, num_records)
+    if two.sizes and not record_plates:
+        # Half of one record is none.
+        with _explained("model", programs):
+            _trace_abstractly(programs, programs.model, 1, key, hint)
     inside = sites_of_records(two, three, record_plates)
     _check_model(two.sites, three.sites, inside, keeps_local)
     _check_mutable("model", two.sites, programs, key, hint)
@@ -641,6 +645,11 @@ def _explained(what: str, programs: Programs) -> Iterator[None]:
             raise ValueError(f"{error}{remedy}") from None
         if not place:
             raise
+        if "size of plate should be positive" in str(error):
+            raise ValueError(
+                f"A plate of the {what} has no rows where few records are given{place}: its size is a 0 that was passed, or the "
+                f"{what} cuts its arguments, as by y[1:], y[::2] or len(y) - 1. {_CUT}"
+            ) from error
         if str(error).startswith("Base distribution needs to have"):
             raise ValueError(
                 f"{str(error).rstrip('.')}{place}. A transform of vectors needs a base that is one: "
@@ -691,11 +700,26 @@ def _trace_model(programs: Programs, key: PRNGKeyArray) -> tuple[Traced, Traced,
         return both(None) if found is None else found
 
 
+_CUT = (
+    "Each record is evaluated alone, so a model must keep all rows that it is given. Leave rows out before the fit, as by "
+    "passing x[::2] and y[::2]; in a series (y[1:] after y[:-1]) the steps are no records, but a whole series can be one, with "
+    "its steps along the second axis."
+)
+
+
 def _check_plate_sizes(
-    record_plates: frozenset[str], sizes: Mapping[str, tuple[int, int | None]], num_records: int
+    record_plates: frozenset[str],
+    sizes: Mapping[str, tuple[int, int | None]],
+    of_three: Mapping[str, tuple[int, int | None]],
+    num_records: int,
 ) -> None:
     for name in sorted(record_plates):
-        size, _ = sizes[name]
+        size, (other, _) = sizes[name][0], of_three[name]
+        if size != other and (size, other) != (2, 3):
+            raise ValueError(
+                f"The plate {name!r} has size {size} for two records and {other} for three: the model cuts or repeats its "
+                f"arguments, as by y[1:], y[::2] or len(y) - 1. {_CUT}"
+            )
         # Two is the number of placeholder rows: then the size follows the array.
         if size not in (2, num_records):
             raise ValueError(
