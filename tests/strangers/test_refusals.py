@@ -196,6 +196,23 @@ def mean_model(x, y=None):
         numpyro.sample("y", dist.Normal(w * x, 1), obs=y)
 
 
+def drawn_without_plate(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    numpyro.sample("y", dist.Normal(w * x, 1).to_event(1), obs=y)
+
+
+def drawn_in_any_case(x, y=None):
+    mean_model(x)
+
+
+def test_observations_that_are_forgotten(stranger):
+    for program in (mean_model, drawn_without_plate, drawn_in_any_case):
+        message = stranger(program, X).refusal()
+        assert "'y' is drawn, since its obs= is None or left out. Nothing was passed for y" in message
+        assert "obs=y)" in message
+    assert "left out. Pass the observations" in stranger(drawn_in_any_case, X, Y).refusal()
+
+
 def closure(x):
     w = numpyro.sample("w", dist.Normal(0, 1))
     with numpyro.plate("data", len(x)):

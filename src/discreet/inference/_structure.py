@@ -536,6 +536,13 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
         with _explained("model", programs):
             _trace_abstractly(programs, programs.model, 1, key, hint)
     inside = sites_of_records(two, three, record_plates)
+    drawn = [n for n, s in two.sites.items() if n in inside or (s.kind == "sample" and s.shape != three.sites[n].shape)]
+    if drawn and not any(s.observed for s in two.sites.values()):
+        raise ValueError(
+            f"No site of the records is observed: {drawn[0]!r} is drawn, since its obs= is None or left out. "
+            f"{left_out(programs.model, *programs.arguments(programs.records.leaves))}Pass the observations, too, as y in "
+            'dp.fit(model, x, y, ...), and give them to their site: numpyro.sample("y", ..., obs=y).'
+        )
     _check_model(two.sites, three.sites, inside, keeps_local)
     _check_mutable("model", two.sites, programs, key, hint)
     unobserved = [s for s in two.sites.values() if s.kind == "sample" and not s.observed]
