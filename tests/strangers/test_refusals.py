@@ -9,6 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 import numpyro.handlers as handlers
 import optax
+import pandas as pd
 import pytest
 from numpyro.infer.autoguide import AutoDiagonalNormal, AutoNormal
 
@@ -34,6 +35,32 @@ def grouped(size):
             numpyro.sample("y", dist.Normal(a[group], 1), obs=y)
 
     return model
+
+
+def column(take):
+    def model(frame, y):
+        w = numpyro.sample("w", dist.Normal(0, 1))
+        with numpyro.plate("data", len(y)):
+            numpyro.sample("y", dist.Normal(w * take(frame), 1), obs=y)
+
+    return model
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda frame: frame["u"],
+        lambda frame: frame[["u", "v"]].sum(1),
+        lambda frame: frame.u,
+        lambda frame: frame.loc[:, "u"],
+        lambda frame: frame.to_numpy()[:, 0],
+    ],
+)
+def test_a_data_frame_in_the_model(stranger, take):
+    message = stranger(column(take), pd.DataFrame({"u": np.asarray(X), "v": np.asarray(X)}), Y).refusal()
+    for word in ("test_refusals.py", "arguments are arrays inside of it", 'df["x"].to_numpy()'):
+        assert word in message
+    assert "rows" not in message
 
 
 def missing(group, y):

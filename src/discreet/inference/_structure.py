@@ -657,6 +657,13 @@ def _explained(what: str, programs: Programs) -> Iterator[None]:
                 f"A plate of the {what} has no rows where few records are given{place}: its size is a 0 that was passed, or the "
                 f"{what} cuts its arguments, as by y[1:], y[::2] or len(y) - 1. {_CUT}"
             ) from error
+        if re.search(
+            r"string indexing|Tracer('? object)? has no attribute|non-tuple sequence.*\[\[[\"']", f"{error}{place}"
+        ):
+            raise ValueError(
+                f"The {what} takes a column or a method of a data frame from an argument{place}, but arguments are arrays "
+                'inside of it. Pass each column as an argument of its own, as df["x"] or df["x"].to_numpy(), and use that.'
+            ) from error
         if str(error).startswith("Base distribution needs to have"):
             raise ValueError(
                 f"{str(error).rstrip('.')}{place}. A transform of vectors needs a base that is one: "
