@@ -183,6 +183,37 @@ def test_a_model_of_a_fixed_number_of_rows(stranger, program, words):
         assert word in message
 
 
+@pytest.mark.parametrize(
+    "likelihood",
+    [
+        lambda m: dist.Normal(m, 1),
+        lambda m: dist.Bernoulli(logits=m),
+        lambda m: dist.Poisson(jnp.exp(m)),
+        lambda m: dist.Beta(1, jnp.exp(m)),
+    ],
+)
+def test_a_statistic_in_the_model(stranger, likelihood):
+    """Of one record the standard deviation is 0."""
+
+    def standardised(x, y):
+        w = numpyro.sample("w", dist.Normal(0, 1))
+        with numpyro.plate("data", len(y)):
+            numpyro.sample("y", likelihood(w * (x - x.mean()) / x.std()), obs=y)
+
+    message = stranger(standardised, X, abs(Y)).refusal()
+    for word in ("computes a statistic of its records", "x.std(0)", "public numbers", "private_standardisation"):
+        assert word in message
+
+
+def test_a_prior_from_the_data(stranger):
+    def empirical(x, y):
+        w = numpyro.sample("w", dist.Normal(0, y.std()))
+        with numpyro.plate("data", len(y)):
+            numpyro.sample("y", dist.Normal(w * x, y.std()), obs=y)
+
+    assert "computes a statistic of its records" in stranger(empirical, X, Y).refusal()
+
+
 def with_rows(rows):
     """`lag`, `half`: the model leaves rows out."""
 

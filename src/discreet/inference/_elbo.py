@@ -596,15 +596,37 @@ def choose_placeholder(programs: Programs, given: Sequence[Any] | None, key: PRN
             # A column of weights (handlers.scale) must not be zero, nor one of standard errors where NumPyro validates.
             if "distribution got invalid" not in str(error) and "should be positive" not in str(error):
                 raise
+    for one, other in ((0.0, 1.0), (1.0, 0.5), (0.5, 0.25)):
+        mixed, *equal = (
+            [jnp.concatenate(x) for x in zip(records.filled(a, 1), records.filled(b, 1), strict=True)]
+            for a, b in ((one, other), (one, one), (other, other))
+        )
+        if _runs_finite(programs, mixed) and not any(_runs_finite(programs, rows) for rows in equal):
+            raise ValueError(
+                "The model computes a statistic of its records, such as x.std(0) or a range: artificial records have a finite "
+                "density where they differ, and none where they are equal. A statistic couples all records, and each is "
+                "evaluated alone. Scale by public numbers in its place, as (age - 40) / 15, or before the fit by "
+                "discreet.standardise.private_standardisation."
+            )
     return records.zeros(1)
+
+
+def _runs_finite(programs: Programs, rows: list[Array]) -> bool:
+    try:
+        return _has_finite_density(programs, rows)
+    except FAILURES:
+        return False
 
 
 def _has_finite_density(programs: Programs, rows: list[Array]) -> bool:
     def finite(rows: list[Array], key: PRNGKeyArray) -> Array:
         trace, _ = programs.trace(programs.model, rows, key, hint=programs.num_records, rule=start_of_search)
         observed = [site for site in trace.values() if site["type"] == "sample" and site["is_observed"]]
-        densities = [_log_density(site) for site in observed]
-        return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in densities]) if densities else True)
+        fine = [jnp.all(jnp.isfinite(_log_density(site))) for site in observed]
+        # A Bernoulli of NaN has a finite density.
+        numbers = [x for x in jax.tree.leaves([site["fn"] for site in observed]) if isinstance(x, jax.Array)]
+        fine += [~jnp.any(jnp.isnan(x)) for x in numbers if jnp.issubdtype(x.dtype, jnp.floating)]
+        return jnp.all(jnp.array([True, *fine]))
 
     with warnings.catch_warnings():
         # Values out of support are what is being looked for.
