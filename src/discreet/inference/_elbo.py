@@ -755,11 +755,15 @@ def loss_at_start(objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArra
 _ROWS = 101
 
 
+def moved_start(psi: Mapping[str, Any], rng: np.random.Generator) -> Any:
+    """Parameters near those with which a fit starts: weights that start at zero would hide what they multiply."""
+    return jax.tree.map(lambda x: np.asarray(x + rng.uniform(0.1, 0.2, jnp.shape(x)), jnp.result_type(x)), psi)
+
+
 def refuse_couplings(objective: Objective, psi: Mapping[str, Any]) -> None:
     """Refuse a model or guide whose density of many rows is no product over them."""
     structure, programs, rng = objective.structure, objective.programs, np.random.default_rng(0)
-    # Not where a fit starts: weights that start at zero would hide what they multiply.
-    psi = jax.tree.map(lambda x: np.asarray(x + rng.uniform(0.1, 0.2, jnp.shape(x)), jnp.result_type(x)), psi)
+    psi = moved_start(psi, rng)
     names = *structure.observed, *structure.local_latents, *(site.name for site in structure.summed)
     made_up = (
         [_made_up(np.asarray(x[0]), rng) for x in objective.placeholder],
