@@ -664,7 +664,7 @@ def initial_parameters(
         guide_trace, _ = programs.trace(programs.guide, placeholder, guide_key, plates, given)
         latents = {n: s["value"] for n, s in guide_trace.items() if s["type"] in ("sample", "param", "mutable")}
         model_trace: dict[str, Any] = {}
-        if structure.has_model_params:
+        if structure.model_params:
             model_trace, _ = programs.trace(programs.model, placeholder, model_key, plates, {**latents, **given})
         # A site in both belongs to the guide, as in NumPyro.
         for site in [*model_trace.values(), *guide_trace.values()]:
@@ -682,7 +682,7 @@ def initial_parameters(
         return params, state
 
     # NumPyro's guides have their initial values already: nothing is compiled for what else they compute.
-    ready = is_numpyros(programs.guide) and not structure.has_model_params and not given
+    ready = is_numpyros(programs.guide) and not structure.model_params and not given
     params, state = (run_kept(start) if ready else start)(key)
     psi = {name: transform.inv(params[name]) for name, transform in transforms.items()}
     if unknown := set(given) - set(psi):

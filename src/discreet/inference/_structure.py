@@ -360,7 +360,7 @@ class Structure:
     observed: tuple[str, ...]
     guide_globals: tuple[str, ...]  # guide sample sites that all records share, auxiliary ones included
     guide_locals: tuple[str, ...]  # guide sample sites of each record
-    has_model_params: bool  # True if the model has `param` sites
+    model_params: tuple[str, ...]  # the model's `param` sites
     # the guide's `param` sites with a value for each record, and the axis that numbers the records
     local_params: tuple[tuple[str, int], ...] = ()
     factors: tuple[str, ...] = ()  # observed sites and factors that hold no data
@@ -617,7 +617,7 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
         observed=observed,
         guide_globals=tuple(n for n in guide_sites if n not in guide_inside),
         guide_locals=tuple(n for n in guide_sites if n in guide_inside),
-        has_model_params=any(s.kind == "param" for s in two.sites.values()),
+        model_params=tuple(n for n, s in two.sites.items() if s.kind == "param"),
         local_params=local_params,
         factors=factors,
         summed=summed,
