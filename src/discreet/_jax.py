@@ -449,6 +449,38 @@ def run_jaxpr(closed: ClosedJaxpr, *operands: Any) -> list[Any]:
     return jaxpr_as_fun(closed)(*operands)
 
 
+def with_lookups(closed: ClosedJaxpr, value: float) -> tuple[ClosedJaxpr, list[JaxprEqn]]:
+    """A program in which a lookup outside of an array gives `value` (rounded, of integers), and its equations that look up.
+
+    These are the lookups for which JAX promises nothing (`x[i]`, which takes the nearest element) or NaN (`jnp.take`). One that
+    says what it does there, such as `x.at[i].get(mode="clip")`, is left as it is.
+    """
+    found: list[JaxprEqn] = []
+
+    def changed(item: Any) -> Any:
+        if isinstance(item, ClosedJaxpr):
+            return ClosedJaxpr(inside_of(item.jaxpr), item.consts)
+        return inside_of(item) if isinstance(item, Jaxpr) else item
+
+    def inside_of(jaxpr: Jaxpr) -> Jaxpr:
+        return jaxpr.replace(eqns=[each(equation) for equation in jaxpr.eqns])
+
+    def each(equation: JaxprEqn) -> JaxprEqn:
+        before, options = len(found), equation.params
+        if equation.primitive is primitives.gather_p:
+            modes, kind, fill = jax.lax.GatherScatterMode, aval(equation.outvars[0]).dtype.kind, options["fill_value"]
+            fills = options["mode"] is modes.FILL_OR_DROP and (fill is None or fill != fill)
+            if (fills or options["mode"] is modes.PROMISE_IN_BOUNDS) and kind in "fiu":
+                found.append(equation)
+                number = value if kind == "f" else round(value)
+                return equation.replace(params={**options, "mode": modes.FILL_OR_DROP, "fill_value": number})
+        params = jax.tree.map(changed, options, is_leaf=lambda x: isinstance(x, ClosedJaxpr | Jaxpr))
+        found[before:] = [x if source_lines(x) else equation for x in found[before:]]
+        return equation.replace(params=params) if found[before:] else equation
+
+    return changed(closed), found
+
+
 def without_dead_code(closed: ClosedJaxpr) -> ClosedJaxpr:
     """The same program with the same inputs, without the equations that no output needs."""
     jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)

@@ -162,6 +162,10 @@ def test_a_result_from_a_file_draws_the_same(result, tmp_path):
     np.testing.assert_array_equal(result.posterior(key, 5)["w"], loaded.posterior(key, 5)["w"])
     assert np.asarray(jax.random.key_data(dp.random.key(3))).tobytes() not in path.read_bytes()
     assert (loaded.plan, loaded.statement) == (result.plan, result.statement)
+    assert str(loaded) == str(result)
+    assert str(result).splitlines()[1].split()[0] == "w[0]"
+    # Without the guide, its parameters.
+    assert str(dp.load_result(path)).splitlines()[1].split()[0] == "w_auto_loc[0]"
 
 
 def test_nothing_printed_or_pickled_holds_the_key(dpsvi, table):

@@ -6,6 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from jax import lax
 from numpyro.distributions import constraints
 from numpyro.infer.autoguide import AutoNormal
 
@@ -222,6 +223,56 @@ def of_a_users(x, y):
 )
 def test_records_that_count_are_let_through(model, records) -> None:
     refusal_of(model, *records)(*records)
+
+
+GROUP = (np.arange(ROWS) % 4).astype(np.int32)
+
+
+def looked_up(effect):
+    def model(g, y):
+        with numpyro.plate("groups", 4):
+            a = numpyro.sample("a", dist.Normal(0, 1))
+        # Starts at zero, where it would hide what it multiplies.
+        w = numpyro.sample("w", dist.Normal(0, 1))
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(w * effect(a, g), 1), obs=y)
+
+    return model
+
+
+@pytest.mark.parametrize(
+    "effect",
+    [
+        lambda a, g: a[g],
+        lambda a, g: jnp.take(a, g),
+        lambda a, g: jnp.where(g != 0, a[g], 0.0),
+        lambda a, g: lax.cond(True, lambda i: a[i], lambda i: 2 * a[i], g),
+        lambda a, g: a[0] + jnp.array([0, 1, 1, 0])[g],
+    ],
+    ids=["index", "take", "where", "branch", "public table"],
+)
+def test_a_group_that_is_none(effect) -> None:
+    check = refusal_of(looked_up(effect), GROUP, X)
+    check(GROUP, X)
+    for wrong in (GROUP + 1, np.where(ONE, 4, GROUP), np.where(ONE, -9, GROUP)):
+        with pytest.raises(ValueError, match=r"an index outside of the array.*test_support\.py:.*0 to n - 1"):
+            check(wrong.astype(np.int32), X)
+
+
+@pytest.mark.parametrize(
+    "effect",
+    [
+        lambda a, g: jnp.where(g < 4, a[g], 0.0),
+        lambda a, g: (g < 4) * a[g],
+        lambda a, g: a.at[g].get(mode="clip"),
+        lambda a, g: a.at[g].get(mode="fill", fill_value=0.0),
+        lambda a, g: jnp.append(a, 0.0)[g],
+        lambda a, g: jax.nn.one_hot(g, 4) @ a,
+    ],
+    ids=["where", "product", "clip", "fill", "one more", "one-hot"],
+)
+def test_a_group_that_the_model_takes_care_of(effect) -> None:
+    refusal_of(looked_up(effect), GROUP, X)(np.where(ONE, 4, GROUP).astype(np.int32), X)
 
 
 def test_every_chunk_is_looked_at(monkeypatch) -> None:

@@ -366,10 +366,16 @@ def test_what_is_no_model_is_not_shown() -> None:
 
 def test_fit_takes_steps_where_newton_cannot_and_says_why() -> None:
     y = np.random.default_rng(0).normal(size=500).astype(np.float32)
-    with pytest.warns(UseWarning, match="Fitted in steps, by DPSVI: The model has a param site"):
+    with pytest.warns(UseWarning, match="by DPSVI, so without intervals: The model has a param site"):
         found = dp.fit(tuned, y, epsilon=1.0, **TERMS)
     assert isinstance(found, dp.DPSVIResult)
     assert found.statement.epsilon <= 1
+    head, *rows, verdict, price = str(found).splitlines()
+    assert "interval" not in head
+    estimates = {name: float(value) for name, value in map(str.split, rows)}
+    assert set(estimates) == {"mean", "scale"}
+    assert estimates["scale"] == pytest.approx(float(found.params["scale"]), rel=1e-3)
+    assert (verdict[:4], price[:4]) == ("For ", "ε = ")
 
 
 @pytest.mark.filterwarnings("ignore::discreet.inference.UseWarning")

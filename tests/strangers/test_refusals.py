@@ -9,6 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 import numpyro.handlers as handlers
 import optax
+import pandas as pd
 import pytest
 from numpyro.infer.autoguide import AutoDiagonalNormal, AutoNormal
 
@@ -34,6 +35,32 @@ def grouped(size):
             numpyro.sample("y", dist.Normal(a[group], 1), obs=y)
 
     return model
+
+
+def column(take):
+    def model(frame, y):
+        w = numpyro.sample("w", dist.Normal(0, 1))
+        with numpyro.plate("data", len(y)):
+            numpyro.sample("y", dist.Normal(w * take(frame), 1), obs=y)
+
+    return model
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda frame: frame["u"],
+        lambda frame: frame[["u", "v"]].sum(1),
+        lambda frame: frame.u,
+        lambda frame: frame.loc[:, "u"],
+        lambda frame: frame.to_numpy()[:, 0],
+    ],
+)
+def test_a_data_frame_in_the_model(stranger, take):
+    message = stranger(column(take), pd.DataFrame({"u": np.asarray(X), "v": np.asarray(X)}), Y).refusal()
+    for word in ("test_refusals.py", "arguments are arrays inside of it", 'df["x"].to_numpy()'):
+        assert word in message
+    assert "rows" not in message
 
 
 def missing(group, y):
@@ -156,10 +183,92 @@ def test_a_model_of_a_fixed_number_of_rows(stranger, program, words):
         assert word in message
 
 
+@pytest.mark.parametrize(
+    "likelihood",
+    [
+        lambda m: dist.Normal(m, 1),
+        lambda m: dist.Bernoulli(logits=m),
+        lambda m: dist.Poisson(jnp.exp(m)),
+        lambda m: dist.Beta(1, jnp.exp(m)),
+    ],
+)
+def test_a_statistic_in_the_model(stranger, likelihood):
+    """Of one record the standard deviation is 0."""
+
+    def standardised(x, y):
+        w = numpyro.sample("w", dist.Normal(0, 1))
+        with numpyro.plate("data", len(y)):
+            numpyro.sample("y", likelihood(w * (x - x.mean()) / x.std()), obs=y)
+
+    message = stranger(standardised, X, abs(Y)).refusal()
+    for word in ("computes a statistic of its records", "x.std(0)", "public numbers", "private_standardisation"):
+        assert word in message
+
+
+def test_a_prior_from_the_data(stranger):
+    def empirical(x, y):
+        w = numpyro.sample("w", dist.Normal(0, y.std()))
+        with numpyro.plate("data", len(y)):
+            numpyro.sample("y", dist.Normal(w * x, y.std()), obs=y)
+
+    assert "computes a statistic of its records" in stranger(empirical, X, Y).refusal()
+
+
+def with_rows(rows):
+    """`lag`, `half`: the model leaves rows out."""
+
+    def cut(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1))
+        with numpyro.plate("data", len(rows(y))):
+            numpyro.sample("y", dist.Normal(w * rows(x), 1), obs=rows(y))
+
+    return cut
+
+
+def half(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    with numpyro.plate("data", len(y) // 2):
+        numpyro.sample("y", dist.Normal(w * x[::2], 1), obs=y[::2])
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (half, ("no rows where few records are given", "len(y) // 2")),
+        (with_rows(lambda y: y[10:]), ("no rows where few records are given", "len(rows(y))")),
+        (with_rows(lambda y: y[1:]), ("'data' has size 1 for two records and 2 for three",)),
+        (with_rows(lambda y: jnp.concatenate([y, y])), ("'data' has size 4 for two records and 6 for three",)),
+    ],
+    ids=["half", "head", "lag", "twice"],
+)
+def test_a_model_that_leaves_rows_out(stranger, program, words):
+    for options in ({}, {"placeholder": (np.zeros(1, np.float32), np.zeros(1, np.float32))}):
+        message = stranger(program, X, Y, **options).refusal()
+        for word in (*words, "Leave rows out before the fit", "a whole series can be one"):
+            assert word in message
+
+
 def mean_model(x, y=None):
     w = numpyro.sample("w", dist.Normal(0, 1))
     with numpyro.plate("data", len(x)):
         numpyro.sample("y", dist.Normal(w * x, 1), obs=y)
+
+
+def drawn_without_plate(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    numpyro.sample("y", dist.Normal(w * x, 1).to_event(1), obs=y)
+
+
+def drawn_in_any_case(x, y=None):
+    mean_model(x)
+
+
+def test_observations_that_are_forgotten(stranger):
+    for program in (mean_model, drawn_without_plate, drawn_in_any_case):
+        message = stranger(program, X).refusal()
+        assert "'y' is drawn, since its obs= is None or left out. Nothing was passed for y" in message
+        assert "obs=y)" in message
+    assert "left out. Pass the observations" in stranger(drawn_in_any_case, X, Y).refusal()
 
 
 def closure(x):

@@ -590,18 +590,43 @@ def choose_placeholder(programs: Programs, given: Sequence[Any] | None, key: PRN
                 return candidate
         except FAILURES as error:
             explain_model(programs, key)
+            if "size of plate" in str(error):
+                # `find_structure` says why.
+                return candidate
             # A column of weights (handlers.scale) must not be zero, nor one of standard errors where NumPyro validates.
             if "distribution got invalid" not in str(error) and "should be positive" not in str(error):
                 raise
+    for one, other in ((0.0, 1.0), (1.0, 0.5), (0.5, 0.25)):
+        mixed, *equal = (
+            [jnp.concatenate(x) for x in zip(records.filled(a, 1), records.filled(b, 1), strict=True)]
+            for a, b in ((one, other), (one, one), (other, other))
+        )
+        if _runs_finite(programs, mixed) and not any(_runs_finite(programs, rows) for rows in equal):
+            raise ValueError(
+                "The model computes a statistic of its records, such as x.std(0) or a range: artificial records have a finite "
+                "density where they differ, and none where they are equal. A statistic couples all records, and each is "
+                "evaluated alone. Scale by public numbers in its place, as (age - 40) / 15, or before the fit by "
+                "discreet.standardise.private_standardisation."
+            )
     return records.zeros(1)
+
+
+def _runs_finite(programs: Programs, rows: list[Array]) -> bool:
+    try:
+        return _has_finite_density(programs, rows)
+    except FAILURES:
+        return False
 
 
 def _has_finite_density(programs: Programs, rows: list[Array]) -> bool:
     def finite(rows: list[Array], key: PRNGKeyArray) -> Array:
         trace, _ = programs.trace(programs.model, rows, key, hint=programs.num_records, rule=start_of_search)
         observed = [site for site in trace.values() if site["type"] == "sample" and site["is_observed"]]
-        densities = [_log_density(site) for site in observed]
-        return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in densities]) if densities else True)
+        fine = [jnp.all(jnp.isfinite(_log_density(site))) for site in observed]
+        # A Bernoulli of NaN has a finite density.
+        numbers = [x for x in jax.tree.leaves([site["fn"] for site in observed]) if isinstance(x, jax.Array)]
+        fine += [~jnp.any(jnp.isnan(x)) for x in numbers if jnp.issubdtype(x.dtype, jnp.floating)]
+        return jnp.all(jnp.array([True, *fine]))
 
     with warnings.catch_warnings():
         # Values out of support are what is being looked for.
@@ -639,7 +664,7 @@ def initial_parameters(
         guide_trace, _ = programs.trace(programs.guide, placeholder, guide_key, plates, given)
         latents = {n: s["value"] for n, s in guide_trace.items() if s["type"] in ("sample", "param", "mutable")}
         model_trace: dict[str, Any] = {}
-        if structure.has_model_params:
+        if structure.model_params:
             model_trace, _ = programs.trace(programs.model, placeholder, model_key, plates, {**latents, **given})
         # A site in both belongs to the guide, as in NumPyro.
         for site in [*model_trace.values(), *guide_trace.values()]:
@@ -657,7 +682,7 @@ def initial_parameters(
         return params, state
 
     # NumPyro's guides have their initial values already: nothing is compiled for what else they compute.
-    ready = is_numpyros(programs.guide) and not structure.has_model_params and not given
+    ready = is_numpyros(programs.guide) and not structure.model_params and not given
     params, state = (run_kept(start) if ready else start)(key)
     psi = {name: transform.inv(params[name]) for name, transform in transforms.items()}
     if unknown := set(given) - set(psi):
@@ -730,11 +755,15 @@ def loss_at_start(objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArra
 _ROWS = 101
 
 
+def moved_start(psi: Mapping[str, Any], rng: np.random.Generator) -> Any:
+    """Parameters near those with which a fit starts: weights that start at zero would hide what they multiply."""
+    return jax.tree.map(lambda x: np.asarray(x + rng.uniform(0.1, 0.2, jnp.shape(x)), jnp.result_type(x)), psi)
+
+
 def refuse_couplings(objective: Objective, psi: Mapping[str, Any]) -> None:
     """Refuse a model or guide whose density of many rows is no product over them."""
     structure, programs, rng = objective.structure, objective.programs, np.random.default_rng(0)
-    # Not where a fit starts: weights that start at zero would hide what they multiply.
-    psi = jax.tree.map(lambda x: np.asarray(x + rng.uniform(0.1, 0.2, jnp.shape(x)), jnp.result_type(x)), psi)
+    psi = moved_start(psi, rng)
     names = *structure.observed, *structure.local_latents, *(site.name for site in structure.summed)
     made_up = (
         [_made_up(np.asarray(x[0]), rng) for x in objective.placeholder],

@@ -37,7 +37,7 @@ def objective_of_points(
         ValueError: The model cannot be split into records, or is not finite where it starts.
     """
     objective, psi, start_key = Objective.of(records, key, model=model, guide=PointGuide(model), **made_of)
-    if objective.structure.has_model_params:
+    if objective.structure.model_params:
         raise NoPointError(
             "The model has a param site, which has no prior, so there is no posterior to draw it from. Make it a sample "
             "site with a proper prior, or fit the model by DPSVI."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jax.tree_util import keystr
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from discreet import random
@@ -26,7 +28,7 @@ from discreet.inference._trace import METHODS, NoiseAware, Trace
 from discreet.mechanisms import GAUSSIAN, MECHANISMS
 from discreet.plan import PaidRelease, PrivacyPlan
 from discreet.released import KEPT_NOWHERE, NOT_IN_DICT, Released
-from discreet.report import NOT_USABLE, PREDICTION, Statement, use_words
+from discreet.report import NOT_USABLE, PREDICTION, Statement, headline, use_words
 from discreet.report import PARTS as STATEMENT
 from discreet.sampling import SAMPLERS
 
@@ -128,7 +130,7 @@ def _named(names: Sequence[str]) -> str:
 
 def _shapes(params: Mapping[str, Any]) -> dict[str, str]:
     return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): f"{jnp.result_type(x)} of shape {jnp.shape(x)}"
+        keystr(path, simple=True, separator="/"): f"{jnp.result_type(x)} of shape {jnp.shape(x)}"
         for path, x in jax.tree.leaves_with_path(dict(params))
     }
 
@@ -180,6 +182,7 @@ MOST_NOISE = 0.85
 At epsilon 1, 14 fits of seven tables of 750 to 4,900 people kept 76 % or more of what there was to learn where it was up to
 0.77; from 0.88 on six fits of three tables kept 74 % at most, and three of them predicted worse than one number for all.
 """
+_SHOWN = 40  # numbers in print
 _FEW_PARAMETERS = 50  # the gradients of more may lie in few directions, and noise in others does not matter
 
 
@@ -486,6 +489,28 @@ class DPSVIResult(Released, what="result of a private fit", parts=kinds):
             f"DPSVIResult({count} parameters, {self.steps_completed} of {self.plan.num_steps} steps, "
             f"averaged over {self.averaged_over}{use}, {spent.brief})"
         )
+
+    def __str__(self) -> str:
+        """A table of estimates, without intervals, which a fit in steps does not have; the verdict, and the price."""
+        rows = [
+            (keystr(path, simple=True, separator="/") + str([*place] if place else ""), f"{x[place]:.4g}")
+            for path, x in jax.tree.leaves_with_path(self._estimates())
+            for place in itertools.islice(np.ndindex(x.shape), _SHOWN + 1)
+        ]
+        rows = [*rows[:_SHOWN], ("...", "")] if len(rows) > _SHOWN else rows
+        width = max(len(name) for name, _ in rows)
+        lines = [f"{name:{width}}  {value:>10}" for name, value in (("", "estimate"), *rows)]
+        return "\n".join([*lines, use_words(self.statement), headline(self.statement)])
+
+    def _estimates(self) -> dict[str, Any]:
+        """The global latents' means over draws and the model's parameters; without a guide, all parameters."""
+        if self._objective is None:
+            return jax.tree.map(np.asarray, self.params)
+        count = sum(np.size(x) for x in jax.tree.leaves(self.params))
+        draws = self.posterior(jax.random.key(0), min(1_000, max(20, 1_000_000 // max(count, 1))))
+        means = {name: np.mean(np.asarray(x, np.float64), axis=0) for name, x in draws.items()}
+        own = {name: self.params[name] for name in self._objective.structure.model_params}
+        return {**means, **jax.tree.map(np.asarray, own)}
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the guide, which may be a local function."""

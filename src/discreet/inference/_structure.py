@@ -360,7 +360,7 @@ class Structure:
     observed: tuple[str, ...]
     guide_globals: tuple[str, ...]  # guide sample sites that all records share, auxiliary ones included
     guide_locals: tuple[str, ...]  # guide sample sites of each record
-    has_model_params: bool  # True if the model has `param` sites
+    model_params: tuple[str, ...]  # the model's `param` sites
     # the guide's `param` sites with a value for each record, and the axis that numbers the records
     local_params: tuple[tuple[str, int], ...] = ()
     factors: tuple[str, ...] = ()  # observed sites and factors that hold no data
@@ -530,8 +530,19 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
     with _explained("model", programs):
         two, three, hint = _trace_model(programs, key)
     record_plates = changing_plates(two, three)
-    _check_plate_sizes(record_plates, two.sizes, num_records)
+    _check_plate_sizes(record_plates, two.sizes, three.sizes, num_records)
+    if two.sizes and not record_plates:
+        # Half of one record is none.
+        with _explained("model", programs):
+            _trace_abstractly(programs, programs.model, 1, key, hint)
     inside = sites_of_records(two, three, record_plates)
+    drawn = [n for n, s in two.sites.items() if n in inside or (s.kind == "sample" and s.shape != three.sites[n].shape)]
+    if drawn and not any(s.observed for s in two.sites.values()):
+        raise ValueError(
+            f"No site of the records is observed: {drawn[0]!r} is drawn, since its obs= is None or left out. "
+            f"{left_out(programs.model, *programs.arguments(programs.records.leaves))}Pass the observations, too, as y in "
+            'dp.fit(model, x, y, ...), and give them to their site: numpyro.sample("y", ..., obs=y).'
+        )
     _check_model(two.sites, three.sites, inside, keeps_local)
     _check_mutable("model", two.sites, programs, key, hint)
     unobserved = [s for s in two.sites.values() if s.kind == "sample" and not s.observed]
@@ -606,7 +617,7 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
         observed=observed,
         guide_globals=tuple(n for n in guide_sites if n not in guide_inside),
         guide_locals=tuple(n for n in guide_sites if n in guide_inside),
-        has_model_params=any(s.kind == "param" for s in two.sites.values()),
+        model_params=tuple(n for n, s in two.sites.items() if s.kind == "param"),
         local_params=local_params,
         factors=factors,
         summed=summed,
@@ -641,6 +652,18 @@ def _explained(what: str, programs: Programs) -> Iterator[None]:
             raise ValueError(f"{error}{remedy}") from None
         if not place:
             raise
+        if "size of plate should be positive" in str(error):
+            raise ValueError(
+                f"A plate of the {what} has no rows where few records are given{place}: its size is a 0 that was passed, or the "
+                f"{what} cuts its arguments, as by y[1:], y[::2] or len(y) - 1. {_CUT}"
+            ) from error
+        if re.search(
+            r"string indexing|Tracer('? object)? has no attribute|non-tuple sequence.*\[\[[\"']", f"{error}{place}"
+        ):
+            raise ValueError(
+                f"The {what} takes a column or a method of a data frame from an argument{place}, but arguments are arrays "
+                'inside of it. Pass each column as an argument of its own, as df["x"] or df["x"].to_numpy(), and use that.'
+            ) from error
         if str(error).startswith("Base distribution needs to have"):
             raise ValueError(
                 f"{str(error).rstrip('.')}{place}. A transform of vectors needs a base that is one: "
@@ -691,11 +714,26 @@ def _trace_model(programs: Programs, key: PRNGKeyArray) -> tuple[Traced, Traced,
         return both(None) if found is None else found
 
 
+_CUT = (
+    "Each record is evaluated alone, so a model must keep all rows that it is given. Leave rows out before the fit, as by "
+    "passing x[::2] and y[::2]; in a series (y[1:] after y[:-1]) the steps are no records, but a whole series can be one, with "
+    "its steps along the second axis."
+)
+
+
 def _check_plate_sizes(
-    record_plates: frozenset[str], sizes: Mapping[str, tuple[int, int | None]], num_records: int
+    record_plates: frozenset[str],
+    sizes: Mapping[str, tuple[int, int | None]],
+    of_three: Mapping[str, tuple[int, int | None]],
+    num_records: int,
 ) -> None:
     for name in sorted(record_plates):
-        size, _ = sizes[name]
+        size, (other, _) = sizes[name][0], of_three[name]
+        if size != other and (size, other) != (2, 3):
+            raise ValueError(
+                f"The plate {name!r} has size {size} for two records and {other} for three: the model cuts or repeats its "
+                f"arguments, as by y[1:], y[::2] or len(y) - 1. {_CUT}"
+            )
         # Two is the number of placeholder rows: then the size follows the array.
         if size not in (2, num_records):
             raise ValueError(

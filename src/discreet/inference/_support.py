@@ -8,6 +8,10 @@ that of the other records without a word. Two passes find it before any budget i
 2. Only if a value is outside, the loss of each such record is computed at the initial parameters. It is finite, and the record
    counts, where the value is masked, another component of a mixture produces it, or the distribution takes NaN for missing.
 
+A record whose index is outside of an array, as in `effect[group]` for group 4 of four, is found likewise. JAX takes the nearest
+element, so it would count as one of another group. Two numbers are put there in turn: if the record's loss differs between them,
+it depends on that lookup; where jnp.where or a product with zero leaves it out, it does not.
+
 A record that is NaN throughout stands for an absent one, as in a table to which several processes bring rows.
 """
 
@@ -20,12 +24,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Float
 from numpyro.distributions import ExpandedDistribution, Independent, MaskedDistribution, constraints
 
-from discreet._jax import ClosedJaxpr, Memo, inputs_of_outputs, part_of_program, run_jaxpr, run_kept
+from discreet._jax import (
+    ClosedJaxpr,
+    Memo,
+    inputs_of_outputs,
+    part_of_program,
+    run_jaxpr,
+    run_kept,
+    source_line,
+    with_lookups,
+)
 from discreet._validate import RefusedError
-from discreet.inference._elbo import Objective
+from discreet.inference._elbo import Objective, moved_start
 from discreet.inference._structure import FAILURES
 
 # Numbers, and rows, that are looked at together at most.
@@ -39,6 +52,8 @@ class _Look(NamedTuple):
     program: ClosedJaxpr  # from one row of each of these to a Boolean for each of `sites`
     sites: list[str]  # names of observed sites
     words: Mapping[str, str]  # the distribution of each site
+    lookups: list[str]  # places in the model where an index of a record may be outside of an array
+    filled: list[ClosedJaxpr]  # a record's loss with one number, and with another, where it is
 
     def outside(self, record: Sequence[Array]) -> Bool[Array, " output"]:
         """Whether a value is outside, given the arrays that are read of one record."""
@@ -51,7 +66,9 @@ _LOOKS = Memo[Objective, _Look](128)
 def refuse_outside_support(
     objective: Objective, psi: Mapping[str, Any], parts: Iterable[tuple[Sequence[Any], Any]], *, laid: bool = False
 ) -> None:
-    """Refuse records with an observed value outside its distribution's support. It reads the table before anything is spent.
+    """Refuse records with an observed value outside its distribution's support, or an index outside of an array.
+
+    It reads the table before anything is spent.
 
     Args:
         objective: The model.
@@ -60,29 +77,42 @@ def refuse_outside_support(
         laid: True if processes brought their own rows, so that one whose floating-point numbers are NaN is absent.
 
     Raises:
-        RefusedError: A record would count as zero. The message names the site, and no value, row or count.
+        RefusedError: A record would count as zero, or as another one. The message names the site or the line of the model, and
+            no value, row or count.
     """
     if objective not in _LOOKS:
-        _LOOKS[objective] = _look_at(objective)
+        _LOOKS[objective] = _look_at(objective, psi)
     look = _LOOKS[objective]
+    start = jax.tree.leaves(moved_start(psi, np.random.default_rng(0)))
+
+    def astray(record: Sequence[Array]) -> Bool[Array, " 1"]:
+        losses = [run_jaxpr(program, *start, *record)[0] for program in look.filled]
+        depends = ~jnp.isclose(*losses, rtol=1e-4, atol=1e-6, equal_nan=True)
+        return (depends & ~_is_absent(record, laid=laid))[None]
 
     def lost(record: Sequence[Array]) -> Bool[Array, " output"]:
         outside = look.outside([record[i] for i in look.reads])
         return outside & ~_is_absent(record, laid=laid) & ~_counts(objective, psi, record)
 
     for leaves, held in parts:
-        if not look.sites or not _in_any(look.outside, [leaves[i] for i in look.reads], held).any():
-            continue
-        if (found := _in_any(lost, leaves, held)).any():
+        outside = bool(look.sites) and _in_any(look.outside, [leaves[i] for i in look.reads], held).any()
+        if outside and (found := _in_any(lost, leaves, held)).any():
             name = look.sites[int(np.argmax(found))]
             raise RefusedError(
                 f"At least one record has a value of the observed site {name!r} that its distribution cannot produce: "
                 f"{look.words[name]}. The record has no density, so it would count as zero and the fit would be that of the "
                 "others. Recode the values, remove records without one, or leave these values out with the distribution's mask."
             )
+        if look.lookups and _in_any(astray, leaves, held).any():
+            raise RefusedError(
+                "At least one record has an index outside of the array in which the model looks it up "
+                f"({'; '.join(look.lookups)}). JAX takes the nearest element, or NaN, so the record would count as one of "
+                "another group, or as zero. Codes of n groups are 0 to n - 1: recode them, give the array as many elements, or "
+                "remove records without a group; effect.at[group].get(mode=...) says what such a record gets."
+            )
 
 
-def _look_at(objective: Objective) -> _Look:
+def _look_at(objective: Objective, psi: Mapping[str, Any]) -> _Look:
     """Trace the model on one record, and keep what depends on the record alone."""
     programs, structure = objective.programs, objective.structure
     rows, words = programs.records.shapes(1), dict[str, str]()
@@ -110,7 +140,12 @@ def _look_at(objective: Objective) -> _Look:
         if any(depends[number][first:]) and not any(depends[number][:first]):
             outputs[name] = number
     program, used = part_of_program(program, list(outputs.values()))
-    return _Look([i - first for i in used], program, list(outputs), words)
+    loss = jax.make_jaxpr(lambda psi, *record: _loss(objective, psi, record))(
+        psi, *(x[0] for x in objective.placeholder)
+    )
+    filled, equations = zip(*(with_lookups(loss, value) for value in (0.25, 0.75)), strict=True)
+    lookups = list(dict.fromkeys(source_line(x) for x in equations[0]))
+    return _Look([i - first for i in used], program, list(outputs), words, lookups, list(filled))
 
 
 def _outside(site: Mapping[str, Any]) -> tuple[Bool[Array, ""], Bool[Array, ""]]:
@@ -134,11 +169,15 @@ def _is_absent(record: Sequence[Array], *, laid: bool) -> Bool[Array, ""]:
 
 def _counts(objective: Objective, psi: Mapping[str, Any], record: Sequence[Array]) -> Bool[Array, ""]:
     """Whether a record's loss is finite at the initial parameters."""
-    # Any draw will do: these values and supports depend on none.
+    return jnp.isfinite(_loss(objective, psi, record))
+
+
+def _loss(objective: Objective, psi: Mapping[str, Any], record: Sequence[Array]) -> Float[Array, ""]:
+    # Any draw will do: what is looked for depends on none.
     draw, local = jax.random.split(jax.random.key(0))
     own = [objective.local_start[name] for name, _ in objective.structure.local_params]
     u, _ = objective.link(psi, draw)
-    return jnp.isfinite(objective.record_loss(u, [*record, *own], local))
+    return objective.record_loss(u, [*record, *own], local)
 
 
 def _in_any(

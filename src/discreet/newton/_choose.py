@@ -63,7 +63,7 @@ def fit(
         kwargs: As args.
 
     Returns:
-        The result; `print(result)` shows estimates, intervals and the verdict.
+        The result; `print(result)` shows estimates, intervals (not of a fit in steps) and the verdict.
 
     Raises:
         ValueError, TypeError: Wrong input, before anything is spent.
@@ -92,6 +92,6 @@ def fit(
     except NoPointError as error:
         if init:
             raise
-        warnings.warn(f"Fitted in steps, by DPSVI: {error}", UseWarning, stacklevel=2)
+        warnings.warn(f"Fitted in steps, by DPSVI, so without intervals: {error}", UseWarning, stacklevel=2)
     settings = defaults_for(model)
     return settings.dpsvi(settings.plan(**terms), **made_up, **static).run(key, *args, **paid_by, **kwargs)
