@@ -49,8 +49,8 @@ MATRICES = (*PRODUCTS, "curvature")
 MOST_CURVED = 100
 """Latents of a model whose curvature is measured."""
 STEP = 2.0**-2
-"""Length of the curvature's differences, in standard deviations of one record. Shorter ones lose the curvature of likelihoods with
-kinks, as Laplace's: a gradient that jumps is then cut. With longer ones, third derivatives count."""
+"""Length of the curvature's differences, in standard deviations of one record. Shorter ones lose the curvature of likelihoods
+with kinks, as Laplace's: a gradient that jumps is then cut. With longer ones, third derivatives count."""
 
 
 class Public(NamedTuple):
