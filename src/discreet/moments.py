@@ -4,7 +4,8 @@ A row is (z, e): features with a leading 1, and what is left of the target. Its 
 1 / (|z|^2 + SHARE_OF_TARGET), so that its Frobenius norm is at most 1 wherever the row lies; the weight depends on the features
 alone, so it biases no coefficient. Noise hides features that vary little or together with others. So the first release,
 of a fifth of the budget, is read for two public maps, under which the next one measures again: features are whitened, and the
-target becomes its distance from the line found so far, clipped to a few standard deviations.
+target becomes its distance from the line found so far, clipped to a few standard deviations. Directions that the noise hides,
+as those of rare categories, are stretched less: else their few rows are so long that they decide where all are clipped.
 
 That line is not least squares where residuals or features have long tails. So the last stage measures v = z (y - line), whose
 sum is 0 at least squares alone: first how long v is, in bins, then its sum, six times, each at the best line so far. The noise
@@ -77,7 +78,7 @@ _EARLIER = sum(SHARES[:_PRODUCTS]) / (1 - SHARES[_PRODUCTS])
 SHARE_OF_TARGET = 0.5
 _INTERCEPT = 0.5  # the leading 1 in the first release: it is easily seen, and costs the others less like this
 _WIDTH = 3.0  # standard deviations at which residuals are clipped, at least
-_BIAS = 0.7  # share of what clipping takes away that may be bias: the rest cancels
+_BIAS = 0.8  # share of what clipping takes away that may be bias: the rest cancels
 _TAIL = 12  # bins in which gradients may be hidden by the noise
 _UNSURE = 0.1  # standard deviation of an entry of the curvature, over its mean eigenvalue, beside the noise
 _LEAST = 0.02  # eigenvalue of the curvature, of their mean
@@ -85,10 +86,14 @@ _DOUBTS = np.append(0, 4.0 ** np.arange(8))  # times the covariance of the line 
 _SLACK = 0.3  # times the noise of sampling: while that of the release is less, nothing more is clipped
 _FLATTEST = 10.0  # the least mean length of whitened rows is 1 / _FLATTEST: then weights differ little
 _SEEN = 4.0  # times the edge of the noise: what the features' eigenvalues are at least, so that rows may be short
+_SURE = 0.5  # the lower limit of what predictions explain, over the mean, for the verdict that they are usable
+_FLAT = 0.05  # share of the target's variance that is little
 _SHARP = 3.0  # times the interval without noise: what coefficients are read from
 _CAUTION = 1.28  # standard deviations: what is gained is that or more with nine chances in ten
 _KEPT = 1.15  # of the share that gains the most then: 2 % less, and nothing is taken from an estimate that is sure
-_FLOOR = 0.1  # of the largest eigenvalue of the noise: what whitening takes for the least
+_HIDDEN = 3.0  # standard deviations of the noise: a column whose sum and squares are below is a rare category's
+_FLOORS = 0.1, 1.0
+"""Of the largest eigenvalue of the noise: what whitening takes for the least, after each release of products."""
 _LATEST = 3.0  # of `_flatness`: beyond it, shorter rows let no longer residuals pass
 _GRID = 2.0**13  # rows are multiples of 1 / _GRID: sums of products of 2^26 rows are exact in 64 bits
 _MOST_RECORDS = 2**26
@@ -513,10 +518,7 @@ def _cautious(found: _Posterior, release: _Release) -> np.ndarray:
     at c = m. Up to c = 2 m it is below 0; but where the posterior is too narrow, as in one fit of Abalone in 75 at ε = 0.03, that
     gave an R² of -1.9.
     """
-    back = np.linalg.inv(release.to)
-    second = back.T @ release.features @ back / release.weight
-    centre = np.append(1, second[0, 1:] / max(second[0, 0], 1))  # the constant's own is 1 but for the noise
-    about = second[1:, 1:] - np.outer(centre[1:], second[0, 1:])
+    about, centre = _about(_second(release))
     weights, covariance = found.mean[1:], found.covariance
 
     def share(size: Any, variance: Any) -> float:
@@ -684,27 +686,57 @@ def _use(wide: _Posterior, found: _Posterior, last: _Release) -> tuple[str, str]
     """The verdict on the use of the result, and the reason, from the releases.
 
     The squared error of predictions is tr(S C) for second moments S of the features and the coefficients' covariance C; that
-    of least squares without noise is the residuals' variance times (feature + 1) / N. Moments that the noise hides count as
-    large as it hides.
+    of least squares without noise is the residuals' variance times (feature + 1) / N. Directions that the noise hides are in
+    neither: there may be no records along them, as where indicators add up to 1. But at least half must be seen.
     """
     size = len(wide.mean)
-    back = np.linalg.inv(last.to)
-    least = _FLOOR * last.noise * math.sqrt(2 * size)
-    eigenvalues = last.eigenvalues + least
-    second = back.T @ (last.eigenvectors * eigenvalues) @ last.eigenvectors.T @ back / last.weight
-    sampling = found.variance * size / last.total
+    second = _second(last)
+    seen = int(np.sum(last.eigenvalues > _FLOORS[0] * last.noise * math.sqrt(2 * size)))
+    sampling = found.variance * max(seen, 1) / last.total
     wider = math.sqrt(np.trace(second @ wide.covariance) / sampling)
-    if wider <= _SHARP:
+    if wider <= _SHARP and 2 * seen >= size:
         return COEFFICIENTS, WHICH_LINE
-    slopes = _cautious(found, last)[1:]
-    explained = slopes @ second[1:, 1:] @ slopes
-    unsure = np.trace(second[1:, 1:] @ found.covariance[1:, 1:])
-    if explained >= unsure:
-        return PREDICTION, f"the noise makes intervals about {wider:.2g} times as wide as without it"
-    return NOT_USABLE, (
-        "the noise hides the line: predictions are little better than one number for all. Intervals hold, but the noise makes "
-        f"them about {wider:.2g} times as wide. A larger epsilon, more records or fewer features help"
+    low, middle, high = _explained(found, last)
+    by = f"about {wider:.2g} times as wide"
+    if low >= _SURE * middle > 0:
+        return PREDICTION, f"the noise makes intervals {by} as without it"
+    quality = (
+        "hides the line: predictions are little better than one number for all"
+        if high <= _FLAT
+        else f"hides how good predictions are: they may explain {100 * max(low, 0):.0f} to {100 * min(high, 1):.0f} % of the "
+        "target's variance"
     )
+    return NOT_USABLE, (
+        f"the noise {quality}. Intervals hold, but the noise makes them {by}. A larger epsilon, more records or fewer features "
+        "help"
+    )
+
+
+def _second(release: _Release) -> np.ndarray:
+    """The released second moments of (1, x)."""
+    back = np.linalg.inv(release.to)
+    return back.T @ release.features @ back / release.weight
+
+
+def _about(second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Second moments of x about its mean, and (1, mean)."""
+    centre = np.append(1, second[0, 1:] / max(second[0, 0], 1))  # the constant's own is 1 but for the noise
+    return second[1:, 1:] - np.outer(centre[1:], second[0, 1:]), centre
+
+
+def _explained(found: _Posterior, last: _Release) -> tuple[float, float, float]:
+    """The share of the target's variance that the estimate explains: lower limit, mean, upper limit.
+
+    Each limit holds with nine chances in ten. With S the features' second moments about their mean, and v for the estimate, it is
+    2 v'S t - v'S v for true weights t.
+    """
+    about, _ = _about(_second(last))
+    slopes, weights = _cautious(found, last)[1:], found.mean[1:]
+    along = about @ slopes
+    mean, spread = 2 * along @ weights - along @ slopes, 2 * math.sqrt(along @ found.covariance[1:, 1:] @ along)
+    total = found.variance + max(weights @ about @ weights, 0)
+    low, high = ((mean + place * _CAUTION * spread) / total for place in (-1, 1))
+    return float(low), float(mean / total), float(high)
 
 
 def _flatness(plan: MomentsPlan) -> float:
@@ -732,10 +764,10 @@ def _measure(
     """
     size, total = plan.num_features + 1, plan.num_records * _whole(plan.num_features)
     to, line, width = np.diag([_INTERCEPT, *np.ones(size - 1)]), np.zeros(size), 1 / math.sqrt(SHARE_OF_TARGET)
-    cut, flatness = math.inf, _flatness(plan)
+    cut, flatness, rare = math.inf, _flatness(plan), None
     wide, found = (_Posterior.before(size, scales) for scales in (WIDE, SCALES))
     planned = list(zip(programs, keys, plan.stddevs, strict=True))
-    for (program, key, noise), share in zip(planned[:_PRODUCTS], SHARES, strict=False):
+    for (program, key, noise), share, floor in zip(planned[:_PRODUCTS], SHARES, _FLOORS, strict=False):
         moments = np.asarray(program(key, *table, to, line, np.float64(width)), np.float64)
         known = {"noise": noise, "share": share / (1 - SHARES[_PRODUCTS])}
         release = _Release.of(moments, total, to=to, line=line, width=width, cut=cut, **known)
@@ -744,9 +776,16 @@ def _measure(
         back = np.linalg.inv(to)
         unsure = np.trace(release.features @ back @ found.covariance @ back.T)
         around = found.variance + unsure / release.weight
-        least = _FLOOR * noise * math.sqrt(2 * size)
-        stretched = release.eigenvectors * np.sqrt(release.weight / (release.eigenvalues + least) / size)
-        even = to @ stretched @ release.eigenvectors.T
+        second = release.features
+        if rare is None:  # the squares of such columns may be so large
+            hidden, sums = _HIDDEN * noise, np.maximum(np.abs(second[0]), np.diag(second))
+            rare = np.where((sums < hidden) & (np.arange(size) > 0), hidden, 0)
+        else:
+            second = second + to.T @ (rare[:, None] * to)
+        eigenvalues, eigenvectors = np.linalg.eigh(second)
+        least = floor * noise * math.sqrt(2 * size)
+        stretched = eigenvectors * np.sqrt(release.weight / (np.maximum(eigenvalues, 0) + least) / size)
+        even = to @ stretched @ eigenvectors.T
         to, line = even / flatness, found.mean
         # No residual is longer than the target's bound and the line's largest value.
         longest = 1 + min(1.0, np.abs(line).sum())

@@ -16,9 +16,11 @@ For the standard deviation see `_Column.deviation`.
 
 What the schema calls impossible is not used: no table is refused for rows that have it, and intervals are of the table as it is.
 
-*Figures* are the projection of the estimate onto tables without negative counts whose totals and margins agree: each column onto
-the simplex of N, then each pair onto the tables with its columns' counts. Intervals are cut to what is possible, and
-widened to the figure where it is outside, both of which leave their coverage no lower.
+*Counts and shares* are the projection of the estimate onto tables without negative counts whose totals and margins agree: each
+column onto the simplex of N, then each pair onto the tables with its columns' counts. Means, standard deviations and quantiles
+follow from the estimate before it is projected: what noise adds to empty slices stays there and what it takes is cut, so the
+projection draws them to those of the bounds. They take values to lie in the middle of their slices. Intervals are cut to what is
+possible, and widened to the figure where it is outside, both of which leave their coverage no lower.
 """
 
 from __future__ import annotations
@@ -497,15 +499,22 @@ class _Column:
         if self.edges is None:
             return found
         low, high = self.column.limits
-        present = counts * self.present
-        if present.sum() <= 0:  # all are missing: nothing is known
-            present = self.present.copy()
+        present, b = self.counts * self.present, self.present
+        if present.sum() <= z * math.sqrt(self.covariance(b, b)):  # no more values than the noise hides
+            present = counts * b if (counts * b).sum() > 0 else b
+        number = present.sum()
         ends = self.ends
         middle = (ends[0] + ends[1]) / 2
-        mean = float(present @ middle / present.sum())
+        mean = float(present @ middle / number)
         # A uniform spread within each slice, over an interval or over integers.
         within = (ends[1] - ends[0]) / 12 * (ends[1] - ends[0] + 2 * (self.column.kind is not Kind.REAL))
-        sd = math.sqrt(float(present @ ((middle - mean) ** 2 + within) / present.sum()))
+        off = (middle - mean) * b
+        square = ((middle - mean) ** 2 + within) * b
+        # The mean is nearer to the noisy counts than to the exact ones, by its variance.
+        variance = float(present @ square + self.covariance(off, off) / number) / number
+        unsure = (square - variance) * b
+        # Noise may leave a variance near or below 0: then a part of what it hides is as good a guess.
+        sd = math.sqrt(max(variance, math.sqrt(self.covariance(unsure, unsure)) / number / 4))
         return dataclasses.replace(
             found,
             mean=_one(mean, self.mean(z), low, high),
@@ -551,9 +560,11 @@ class _Column:
         z_scores = signs @ self.counts / np.sqrt(self.covariance(signs, signs))
         z_scores[0], z_scores[-1] = -math.inf, math.inf
         there = np.flatnonzero((z_scores[:-1] <= z) & (z_scores[1:] >= -z))
+        # Sums of noisy counts may pass the share several times: the middle of these places.
         sums = np.concatenate([[0.0], np.cumsum(present[:slices])])
         wanted = share * sums[-1]
-        at = int(np.clip(np.searchsorted(sums, wanted) - 1, 0, slices - 1))
+        passed = np.flatnonzero((sums[:-1] < wanted) & (sums[1:] >= wanted))
+        at = int(passed[len(passed) // 2]) if passed.size else 0
         part = (wanted - sums[at]) / present[at] if present[at] > 0 else 0.5
         value = low[at] + part * (high[at] - low[at])
         value = float(value if self.column.kind is Kind.REAL else round(value))
