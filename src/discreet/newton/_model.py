@@ -48,7 +48,7 @@ PRODUCTS = ("directions", "moments")
 MATRICES = (*PRODUCTS, "curvature")
 MOST_CURVED = 100
 """Latents of a model whose curvature is measured."""
-STEP = 2.0**-2
+STEP = 2.0**-3
 """Length of the curvature's differences, in standard deviations of one record. Shorter ones lose the curvature of likelihoods
 with kinks, as Laplace's: a gradient that jumps is then cut. With longer ones, third derivatives count."""
 
