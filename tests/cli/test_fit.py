@@ -327,7 +327,7 @@ def test_coefficients_of_a_fit_in_steps_stand_in_the_order_of_the_table(capsys, 
     lines = capsys.readouterr().out.splitlines()
     features = "features and target" if model == "linear" else "features"
     assert lines[0].startswith(f"First 3 of 4 coefficients ({features} scaled")
-    assert "all are in summary.json" in " ".join(lines)
+    assert "all: summary.json" in " ".join(lines)
     assert [line.strip() for line in lines[-3:]] == ["weights[age]: 0.1", "weights[a]: -0.2", "weights[b]: 0.3"]
 
 
@@ -419,7 +419,7 @@ def test_a_column_with_a_bracket_in_its_name_is_not_called_public(survey, no_fit
 
 def test_a_fit_in_steps_has_no_intervals(survey, no_fit) -> None:
     outcome = RUN.invoke(app, arguments(survey, "--by=svi"))
-    assert "by their bounds), no intervals:" in " ".join(outcome.stdout.split())
+    assert "by their bounds; all: summary.json), no intervals:" in " ".join(outcome.stdout.split())
     summary = json.loads((survey.parent / "out" / "summary.json").read_text())
     assert "a fit in steps does not measure how far its noise moved" in summary["note"]
     assert summary["posterior"]["age"] == {"mean": 0.0, "sd": None, "low": None, "high": None}

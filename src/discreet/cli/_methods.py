@@ -159,7 +159,9 @@ class Method:
     def check_use(self) -> None:
         """Refuse to spend a budget on a result that is likely not usable, or at a δ that is too large; or ask."""
         asked = self.asked
-        doubts = None if asked.yes else self.doubts()
+        # One that goes on was agreed to, and is paid for.
+        started = asked.checkpoint is not None and (asked.checkpoint / CHECKPOINT).exists()
+        doubts = None if asked.yes or started else self.doubts()
         if doubts is None:
             return
         found, ways = doubts
@@ -655,7 +657,7 @@ class OfRecords(Method, ABC):
         scale = "in their own units" if own is not None and own.raw else "scaled to [-1, 1] by their bounds"
         features = "features and target" if self.chosen.name == LINEAR else "features"
         which = "Coefficients"
-        rest = "; all are in summary.json" if len(weights) > SHOWN else ""
+        rest = "; all: summary.json" if len(weights) > SHOWN else ""
         if len(weights) > SHOWN and not self.intervals:
             # Of a fit in steps no error is known, so the largest may be the noisiest.
             which = f"First {SHOWN} of {len(weights)} coefficients"

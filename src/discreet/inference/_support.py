@@ -10,7 +10,7 @@ that of the other records without a word. Two passes find it before any budget i
 
 A record whose index is outside of an array, as in `effect[group]` for group 4 of four, is found likewise. JAX takes the nearest
 element, so it would count as one of another group. Two numbers are put there in turn: if the record's loss differs between them,
-it depends on that lookup; where jnp.where or a product with zero leaves it out, it does not.
+it depends on that lookup; where jnp.where or a product with zero leaves it out, it does not. Indices below 0 are outside, too.
 
 A record that is NaN throughout stands for an absent one, as in a table to which several processes bring rows.
 """
@@ -86,7 +86,9 @@ def refuse_outside_support(
     start = jax.tree.leaves(moved_start(psi, np.random.default_rng(0)))
 
     def astray(record: Sequence[Array]) -> Bool[Array, " 1"]:
-        losses = [run_jaxpr(program, *start, *record)[0] for program in look.filled]
+        # Python takes -1, by which pandas codes a missing cell, for the last element: far below 0 it is outside.
+        far = [jnp.where(x < 0, jnp.iinfo(x.dtype).min // 2, x) if x.dtype.kind == "i" else x for x in record]
+        losses = [run_jaxpr(program, *start, *far)[0] for program in look.filled]
         depends = ~jnp.isclose(*losses, rtol=1e-4, atol=1e-6, equal_nan=True)
         return (depends & ~_is_absent(record, laid=laid))[None]
 

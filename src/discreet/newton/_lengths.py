@@ -17,8 +17,8 @@ from jaxtyping import Float
 from discreet.newton._algebra import Vector
 from discreet.newton._model import EDGES
 
-TAIL, TOGETHER = 6, 3.5
-"""Of so many bins above the last that is seen, the standard deviations by which they stand out together."""
+TAIL, TOGETHER, APART = 6, 3.5, 4.5
+"""Of so many bins just above the last that is seen, the deviations by which they stand out together; of bins elsewhere."""
 SEEN, ALONE = 3.0, 5.0  # standard deviations by which a bin stands out, beside another one and alone
 STEEPEST, FALLING = 0.65, 0.55
 """Of a hidden bin over the one below it, at most: of the first, and of further ones if the first has a share of its own."""
@@ -50,8 +50,8 @@ class Lost(NamedTuple):
 
     @property
     def left_square(self) -> float:
-        """Mean square of what is left then."""
-        return (self.mean - self.given) ** 2 + self.variance
+        """Mean square of what may be left then, or have been given back wrongly."""
+        return self.hidden**2 + self.variance
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,18 +72,24 @@ class Lengths:
     def seen(self) -> Vector:
         """Counts where they stand out, else 0. Of a hundred bins one may exceed 3 sigma by noise, and far up it would set C.
 
-        A long tail may lie in several bins none of which stands out: those above the last seen one that do so together are kept.
+        A long tail may lie in several bins none of which stands out: those above the last seen one that do so together are kept,
+        as are others, in which a rare class may lie far from the rest.
         """
         high = np.concatenate([[False], self.raw >= SEEN * self.sigma, [False]])
         beside = high[:-2] | high[2:]
         seen = (self.raw >= ALONE * self.sigma) | (high[1:-1] & beside)
-        above = 1 + np.max(np.nonzero(seen)[0], initial=-1)
-        if 0 < above < len(seen):
-            tail = self.raw[above : above + TAIL]
-            together = tail.cumsum() / (self.sigma * np.sqrt(np.arange(1, len(tail) + 1)))
-            last = int(np.argmax(together))
-            if together[last] >= TOGETHER:
-                seen[above : above + last + 1] = True
+        above = 1 + int(np.max(np.nonzero(seen)[0], initial=-1))
+        if above > 0:
+            runs = [
+                (self.raw[start : start + length].sum() / (self.sigma * np.sqrt(length)), start, length)
+                for start in range(above, len(seen))
+                for length in range(1, TAIL + 1)
+            ]
+            near = max((run for run in runs if run[1] == above), default=(0.0, 0, 0))
+            far = max(runs, default=(0.0, 0, 0))
+            for (together, start, length), least in ((near, TOGETHER), (far, APART)):
+                if together >= least:
+                    seen[start : start + length] = True
         return np.where(seen, np.maximum(self.raw, 0), 0)
 
     @functools.cached_property

@@ -76,7 +76,7 @@ FREE, FREE_PRODUCTS = 0.2, 0.03
 """Of the last gradients and moments: while their noise over that of sampling is below this, a larger bound costs little."""
 FIRST = 3  # gradients of the last stage before the curvature is improved by them
 LEANING, SHORTER = 10, 4  # the gradient of the last stage that is clipped at C / 4
-FARTHER, ELSEWHERE = 1.8, 0.1
+FARTHER, ELSEWHERE = 1.8, 0.2
 """Of the share that adds up: longer gradients' over that of shorter ones; the variance of the difference, over all latents."""
 UNSEEN = 0.12  # share of the gradients that may have been clipped behind the noise, in a fit for its coefficients
 LEARNED = 0.25
@@ -533,7 +533,7 @@ class _Fit:
     def _lean(self, expected: Vector) -> None:
         """Which share of what clipping takes away adds up, by direction, from one gradient with a smaller bound.
 
-        Before, all of it may add up, in any direction.
+        Before the release, any share in any direction is as likely; the prior's part in `expected` is small.
         """
         reach, between = self.reach / SHORTER, max(self.between, 1e-9)
         found, sigma = self.releases("gradients", self._public._replace(reach=reach))
@@ -597,7 +597,7 @@ class _Fit:
                 f"{100 * missing:.0f} % of the records count as nothing, since their gradients are not finite, as where a cell "
                 "is missing: the fit is that of the others"
             )
-            use = use[0], f"{use[1]}. {others}"
+            use = NOT_USABLE if use[0] == NOT_USABLE else PREDICTION, f"{others}. {use[1][0].upper()}{use[1][1:]}"
         return DPNewtonResult(
             draws={name: np.asarray(values[name]) for name in latents.objective.structure.global_latents},
             learned=latents.split(learned),
@@ -657,7 +657,8 @@ def _use(
             "longer tails or counts scatter more, or a few records decide. Intervals are wider for it, but may miss where long "
             "gradients are clipped, most of all those of scales. A likelihood with longer tails, such as StudentT, helps"
         )
+    most = f", most of all {listed(moved_most)}" if moved_most else ""
     return COEFFICIENTS, (
         "the intervals include the noise and that of sampling. Records with long gradients count less: where the model is wrong, "
-        f"that moves the estimates, most of all {listed(moved_most) if moved_most else 'scales'}"
+        f"that moves the estimates{most}"
     )
