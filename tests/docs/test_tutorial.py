@@ -183,7 +183,7 @@ def tutorial(tmp_path: Path, tmp_path_factory, repository: Path, table) -> Itera
         for language, content in rest:
             if language == "text":
                 # What a hundred steps on 4,000 rows make of accuracies and weights is chance: of figures below 2 any within 1.
-                check(content, output, **({"tolerance": 0.5, "least": 2.0} if quick else {"tolerance": 0.02}))
+                check(content, output, **({"tolerance": 0.5, "least": 2.0} if quick else {"tolerance": 0.03}))
             else:
                 output = runners[language](content)
         return {**names, "debits": dp.Ledger(tmp_path / "tutorial" / "adult.ledger").debits}
