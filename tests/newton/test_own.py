@@ -534,6 +534,9 @@ def test_a_long_tail_is_seen_in_bins_of_which_none_stands_out() -> None:
     # One bin that is high by noise, far up, sets no bound.
     alone = np.array([0.0, 500, 1_500, 460, 0, 0, 0, 0, 0, 0, 0, 400])
     assert Lengths(alone, 122.0).seen[4:].sum() == 0
+    # A rare class, in several bins far above those of all others.
+    rare = np.array([0.0, 5_000, 1_500, 460, 0, 0, 0, 0, 300, 350, 320, 280])
+    assert (Lengths(rare, 122.0).seen[8:] > 0).all()
 
 
 def test_a_tail_that_the_noise_hides_is_extrapolated() -> None:

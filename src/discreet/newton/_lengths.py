@@ -17,9 +17,12 @@ from jaxtyping import Float
 from discreet.newton._algebra import Vector
 from discreet.newton._model import EDGES
 
-TAIL, TOGETHER, APART = 6, 3.5, 4.5
-"""Of so many bins just above the last that is seen, the deviations by which they stand out together; of bins elsewhere."""
-SEEN, ALONE = 3.0, 5.0  # standard deviations by which a bin stands out, beside another one and alone
+TAIL, TOGETHER = 6, 3.5
+"""Of at most so many bins just above the last that is seen, the standard deviations by which they stand out together."""
+SEEN, ALONE = (
+    3.0,
+    5.0,
+)  # standard deviations by which a bin stands out, beside another one and alone; and bins together far up
 STEEPEST, FALLING = 0.65, 0.55
 """Of a hidden bin over the one below it, at most: of the first, and of further ones if the first has a share of its own."""
 GIVEN = 0.5  # of what the noise may hide
@@ -85,9 +88,9 @@ class Lengths:
                 for start in range(above, len(seen))
                 for length in range(1, TAIL + 1)
             ]
-            near = max((run for run in runs if run[1] == above), default=(0.0, 0, 0))
-            far = max(runs, default=(0.0, 0, 0))
-            for (together, start, length), least in ((near, TOGETHER), (far, APART)):
+            none = 0.0, 0, 0
+            near = max((run for run in runs if run[1] == above), default=none)
+            for (together, start, length), least in ((near, TOGETHER), (max(runs, default=none), ALONE)):
                 if together >= least:
                     seen[start : start + length] = True
         return np.where(seen, np.maximum(self.raw, 0), 0)
