@@ -526,6 +526,22 @@ def test_what_clipping_takes_from_a_scale_is_given_back() -> None:
     assert max(misses) < 2
 
 
+def test_the_share_that_adds_up_follows_from_a_shorter_bound() -> None:
+    """Of 100 that lie between C / 4 and C, 30 pull one way. Given back are 1.8 times that share, and never more than all."""
+    fit = object.__new__(_own._Fit)
+    fit.size, fit.reach, fit.short, fit.between = 2, 4.0, 4.0, 100.0
+    fit.to, fit.at = np.eye(2), np.zeros(2)
+    for pull, share in ((-30.0, 0.54), (30.0, -0.54), (-90.0, 1.0)):
+
+        def release(kind: str, public: Public, pull: float = pull) -> tuple[np.ndarray, float]:
+            assert (kind, public.reach) == ("gradients", 1.0)
+            return np.array([pull, 0.0]), 1.0
+
+        fit.releases = release  # pyright: ignore[reportAttributeAccessIssue]
+        fit._lean(np.zeros(2))
+        np.testing.assert_allclose(fit.lean, [share, 0], rtol=1e-3)
+
+
 def test_a_long_tail_is_seen_in_bins_of_which_none_stands_out() -> None:
     """With a thousand of 4,000 gradients in such bins, they were clipped unseen, and a slope of -1.6 was fitted as -3.6."""
     counts = np.array([0.0, 500, 1_500, 460, 290, 280, 270, 200, 60, 0, 0, 0])
