@@ -97,13 +97,14 @@ class Lengths:
 
     @functools.cached_property
     def counts(self) -> Vector:
-        """Counts that stand out and, in the next bins, the mean of what the noise may hide."""
+        """Counts that stand out and, in the next bins, the mean of what the noise may hide: that of the kind with more."""
         tails, chances = self._tails
-        return self.seen + chances @ tails
+        return self.seen + np.max(chances @ tails / chances.sum(axis=1, keepdims=True), axis=0)
 
     def lost(self, reach: float) -> Lost:
         """What a bound takes away from the gradients' lengths."""
-        tails, chances = self._tails
+        tails, by_kind = self._tails
+        chances = by_kind.sum(axis=0)
         excess = np.maximum(MIDDLE - reach, 0)
         hidden = tails @ excess
         mean = float(chances @ hidden)
@@ -111,11 +112,11 @@ class Lengths:
         return Lost(float(self.seen @ excess), mean, float(variance))
 
     @functools.cached_property
-    def _tails(self) -> tuple[Float[np.ndarray, "tail bin"], Float[np.ndarray, " tail"]]:
-        """Tails, and how likely each is."""
+    def _tails(self) -> tuple[Float[np.ndarray, "tail bin"], Float[np.ndarray, "2 tail"]]:
+        """Tails, and how likely each is; those of a kind have a row."""
         above = 1 + int(np.max(np.nonzero(self.seen)[0], initial=-1))
         if not 0 < above < len(self.seen):
-            return np.zeros((1, len(self.seen))), np.ones(1)
+            return np.zeros((1, len(self.seen))), np.full((2, 1), 0.5)
         last, rest = self.seen[above - 1], self.raw[above:]
         alike, falling = np.linspace(0, STEEPEST, 76), np.linspace(0, FALLING, 12)
         first = np.linspace(0, min(STEEPEST * last, max(rest[0], 0.0) + SEEN * self.sigma), 61)
@@ -123,7 +124,8 @@ class Lengths:
             np.column_stack([last * alike, alike]),
             np.stack(np.meshgrid(first, falling), axis=-1).reshape(-1, 2),
         ]
-        before = np.concatenate([np.full(len(kind), 1 / len(kind)) for kind in kinds])
+        sizes = [len(kind) for kind in kinds]
+        before = np.repeat(np.eye(2) / sizes, sizes, axis=1)
         first_bin, share = np.concatenate(kinds).T[:, :, None]
         order = np.arange(len(rest))
         tails = first_bin * share**order * (order < self.bins)
