@@ -11,7 +11,7 @@ Only gradients of single records' log-likelihoods are used, in unconstrained coo
 
 What clipping takes away moves the estimate as far as it adds up, as it does for a scale, whose long gradients all point one way.
 So one of the last gradients is clipped at C / 4: with the lengths it tells which share of what lies between both bounds adds up,
-and where to. So much of what lies beyond C is given back, and what the noise may hide there widens intervals along it.
+and where to. That share of what lies beyond C is given back, and intervals are wider in that direction.
 
 What follows is `_algebra`'s: the likelihood of the mapped latents is normal, with the mean J theta and the covariance V + s^2 I.
 The prior is exact: the posterior prior(u) times that normal is sampled without any record (`_sampling`). Latents that no record
