@@ -83,7 +83,7 @@ LEARNED = 0.25
 """The share of the prior's variance that is gone where a latent is called learned."""
 NOISY, CUT = 3.0, 0.1
 """Intervals of a fit for its coefficients: at most so much more noise than sampling, and so many records clipped."""
-DRAWN = 0.5  # share of a latent's variance that long gradients make, where the verdict names it
+DRAWN = 0.7  # share of a latent's variance that long gradients make, where the verdict names it
 FITS = 0.5  # least curvature over the gradients' second moment; where the model is right, they are the same
 LEAST = 0.05  # eigenvalue of the curvature, of their mean
 FARTHEST = 0.5  # standard deviations by which an entry of the curvature is shrunk
