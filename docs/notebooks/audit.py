@@ -58,7 +58,7 @@ print(verdict)
 # %% [markdown]
 # ## Any JAX program
 #
-# As two functions of a key; `claim` is a plan, a profile, or the ε at δ. `scores={"name": function}` adds ways to look.
+# As two functions of a key. `claim` is a plan, a profile, or the ε at δ; `scores={"name": function}` adds test statistics.
 
 
 # %%

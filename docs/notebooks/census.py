@@ -112,7 +112,7 @@ result.plot()
 # %% [markdown]
 # ## Posterior
 #
-# Weights refer to features scaled to [-1, 1]. Draws of `result.posterior` would lack the noise of the fit; these are taken from the second half of it.
+# Weights refer to features scaled to [-1, 1]. These draws, from the second half of the fit, include its noise; `result.posterior` would not.
 
 # %%
 draws = result.noise_aware("regression", start=0.5).posterior(

@@ -39,7 +39,7 @@ visits = pa.table(
 # %% [markdown]
 # ## The unit
 #
-# `person` makes a record of all rows of one patient. `max_rows` is public.
+# `person` makes all rows of a patient one record. `max_rows` is public.
 
 # %%
 schema = schema_from_dict(
@@ -109,7 +109,7 @@ result
 # %% [markdown]
 # ## Hospitals
 #
-# The truth is known only because the table is made up. A guide of independent normals makes more intervals miss than one in ten.
+# The truth is known because the table is made up. With a guide of independent normals more than one interval in ten misses.
 
 # %%
 draws = result.noise_aware("trace", start=0.5).posterior(

@@ -35,7 +35,7 @@ def model(dose, effect=None):
 # %% [markdown]
 # ## Plan
 #
-# The noise follows from the budget and these public numbers. A fixed clipping norm, so large that next to no gradient is shortened, allows intervals that include the noise.
+# The noise follows from the budget and these public numbers. A fixed clipping norm above nearly all gradients allows intervals that include the noise.
 
 # %%
 plan = dp.PrivacyPlan.calibrate(
@@ -59,7 +59,7 @@ result = dpsvi.run(dp.random.key(), dose, effect, progress_bar=False)
 result.plot()
 
 # %% [markdown]
-# The locations have settled in the second half; the scales, which noise hides, still drift. Draws from there include the noise of the fit:
+# The locations have settled in the second half; the scales, which noise hides, still drift. Draws from this half include the noise of the fit:
 
 # %%
 draws = result.noise_aware("trace", start=0.5).posterior(
@@ -70,7 +70,7 @@ plot_posterior(draws, statement=result.statement)
 # %% [markdown]
 # ## Predict
 #
-# Post-processing: it costs no privacy.
+# Predictions cost no privacy.
 
 # %%
 grid = jnp.linspace(-1, 1, 5)

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # A variational autoencoder
 #
-# A decoder of pictures, learnt at ε = 2. The records are 40,000 artificial pictures of bars; each bar is there or not.
+# A decoder of pictures, trained at ε = 2. The records are 40,000 artificial pictures of bars.
 
 # %%
 import jax
@@ -104,7 +104,7 @@ result = dp.DPSVI(model, guide, numpyro.optim.Adam(1e-2), plan=plan).run(
 result
 
 # %% [markdown]
-# The lower panel is the private loss of all pictures, in nats. Networks drift for long; for new pictures this does no harm.
+# The lower panel is the private loss of all pictures, in nats. Networks keep drifting, which does new pictures no harm.
 
 # %%
 result.plot()
@@ -112,7 +112,7 @@ result.plot()
 # %% [markdown]
 # ## New pictures
 #
-# Drawn from the decoder alone. They show no record.
+# Drawn from the decoder alone.
 
 # %%
 codes = jax.random.normal(jax.random.key(0), (8, CODE))
