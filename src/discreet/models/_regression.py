@@ -171,8 +171,8 @@ def poisson_regression(
 
     Args:
         x: Features of about unit size.
-        y: A count for each record; None to draw it. A number that is negative or not an integer has density zero, so its
-            record contributes nothing to a fit: schemas and the estimators refuse it; `DPSVI` does not check values.
+        y: A count for each record; None to draw it. A number that is negative or not an integer has density zero:
+            schemas, the estimators and `DPSVI.run` refuse it.
         mask: As in `logistic_regression`.
     """
     regress(POISSON, x, y, mask)
