@@ -41,6 +41,13 @@ def groups(group: Any, y: Any) -> None:
         numpyro.sample("y", dist.Normal(b[group], 1), obs=y)
 
 
+def scaled_groups(group: Any, y: Any) -> None:
+    scale = numpyro.sample("scale", dist.HalfNormal(1))
+    z = numpyro.sample("z", dist.Normal(0, 1).expand([2]).to_event(1))
+    with numpyro.plate("people", len(y)):
+        numpyro.sample("y", dist.Normal(scale * z[group], 1), obs=y)
+
+
 def on_a_line(num_records: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     x = rng.normal(size=num_records).astype(np.float32)
@@ -194,12 +201,13 @@ def test_with_little_noise_it_is_the_posterior() -> None:
     assert found.statement.use == COEFFICIENTS
 
 
-def test_draws_are_the_prior_times_the_likelihood() -> None:
+@pytest.mark.parametrize("model", [groups, scaled_groups])
+def test_draws_are_the_prior_times_the_likelihood(model: Any) -> None:
     """A hierarchy of two groups, whose scale no record touches: against numerical integration over the three."""
     rng = np.random.default_rng(0)
     group = rng.integers(0, 2, 200)
-    latents = of_model(groups, group, rng.normal(size=200).astype(np.float32))
-    assert [name for name, _ in latents.sites] == ["b", "scale"]
+    latents = of_model(model, group, rng.normal(size=200).astype(np.float32))
+    assert [name for name, _ in latents.above] == ["scale"]
     assert latents.num_touched == 2
     precision, seen = np.array([[4.0, 1.0], [1.0, 2.0]]), np.array([1.5, -0.8])
     weight, means, log_scales = [], [], np.linspace(-14, 2.5, 2_000)
@@ -215,11 +223,12 @@ def test_draws_are_the_prior_times_the_likelihood() -> None:
     with jax.enable_x64(True):
         vectors = _sampling.draw(latents, np.arange(4), normal.mean, normal.covariance, precision, seen)
         values = {name: np.asarray(value) for name, value in jax.vmap(latents.values)(vectors).items()}
+    effects = values["b"] if model is groups else values["scale"][:, None] * values["z"]
     logs = np.log(values["scale"])
     mean = chances @ log_scales
     assert np.mean(logs) == pytest.approx(mean, abs=0.2)
     assert np.std(logs) == pytest.approx(np.sqrt(chances @ (log_scales - mean) ** 2), rel=0.2)
-    np.testing.assert_allclose(np.mean(values["b"], axis=0), chances @ np.array(means), atol=0.05)
+    np.testing.assert_allclose(np.mean(effects, axis=0), chances @ np.array(means), atol=0.05)
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
+from numpyro.distributions.transforms import ExpTransform, IdentityTransform
 
 from discreet.inference._elbo import LATENT, PARAM, Objective, loss_at_start
+from discreet.inference._products import Products, products_of
 from discreet.inference._records import Program, Records, refuse_tables, value_of_improper
-from discreet.inference._structure import NoPointError, PointGuide, parameter_of
+from discreet.inference._structure import NoPointError, PointGuide, bijection_of, parameter_of
 from discreet.inference._support import refuse_outside_support
 
 
@@ -85,12 +87,14 @@ class Latents:
         touched: Names and shapes of the latents that records touch.
         above: The same of the others.
         wide: Whether the model is computed in 64 bits.
+        products: Latents in whose place the vector has their product with scales, and the names of these.
     """
 
     objective: Objective
     touched: tuple[tuple[str, tuple[int, ...]], ...]
     above: tuple[tuple[str, tuple[int, ...]], ...]
     wide: bool
+    products: Products = ()
 
     @classmethod
     def of(cls, objective: Objective, psi: Mapping[str, Any]) -> Latents:
@@ -124,18 +128,32 @@ class Latents:
             start = end
         return found
 
-    def joined(self, values: Mapping[str, Any]) -> np.ndarray:
-        """The inverse of `split`."""
-        return np.concatenate([np.ravel(np.asarray(values[name], np.float64)) for name, _ in self.sites])
+    def joined(self, points: Mapping[str, Any]) -> Float[Array, " latent"]:
+        """The vector of latents' unconstrained values."""
+        found = dict(points)
+        for name, logs in self._log_scales(points):
+            found[name] = points[name] * jnp.exp(logs)
+        return jnp.concatenate([jnp.ravel(found[name]) for name, _ in self.sites])
+
+    def _log_scales(self, points: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """The latents that are in a product, with the logarithm of its scale."""
+        for name, scales in self.products:
+            yield name, sum(jnp.broadcast_to(points[scale], jnp.shape(points[name])) for scale in scales)
 
     def _psi(self, vector: Any) -> dict[str, Any]:
-        return {parameter_of(name): value for name, value in self.split(vector).items()}
+        """The latents' own unconstrained values, as the guide's parameters."""
+        points = self.split(vector)
+        for name, logs in self._log_scales(points):
+            points[name] = points[name] * jnp.exp(-logs)
+        return {parameter_of(name): value for name, value in points.items()}
 
     def gradients(self, at: Array, record: Sequence[Array]) -> Float[Array, " latent"]:
         """The gradient of one record's log-likelihood, in the precision of the model."""
+        scales = {name: jnp.zeros((1, *shape)) for name, shape in self.above if name in self.objective.touched_latents}
 
         def loss(point: Array) -> Array:
-            latents = {name: value[None] for name, value in self.split(point).items()}
+            # Of products alone: the same at any scales.
+            latents = {name: value[None] for name, value in self.split(point).items()} | scales
             return self.objective.record_loss({LATENT: latents, PARAM: {}}, record, jax.random.key(0))
 
         return -jax.grad(loss)(at)
@@ -143,7 +161,7 @@ class Latents:
     def log_prior(self, vector: Array) -> Float[Array, ""]:
         """Log prior density of the unconstrained vector."""
         _, free = self.objective.link(self._psi(vector), jax.random.key(0))
-        return -free
+        return -free - sum(jnp.sum(logs) for _, logs in self._log_scales(self.split(vector)))
 
     def values(self, vector: Array) -> dict[str, Array]:
         """The latents' values in the model."""
@@ -151,8 +169,46 @@ class Latents:
 
     def drawn(self, key: PRNGKeyArray) -> Float[Array, " latent"]:
         """A draw of the vector from the prior."""
-        found = self.objective.points(key, {})
-        return jnp.concatenate([jnp.ravel(found[name]) for name, _ in self.sites])
+        return self.joined(self.objective.points(key, {}))
+
+    def with_products(self) -> Latents:
+        """The latents with products in the place of those that records touch only beside a scale; see `_products`."""
+        scales, others = [], []
+        for name, transform in _transforms_of(self.objective).items():
+            if isinstance(transform, ExpTransform):
+                scales.append(name)
+            if isinstance(transform, IdentityTransform):
+                others.append(name)
+        shapes = dict(self.touched)
+        products = products_of(
+            {name: shapes[name] for name in scales if name in shapes},
+            {name: shapes[name] for name in others if name in shapes},
+            self.num_touched,
+            jax.jit(lambda at, record: self.split(self.gradients(at, record))),
+            self.split,
+            self.objective.example,
+        )
+        beside = {scale for _, names in products for scale in names}
+        touched = tuple(site for site in self.touched if site[0] not in beside)
+        above = tuple(site for site in self.touched if site[0] in beside) + self.above
+        return dataclasses.replace(self, touched=touched, above=above, products=products)
+
+
+def _transforms_of(objective: Objective) -> dict[str, Any]:
+    """By which map each global latent's unconstrained values become values in the model."""
+    found: dict[str, Any] = {}
+    programs = objective.programs
+
+    def look() -> None:
+        trace, _ = programs.trace(
+            programs.model, objective.placeholder, jax.random.key(0), objective.structure.record_plates
+        )
+        for name in objective.structure.global_latents:
+            transform = bijection_of(trace[name])
+            found[name] = getattr(transform, "base_transform", transform)
+
+    jax.eval_shape(look)
+    return found
 
 
 def latents_of(records: Records, key: PRNGKeyArray, *, static: Mapping[str, Any], **made_of: Any) -> Latents:
@@ -170,4 +226,4 @@ def latents_of(records: Records, key: PRNGKeyArray, *, static: Mapping[str, Any]
     refuse_tables(jax.tree.leaves(static), [records.size])
     objective, psi = objective_of_points(records, key, static=static, **made_of)
     refuse_outside_support(objective, psi, [(list(records.leaves), None)])
-    return Latents.of(objective, psi)
+    return Latents.of(objective, psi).with_products()

@@ -104,7 +104,7 @@ class DPNewtonResult(Released, what="private Newton fit of a model", parts=(Mode
     Attributes:
         draws: Draws of each latent, (draw, ...). Intervals come from them, and predictions.
         learned: For each latent's unconstrained coordinates the share of the prior's variance that is gone; where it is small,
-            the prior decides.
+            the prior decides. Of a latent that records touch only in a product with scales, the share is the product's.
         clipped: Share of the records whose gradient was longer than the bound, by a noisy histogram.
         counted: Share of the records whose gradient was finite, by the same; the others count as nothing. 1 where the noise may
             hide that there are any.
@@ -222,8 +222,7 @@ class DPNewton:
     its part of that before it runs.
 
     For models with up to 512 global latents whose observations lie in a plate of the records' length. Discrete latents of a
-    record are summed out. Where the posterior has several modes, the fit finds the one near its start. Hierarchies must be
-    centred: group ~ Normal(mean, scale), not mean + scale * z.
+    record are summed out. Where the posterior has several modes, the fit finds the one near its start.
 
     Args:
         model: The model, with proper priors.
@@ -357,7 +356,7 @@ class DPNewton:
                 )
             values[name] = np.asarray(value, values[name].dtype)
         with numpyro.validation_enabled(False):
-            start = latents.joined(latents.objective.points(jax.random.key(0), values))
+            start = np.asarray(latents.joined(latents.objective.points(jax.random.key(0), values)), np.float64)
         back = jax.jit(latents.values)(start)
         # From outside of a support, or its end, there is no way to unconstrained space and back.
         bad = [name for name in self.init if not np.allclose(back[name], values[name], rtol=1e-3, atol=1e-6)]

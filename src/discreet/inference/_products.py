@@ -1,0 +1,107 @@
+"""Hierarchies that are written with `effect = scale * z`: records touch the product alone.
+
+In the coordinates (scale, z) such a likelihood is bent, and both are learned from their product. So the product takes the place
+of z: then records touch no scale, as if the model said effect ~ Normal(0, scale).
+
+Whether records do so is found by numbers, at artificial records and draws of the prior, without any record: a scale then has the
+derivative of the products that it is part of, d / d log(scale) = sum of z d / dz. Each kind of value in the artificial record is
+changed by itself, since at zeros a scale may stand beside other latents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+Shapes = Mapping[str, tuple[int, ...]]
+Values = Mapping[str, np.ndarray]
+Products = tuple[tuple[str, tuple[str, ...]], ...]
+"""Names of latents that records touch only in a product, each with the names of its scales."""
+
+NUM_POINTS = 3
+NUM_CHANGES = 4
+CLOSE = 1e-4  # of the largest derivative
+
+
+def products_of(
+    scales: Shapes,
+    others: Shapes,
+    size: int,
+    gradients: Callable[[Array, Sequence[Array]], Values],
+    split: Callable[[np.ndarray], Values],
+    record: Sequence[Array],
+) -> Products:
+    """Latents that records touch only in a product with scales.
+
+    Args:
+        scales: Names and shapes of the latents that records touch and that are the exponential of their unconstrained values.
+        others: The same of those that are their own unconstrained values.
+        size: Number of coordinates that records touch.
+        gradients: The gradient of a record's log-likelihood at unconstrained values.
+        split: From these to values of single latents.
+        record: An artificial record.
+    """
+    if not any(_fits(shape, other) for shape in scales.values() for other in others.values()):
+        return ()
+    rng = np.random.default_rng(0)
+    tried = []
+    for at in rng.normal(size=(NUM_POINTS, size)):
+        for near in _records_near(record, rng):
+            pulls = {name: np.asarray(pull) for name, pull in gradients(jnp.asarray(at, float), near).items()}
+            if all(np.isfinite(pull).all() for pull in pulls.values()):
+                tried.append((split(at), pulls))
+    found: dict[str, tuple[str, ...]] = {}
+    for scale, shape in scales.items():
+        fitting = [name for name, other in others.items() if _fits(shape, other)]
+        for name in _beside(scale, shape, fitting, tried):
+            found[name] = (*found.get(name, ()), scale)
+    return tuple(found.items())
+
+
+def _records_near(record: Sequence[Array], rng: np.random.Generator) -> Iterator[list[Array]]:
+    """The record, and others with new values in one of its arrays or in all of them."""
+
+    def changed(values: Array) -> Array:
+        floating = jnp.issubdtype(values.dtype, jnp.floating)
+        new = rng.normal(size=values.shape) if floating else rng.geometric(0.4, values.shape) - 1
+        return jnp.asarray(new, values.dtype)
+
+    yield list(record)
+    for _ in range(NUM_CHANGES):
+        yield [changed(values) for values in record]
+        for place, values in enumerate(record):
+            yield [*record[:place], changed(values), *record[place + 1 :]]
+
+
+def _beside(
+    scale: str, shape: Sequence[int], others: Sequence[str], tried: Sequence[tuple[Values, Values]]
+) -> list[str]:
+    """The latents that stand beside a scale in products, if records touch it in no other way."""
+    if not others or not tried:
+        return []
+    pull = np.concatenate([pulls[scale].ravel() for _, pulls in tried])
+    parts = [
+        np.concatenate([_folded(values[name] * pulls[name], shape).ravel() for values, pulls in tried])
+        for name in others
+    ]
+    shares = np.linalg.lstsq(np.column_stack(parts), pull)[0]
+    beside = [(name, part) for name, part, share in zip(others, parts, shares, strict=True) if share > 0.5]
+    missed = np.abs(pull - sum(part for _, part in beside)).max()
+    return [name for name, _ in beside] if missed <= CLOSE * np.abs(pull).max() else []
+
+
+def _fits(shape: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether a scale's elements stand along the last axes of another latent."""
+    try:
+        return np.broadcast_shapes(shape, other) == tuple(other)
+    except ValueError:
+        return False
+
+
+def _folded(values: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """The sum over all elements that share an element of a scale."""
+    values = values.sum(axis=tuple(range(values.ndim - len(shape))))
+    return values.sum(axis=tuple(axis for axis, length in enumerate(shape) if length == 1), keepdims=True)

@@ -1,0 +1,137 @@
+"""Scales that records touch only in products with other latents are found, and no others."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.handlers import reparam
+from numpyro.infer.reparam import LocScaleReparam
+
+import discreet as dp
+from discreet.inference import Latents, latents_of, take_apart
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+X = np.linspace(-1, 1, 20, dtype=np.float32)
+GROUP = np.arange(20) % 3
+
+
+def positive(name: str, shape: tuple[int, ...] = ()) -> Any:
+    return numpyro.sample(name, dist.HalfNormal(1).expand(shape).to_event(len(shape)))
+
+
+def standard(name: str, shape: tuple[int, ...] = ()) -> Any:
+    return numpyro.sample(name, dist.Normal(0, 1).expand(shape).to_event(len(shape)))
+
+
+def with_mean(mean: Callable[[Any, Any], Any]) -> Callable[..., None]:
+    def model(x: Any, group: Any, y: Any) -> None:
+        per_record = mean(x, group)
+        with numpyro.plate("people", len(y)):
+            numpyro.sample("y", dist.Normal(per_record, 1), obs=y)
+
+    return model
+
+
+def found_in(model: Callable[..., None]) -> Latents:
+    records = take_apart((X, GROUP, X), {})
+    return latents_of(records, dp.random.key(0), model=model, placeholder=None, static={}, num_records=records.size)
+
+
+@with_mean
+def groups(x: Any, group: Any) -> Any:
+    return standard("mu") + (positive("tau") * standard("z", (3,)))[group]
+
+
+@with_mean
+def two_scales(x: Any, group: Any) -> Any:
+    return (positive("tau") * positive("lam", (3,)) * standard("z", (3,)))[group] * x
+
+
+@with_mean
+def slopes(x: Any, group: Any) -> Any:
+    effects = positive("tau", (2,)) * standard("z", (3, 2))
+    return effects[group, 0] + effects[group, 1] * x
+
+
+@with_mean
+def shared(x: Any, group: Any) -> Any:
+    tau = positive("tau")
+    return tau * standard("a") + tau * standard("z", (3,))[group]
+
+
+@with_mean
+def a_walk(x: Any, group: Any) -> Any:
+    return jnp.cumsum(positive("tau") * standard("z", (3,)))[group]
+
+
+def line(x: Any, group: Any, y: Any) -> None:
+    b, sigma = standard("b"), positive("sigma")
+    with numpyro.plate("people", len(y)):
+        numpyro.sample("y", dist.Normal(b * x, sigma), obs=y)
+
+
+@with_mean
+def beside_a_column(x: Any, group: Any) -> Any:
+    tau = positive("tau")
+    return tau * standard("z", (3,))[group] + tau * x
+
+
+@with_mean
+def beside_a_group(x: Any, group: Any) -> Any:
+    tau = positive("tau")
+    return tau * standard("z", (3,))[group] + jnp.where(group == 1, tau, 0)
+
+
+@with_mean
+def shifted(x: Any, group: Any) -> Any:
+    return positive("tau") * (standard("z", (3,))[group] + 0.01)
+
+
+@with_mean
+def centred(x: Any, group: Any) -> Any:
+    return numpyro.sample("b", dist.Normal(0, positive("tau")).expand([3]).to_event(1))[group]
+
+
+@pytest.mark.parametrize(
+    ("model", "products"),
+    [
+        (groups, [("z", ("tau",))]),
+        (two_scales, [("z", ("tau", "lam"))]),
+        (slopes, [("z", ("tau",))]),
+        (shared, [("a", ("tau",)), ("z", ("tau",))]),
+        (a_walk, [("z", ("tau",))]),
+        (reparam(centred, config={"b": LocScaleReparam(0)}), [("b_decentered", ("tau",))]),
+        *((other, []) for other in (line, beside_a_column, beside_a_group, shifted, centred)),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_scale_that_acts_by_products_alone_is_found(model: Any, products: Any) -> None:
+    assert list(found_in(model).products) == products
+
+
+@pytest.mark.parametrize("model", [groups, two_scales, slopes, shared], ids=["groups", "two", "slopes", "shared"])
+def test_the_vector_with_products_is_the_same_model(model: Any) -> None:
+    """Its prior is that of the latents with the change of coordinates, and gradients those of the product."""
+    latents = found_in(model)
+    plain = Latents.of(latents.objective, latents._psi(np.zeros(latents.size)))
+    vector = latents.drawn(jax.random.key(3))
+    points = {name.removesuffix("_unconstrained"): value for name, value in latents._psi(vector).items()}
+    unchanged = plain.joined(points)
+    np.testing.assert_allclose(latents.joined(points), vector, rtol=1e-5)
+    np.testing.assert_allclose(latents.values(vector)["z"], points["z"], rtol=1e-5)
+
+    def moved(free: Any) -> Any:
+        return latents.joined(plain.split(free))
+
+    change = np.linalg.slogdet(jax.jacobian(moved)(unchanged))[1]
+    np.testing.assert_allclose(latents.log_prior(vector), plain.log_prior(unchanged) - change, rtol=1e-4)
+    record = [jnp.float32(0.7), jnp.int32(2), jnp.float32(-0.3)]
+    size = latents.num_touched
+    pulled = jax.jacobian(moved)(unchanged)[:size].T @ latents.gradients(vector[:size], record)
+    np.testing.assert_allclose(pulled, plain.gradients(unchanged[: plain.num_touched], record), atol=1e-4)
