@@ -1,5 +1,6 @@
 """Private Newton of models of one's own: bounded and exact sums, the posterior, intervals that hold, and what is refused."""
 
+import dataclasses
 import functools
 import math
 from pathlib import Path
@@ -22,6 +23,7 @@ from discreet.newton._algebra import Gradients, scale_of
 from discreet.newton._lengths import Lengths
 from discreet.newton._model import EDGES, KINDS, NUM_BINS, ModelSums, Public, moments_of, program_of, rows_of
 from discreet.newton._sums import TURN, in_turns, layout_of
+from discreet.newton._verdict import Signs, verdict
 from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 
 TERMS: dict[str, Any] = {"delta": 1e-6, "progress_bar": False}
@@ -622,23 +624,45 @@ def test_the_scale_of_the_curvature_is_seen_in_the_gradients(scale: float) -> No
 
 def test_the_verdict_follows_from_the_releases() -> None:
     """A fit whose gradients miss by hundreds of deviations was called good for prediction; it predicted nonsense."""
-    learned = np.array([0.9, 0.9])
-    cases = [
-        ((1.0, 0.1, 0.0, 0.9, 0.0, 0.0, learned), COEFFICIENTS, "moves the estimates, most of all c"),
-        ((1.0, 0.1, 5.0, 0.9, 0.0, 0.0, learned), PREDICTION, "do not agree"),
-        ((1.0, 0.1, 485.0, 0.9, 0.0, 0.0, learned), NOT_USABLE, "has not arrived"),
-        ((1.0, 0.1, 0.0, 0.4, 0.0, 0.0, learned), PREDICTION, "vary about 2.5 times as much"),
-        ((1.0, 0.1, 0.0, 0.9, 0.2, 0.0, learned), PREDICTION, "were clipped"),
-        ((9.0, 0.1, 0.0, 0.9, 0.0, 0.0, learned), PREDICTION, "9 times as wide"),
-        ((1.0, 0.1, 0.0, 0.9, 0.0, 0.0, 0 * learned), NOT_USABLE, "the prior's"),
-        ((1.0, 0.1, 0.0, 0.9, 0.0, 0.3, learned), PREDICTION, "up to 30 % of the gradients"),
+    good = Signs(
+        ratio=1.0,
+        moved=0.1,
+        lack=0.0,
+        fits=0.9,
+        clipped=0.0,
+        unseen=0.0,
+        missing=0.0,
+        names=["a", "b", "c"],
+        learned=np.array([0.9, 0.9, 0.9]),
+        moved_most=np.array([False, False, True]),
+        far_out=np.zeros(3, bool),
+    )
+    far_out, most_far_out = np.array([False, True, False]), np.array([True, True, False])
+    cases: list[tuple[dict[str, Any], str, str]] = [
+        ({}, COEFFICIENTS, "moves the estimates, most of all c"),
+        (
+            {"far_out": far_out, "unseen": 0.015},
+            COEFFICIENTS,
+            "c; records far out decide b, and the noise may hide that up to 1.5 %",
+        ),
+        ({"far_out": far_out, "unseen": 0.04}, COEFFICIENTS, "decide b"),
+        ({"far_out": most_far_out, "unseen": 0.015}, COEFFICIENTS, "decide a and b"),
+        ({"far_out": most_far_out, "unseen": 0.04}, PREDICTION, "records far out decide a and b"),
+        ({"lack": 5.0}, PREDICTION, "do not agree"),
+        ({"lack": 485.0}, NOT_USABLE, "has not arrived"),
+        ({"fits": 0.4}, PREDICTION, "vary about 2.5 times as much"),
+        ({"clipped": 0.2}, PREDICTION, "were clipped"),
+        ({"ratio": 9.0}, PREDICTION, "9 times as wide"),
+        ({"learned": np.zeros(3)}, NOT_USABLE, "the prior's"),
+        ({"unseen": 0.3}, PREDICTION, "up to 30 % of the gradients"),
+        ({"missing": 0.02}, PREDICTION, "2 % of the records count as nothing"),
         # The least learned first.
-        ((1.0, 0.1, 0.0, 0.9, 0.0, 0.0, np.array([0.2, 0.9, 0.1])), PREDICTION, "the prior decides 2: c and a"),
+        ({"learned": np.array([0.2, 0.9, 0.1])}, PREDICTION, "the prior decides 2: c and a"),
     ]
-    for found, use, why in cases:
-        verdict = _own._use(*found, names=["a", "b", "c"], moved_most=["c"])
-        assert verdict[0] == use
-        assert why in verdict[1]
+    for changed, use, why in cases:
+        found = verdict(dataclasses.replace(good, **changed))
+        assert found[0] == use
+        assert why in found[1]
 
 
 def test_a_record_that_no_constant_makes_is_passed() -> None:

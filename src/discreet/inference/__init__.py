@@ -17,6 +17,7 @@ from discreet.inference._points import objective_of_points as objective_of_point
 from discreet.inference._processes import FAILED as FAILED
 from discreet.inference._processes import START_AGAIN as START_AGAIN
 from discreet.inference._processes import Processes as Processes
+from discreet.inference._products import other_values as other_values
 from discreet.inference._records import Records as Records
 from discreet.inference._records import check_public as check_public
 from discreet.inference._records import take_apart as take_apart

@@ -61,19 +61,20 @@ def products_of(
     return tuple(found.items())
 
 
+def other_values(values: Array, rng: np.random.Generator) -> Array:
+    """Artificial values in the place of others: of numbers from a standard normal, of codes 0 and 1, which all arrays have."""
+    if jnp.issubdtype(values.dtype, jnp.floating):
+        return jnp.asarray(rng.normal(size=values.shape), values.dtype)
+    return jnp.asarray(rng.integers(0, 2, values.shape), values.dtype)
+
+
 def _records_near(record: Sequence[Array], rng: np.random.Generator) -> Iterator[list[Array]]:
     """The record, and others with new values in one of its arrays or in all of them."""
-
-    def changed(values: Array) -> Array:
-        floating = jnp.issubdtype(values.dtype, jnp.floating)
-        new = rng.normal(size=values.shape) if floating else rng.geometric(0.4, values.shape) - 1
-        return jnp.asarray(new, values.dtype)
-
     yield list(record)
     for _ in range(NUM_CHANGES):
-        yield [changed(values) for values in record]
+        yield [other_values(values, rng) for values in record]
         for place, values in enumerate(record):
-            yield [*record[:place], changed(values), *record[place + 1 :]]
+            yield [*record[:place], other_values(values, rng), *record[place + 1 :]]
 
 
 def _beside(

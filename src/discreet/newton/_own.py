@@ -56,14 +56,16 @@ from discreet.newton._algebra import (
     soft,
     spectrum,
 )
+from discreet.newton._far import decided_far_out
 from discreet.newton._lengths import MIDDLE, SEEN, TAIL, TOGETHER, Lengths
 from discreet.newton._model import EDGES, MOST_CURVED, ModelSums, Public, fingerprint_of_prior, moments_of, program_of
 from discreet.newton._model_plan import NUM_GRADIENTS, STAGES, ModelPlan, Stage
 from discreet.newton._sampling import draw
 from discreet.newton._saved import SavedReleases
 from discreet.newton._sums import MOST_RECORDS, Parts, layout_of
+from discreet.newton._verdict import UNSEEN_FAR, Signs, verdict
 from discreet.released import Released
-from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, Unit, counted, headline, listed, use_words
+from discreet.report import Statement, Unit, headline, use_words
 from discreet.storage import exclusive
 
 MOST_LATENTS = 512
@@ -78,19 +80,11 @@ FIRST = 3  # gradients of the last stage before the curvature is improved by the
 LEANING, SHORTER = 10, 4  # the gradient of the last stage that is clipped at C / 4
 FARTHER, ELSEWHERE = 1.8, 0.2
 """Of the share that adds up: longer gradients' over that of shorter ones; the variance of the difference, over all latents."""
-UNSEEN = 0.12  # share of the gradients that may have been clipped behind the noise, in a fit for its coefficients
-LEARNED = 0.25
-"""The share of the prior's variance that is gone where a latent is called learned."""
-NOISY, CUT = 3.0, 0.1
-"""Intervals of a fit for its coefficients: at most so much more noise than sampling, and so many records clipped."""
 DRAWN = 0.7  # share of a latent's variance that long gradients make, where the verdict names it
-FITS = 0.5  # least curvature over the gradients' second moment; where the model is right, they are the same
 LEAST = 0.05  # eigenvalue of the curvature, of their mean
 FARTHEST = 0.5  # standard deviations by which an entry of the curvature is shrunk
 WIDEST = 2.0
 """Cap on the posterior's variance, over that without the curvature's error, in the allowance for that error: else both grow."""
-LOST = 30.0  # `lack` of a fit that is still under way
-MISSING = 0.01  # share of the records that do not count, beyond which the fit is not that of all
 _INTERVAL = 0.05, 0.95
 _SHOWN = 40
 
@@ -577,7 +571,7 @@ class _Fit:
         vectors = draw(latents, words, near @ linear, (near + near.T) / 2, precision, pull)
         values = jax.jit(jax.vmap(latents.values))(vectors)
         learned = 1 - vectors.var(axis=0) / np.diag(self.prior.covariance)
-        said = (*agreement(self.gradients, self.improved, theta, float(np.trace(self.improved @ covariance))),)
+        moved_by, lack = agreement(self.gradients, self.improved, theta, float(np.trace(self.improved @ covariance)))
         ratio = ratio_of(found.noise + found.extra + float(np.trace(hidden)) / size, self.sampling)
         # Directions that the noise may hide tell nothing.
         edge = self.curvature_sigma * np.sqrt(2 * size) * np.eye(size)
@@ -588,76 +582,32 @@ class _Fit:
         # Of the posterior's variance, what long gradients may have moved that the noise hides.
         along = self.to @ np.linalg.solve(self.improved, self.lean)
         drawn = self.lost.left_square * np.square(along) / np.diag(self.to @ covariance @ self.to.T)
-        moved_most = [name for name, share in zip(names, drawn, strict=False) if share > DRAWN]
-        use = _use(ratio, *said, fits, self.clipped, self.unseen, learned, names, moved_most)
-        missing = 1 - self.counted
-        if missing > MISSING:
-            others = (
-                f"{100 * missing:.0f} % of the records count as nothing, since their gradients are not finite, as where a cell "
-                "is missing: the fit is that of the others"
-            )
-            use = NOT_USABLE if use[0] == NOT_USABLE else PREDICTION, f"{others}. {use[1][0].upper()}{use[1][1:]}"
+        far_out = np.zeros(size, bool)
+        if self.unseen > UNSEEN_FAR:
+            spread = np.sqrt(np.diag(self.to @ covariance @ self.to.T))
+            moves = self.to @ np.linalg.solve(self.improved, self.to.T)
+            far_out = decided_far_out(latents, vectors.mean(axis=0), moves, spread)
+        signs = Signs(
+            ratio=ratio,
+            moved=moved_by,
+            lack=lack,
+            fits=fits,
+            clipped=self.clipped,
+            unseen=self.unseen,
+            missing=1 - self.counted,
+            names=names,
+            learned=learned,
+            moved_most=drawn > DRAWN,
+            far_out=far_out,
+        )
         return DPNewtonResult(
             draws={name: np.asarray(values[name]) for name in latents.objective.structure.global_latents},
             learned=latents.split(learned),
             clipped=self.clipped,
             counted=self.counted,
             ratio=ratio,
-            moved=said[0],
-            lack=said[1],
+            moved=moved_by,
+            lack=lack,
             plan=self.plan,
-            statement=statement.with_use(*use),
+            statement=statement.with_use(*verdict(signs)),
         )
-
-
-def _use(
-    ratio: float,
-    moved: float,
-    lack: float,
-    fits: float,
-    clipped: float,
-    unseen: float,
-    learned: Vector,
-    names: Sequence[str],
-    moved_most: Sequence[str],
-) -> tuple[str, str]:
-    """The verdict on the use of the result, and the reason, from the releases."""
-    hidden = int((learned < LEARNED).sum())
-    if lack > LOST:
-        return NOT_USABLE, (
-            "the fit has not arrived: the gradients do not agree with the curvature. Scale columns and priors so that latents "
-            "are about 1, or give init a start that is nearer. What few records have, as a rare class, the noise may hide"
-        )
-    if hidden == len(learned):
-        return NOT_USABLE, (
-            "the noise hides what the records say, and intervals are the prior's. A larger epsilon, more records or fewer "
-            "latents help"
-        )
-    if not is_settled(moved, lack):
-        return PREDICTION, (
-            "the gradients do not agree with the curvature that was measured, so intervals may be too narrow. Several modes, or "
-            "a start far away, do that: give init a better one"
-        )
-    if clipped > CUT:
-        return PREDICTION, f"{100 * clipped:.0f} % of the gradients were clipped, so intervals may miss"
-    if unseen > UNSEEN:
-        return PREDICTION, (
-            f"the noise may hide that up to {100 * min(unseen, 1):.0f} % of the gradients were clipped, so single intervals may "
-            "miss by far. A larger epsilon or more records help"
-        )
-    if ratio > NOISY:
-        return PREDICTION, f"the noise makes intervals about {ratio:.2g} times as wide as without it"
-    if hidden > len(learned) / 2:
-        least = [names[place] for place in sorted(range(len(names)), key=learned.__getitem__)[:hidden]]
-        return PREDICTION, f"of {counted(len(learned), 'coordinate')} the prior decides {hidden}: {listed(least)}"
-    if fits < FITS:
-        return PREDICTION, (
-            f"gradients vary about {1 / fits:.2g} times as much as the model says: it is wrong, as where residuals have "
-            "longer tails or counts scatter more, or a few records decide. Intervals are wider for it, but may miss where long "
-            "gradients are clipped, most of all those of scales. A likelihood with longer tails, such as StudentT, helps"
-        )
-    most = f", most of all {listed(moved_most)}" if moved_most else ""
-    return COEFFICIENTS, (
-        "the intervals include the noise and that of sampling. Records with long gradients count less: where the model is wrong, "
-        f"that moves the estimates{most}"
-    )

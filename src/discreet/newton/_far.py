@@ -1,0 +1,66 @@
+"""Which latents are decided by records far out, as a normal's scale is: its gradients grow without limit with what one has.
+
+Clipping holds such records back, and the noise hides a few of them. Where there are more than the model expects, these latents
+are missed. How gradients grow follows from the model alone: of an artificial record the observed value is moved far out.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool
+
+from discreet.inference import Latents, other_values
+from discreet.newton._algebra import Matrix, Vector
+
+NUM_RECORDS = 4  # in each direction
+NEARER, FARTHER = 1e3, 1e5
+GROWING = 0.5
+"""The least power of the distance by which a gradient grows without limit: it is 2 for a normal's scale, 0 for a Student t's."""
+DECIDED = 0.3  # of the most that any latent is moved, in its standard deviations
+
+
+def decided_far_out(latents: Latents, vector: Vector, moves: Matrix, spread: Vector) -> Bool[np.ndarray, " touched"]:
+    """Which of the latents that records touch are decided by records far out.
+
+    Args:
+        latents: The latents.
+        vector: A point, public.
+        moves: From a record's gradient to how it moves the estimate.
+        spread: Standard deviation of each latent that records touch, in the posterior.
+    """
+    objective = latents.objective
+    decided = np.zeros(latents.num_touched, bool)
+    rng = np.random.default_rng(0)
+
+    def artificial() -> list[Array]:
+        return [other_values(x, rng) for x in objective.example]
+
+    with jax.enable_x64(latents.wide):
+        point = jnp.asarray(vector, float)
+        values = jax.jit(latents.values)(point)
+        observed = jax.jit(objective.observed)
+        gradient = jax.jit(latents.gradients)
+        record = artificial()
+        seen = [value for value, _ in observed(values, record)]
+        places = [place for place, x in enumerate(record) if any(_same(x, value) for value in seen)]
+        for place in places:
+            for sign in [1, -1] * NUM_RECORDS:
+                record = artificial()
+                way = sign * np.abs(rng.normal(size=record[place].shape))
+                pulls = []
+                for distance in (NEARER, FARTHER):
+                    record[place] = jnp.asarray(np.round(distance * way), record[place].dtype)
+                    if all(inside for _, inside in observed(values, record)):
+                        pulls.append(np.asarray(gradient(point[: latents.num_touched], record), np.float64))
+                if len(pulls) == 2 and np.isfinite(pulls).all():
+                    near, far = np.linalg.norm(pulls, axis=1)
+                    if far >= near * (FARTHER / NEARER) ** GROWING:
+                        moved = np.abs(moves @ pulls[1]) / spread
+                        decided |= moved >= DECIDED * moved.max()
+    return decided
+
+
+def _same(record: Array, observed: Array) -> bool:
+    return np.array_equal(np.ravel(record), np.ravel(observed))
