@@ -139,13 +139,13 @@ class MadeUp:
 def dry_run(model, about, *, num_records: int, epsilon: float, **options) -> planning.DryRun:
     """The dry run itself replaced, which takes a minute."""
     del model, about, options
-    plan = dp.PrivacyPlan(
+    plan = dp.PrivacyPlan.calibrate(
+        epsilon=epsilon,
+        delta=1e-5,
         sampling=dp.PoissonSampling(rate=1.0),
         clipping_norm=1.0,
-        noise_multiplier=1.0,
         num_steps=10,
         num_records=num_records,
-        target_delta=1e-5,
     )
     row = planning.DryRunRow(epsilon, 1.0, 1.0, 0.9, 0.8, 0.8, "for prediction")
     return planning.DryRun("Made up", "AUC", plan, epsilon, 1e-5, num_records, (row,))
