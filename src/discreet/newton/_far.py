@@ -16,8 +16,8 @@ from discreet.newton._algebra import Matrix, Vector
 
 NUM_RECORDS = 4  # in each direction
 NEARER, FARTHER = 1e3, 1e5
-GROWING = 0.5
-"""The least power of the distance by which a gradient grows without limit: it is 2 for a normal's scale, 0 for a Student t's."""
+GROWING = 0.05
+"""The least power of the distance by which a gradient grows without limit: 2 for a normal's scale, 0.1 for a Student t's nu."""
 DECIDED = 0.3  # of the most that any latent is moved, in its standard deviations
 
 

@@ -1,0 +1,75 @@
+"""Latents that records far out decide are found from the model alone."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import discreet as dp
+from discreet.inference import latents_of, take_apart
+from discreet.newton._far import decided_far_out
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+X = np.linspace(-1, 1, 20, dtype=np.float32)
+
+
+def line(likelihood: Any) -> Any:
+    def model(x: Any, y: Any) -> None:
+        a = numpyro.sample("a", dist.Normal(0, 1))
+        b = numpyro.sample("b", dist.Normal(0, 1))
+        distribution = likelihood(a + b * x)
+        with numpyro.plate("people", len(y)):
+            numpyro.sample("y", distribution, obs=y)
+
+    return model
+
+
+def normal(mean: Any) -> Any:
+    return dist.Normal(mean, numpyro.sample("sigma", dist.HalfNormal(1)))
+
+
+def log_normal(mean: Any) -> Any:
+    return dist.LogNormal(mean, numpyro.sample("sigma", dist.HalfNormal(1)))
+
+
+def student_t(mean: Any) -> Any:
+    return dist.StudentT(numpyro.sample("nu", dist.Gamma(2, 0.1)), mean, 1)
+
+
+def cauchy(mean: Any) -> Any:
+    return dist.Cauchy(mean, 1)
+
+
+def poisson(mean: Any) -> Any:
+    return dist.Poisson(jnp.exp(mean))
+
+
+def logistic(mean: Any) -> Any:
+    return dist.Bernoulli(logits=mean)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "decided"),
+    [
+        (normal, {"sigma"}),
+        (log_normal, {"sigma"}),
+        (student_t, {"nu"}),
+        (cauchy, set()),
+        (poisson, {"a", "b"}),
+        # A class cannot lie far out.
+        (logistic, set()),
+    ],
+)
+def test_latents_whose_gradients_grow_without_limit_are_decided_far_out(likelihood: Any, decided: set[str]) -> None:
+    model = line(likelihood)
+    y = (X > 0).astype(np.float32) + (likelihood is log_normal)
+    records = take_apart((X, y), {})
+    made_of = {"placeholder": None, "static": {}, "num_records": records.size}
+    latents = latents_of(records, dp.random.key(0), model=model, **made_of)
+    size = latents.num_touched
+    found = decided_far_out(latents, np.zeros(size), np.eye(size), np.ones(size))
+    assert {name for (name, _), far in zip(latents.touched, found, strict=True) if far} == decided
