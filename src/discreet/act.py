@@ -26,7 +26,7 @@ from discreet.verify import Certificate, check_expected
 
 __all__ = ["Act"]
 
-PROVED = "Proved before it ran: the event was found again in the program itself"
+PROVED = "Proved before it ran: the program itself was found to release no more than the plan says"
 
 
 class Act:

@@ -429,9 +429,9 @@ class Ledger:
                 for debit in debits
             ),
             f"Spent: ε = {upper(spent)} of the cap of ε = {upper(cap.epsilon)} at δ = {upper(cap.delta)}. "
-            f"Left: about {max(0.0, cap.epsilon - spent):.4g}.",
+            f"Left: about {max(0.0, cap.epsilon - spent):.4g} or more.",
         ]
-        if debits:
+        if len(debits) > 1:
             together = upper(self.epsilon_if_planned_together(cap.delta))
             lines.append(f"If every fit was planned before any result was seen, their total cost is ε = {together}.")
         if sum(entry["kind"] == "cap" for entry in entries):
@@ -452,8 +452,9 @@ class Ledger:
             raise SpentError(
                 f"The plan exceeds the remaining budget of '{entries[0]['dataset']}': the total would be ε = "
                 f"{upper(spent)}, and the cap is ε = {upper(cap.epsilon)} at δ = {cap.delta:.3g}, of which "
-                f"{upper(cap.spent(before))} is spent. Nothing was debited. Plan a smaller ε. (Where the δ of all fits are more "
-                "than half of the cap's δ together, the ledger charges a fit more than its ε.)"
+                f"{upper(cap.spent(before))} is spent. Nothing was debited. Plan a smaller ε: a dry run (--dry-run) prints its "
+                "total. (Where the δ of all fits are more than half of the cap's δ together, the ledger charges a fit more than "
+                "its ε.)"
             )
         return spent
 

@@ -91,12 +91,13 @@ def newton_without_privacy(
     model = {"counts": poisson_regression, "binary": logistic_regression, "classes": None}[plan.family]
     weights, intercept = point_fit(model, x, y, num_classes=plan.num_classes)
     mean = np.concatenate([np.asarray(intercept)[None], weights]).T.ravel()
-    figures = dict.fromkeys(("kept", "ratio", "moved", "lack", "dispersion"), 1.0)
+    figures = dict.fromkeys(("kept", "ratio", "moved", "lack", "counted", "dispersion"), 1.0)
     size = {
         "covariance": 1e-6 * np.eye(len(mean)),
         "learned": np.ones(len(mean)),
         "unseen": np.zeros(plan.num_features, bool),
         "mean_squares": np.ones(plan.num_features),
+        "dispersion_range": np.ones(2),
     }
     statement = plan.state(reproducible=seed is not None)
     result = NewtonResult(mean=mean, predictive=mean[None], plan=plan, statement=statement, **size, **figures)

@@ -10,7 +10,7 @@ import pytest
 
 import discreet as dp
 from discreet.inference import latents_of, take_apart
-from discreet.newton._far import decided_far_out
+from discreet.newton._far import decided_by, pulls_from_far, span_of
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -71,5 +71,14 @@ def test_latents_whose_gradients_grow_without_limit_are_decided_far_out(likeliho
     made_of = {"placeholder": None, "static": {}, "num_records": records.size}
     latents = latents_of(records, dp.random.key(0), model=model, **made_of)
     size = latents.num_touched
-    found = decided_far_out(latents, np.zeros(size), np.eye(size), np.ones(size))
+    pulls = pulls_from_far(latents, np.zeros(size))
+    found = decided_by(pulls, np.eye(size), np.ones(size))
     assert {name for (name, _), far in zip(latents.touched, found, strict=True) if far} == decided
+
+
+def test_the_few_directions_of_records_far_out() -> None:
+    few = span_of(np.array([[3.0, 0, 0, 0.1], [-5.0, 0.1, 0, 0]]))
+    assert few is not None
+    np.testing.assert_allclose(np.abs(few.T), [[1, 0, 0, 0]], atol=0.05)
+    assert span_of(np.eye(4)) is None
+    assert span_of(np.zeros((0, 4))) is None

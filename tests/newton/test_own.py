@@ -542,7 +542,16 @@ def test_the_share_that_adds_up_follows_from_a_shorter_bound() -> None:
     fit = object.__new__(_own._Fit)
     fit.size, fit.reach, fit.short, fit.between = 2, 4.0, 4.0, 100.0
     fit.to, fit.at = np.eye(2), np.zeros(2)
-    for pull, share in ((-30.0, 0.54), (30.0, -0.54), (-90.0, 1.0)):
+    none, along, across = np.zeros((0, 2)), np.array([[1e6, 0]]), np.array([[0, 1e6]])
+    for far, pull, share in (
+        (none, -30.0, 0.54),
+        (none, 30.0, -0.54),
+        (none, -90.0, 1.0),
+        # Records far out pull in this direction alone.
+        (along, -30.0, 0.54),
+        (across, -30.0, 0.0),
+    ):
+        fit.far = far
 
         def release(kind: str, public: Public, pull: float = pull) -> tuple[np.ndarray, float]:
             assert (kind, public.reach) == ("gradients", 1.0)
@@ -550,7 +559,7 @@ def test_the_share_that_adds_up_follows_from_a_shorter_bound() -> None:
 
         fit.releases = release  # pyright: ignore[reportAttributeAccessIssue]
         fit._lean(np.zeros(2))
-        np.testing.assert_allclose(fit.lean, [share, 0], rtol=1e-3)
+        np.testing.assert_allclose(fit.lean, [share, 0], rtol=1e-3, atol=1e-9)
 
 
 def test_a_long_tail_is_seen_in_bins_of_which_none_stands_out() -> None:

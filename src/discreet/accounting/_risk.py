@@ -130,7 +130,7 @@ class Risk:
             f"Take an attacker who knows every other {noun} and everything that was released, and who must decide whether "
             f"{question}. However the attack is made:",
             *(
-                f"  wrongly saying yes in {100 * false:g} % of cases, it rightly says yes in at most {_percent(true)}"
+                f"  if it wrongly says yes in {100 * false:g} % of cases, it rightly says yes in at most {_percent(true)}"
                 for false, true in self.true_positive_rates
             ),
             f"  between two equally likely cases it guesses right at most {_percent(self.right_guesses)} of the time",

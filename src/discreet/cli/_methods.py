@@ -21,7 +21,7 @@ import secrets
 import shlex
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -68,7 +68,7 @@ from discreet.cli._run import (
     tenth_of_cap,
     write_first,
 )
-from discreet.cli._statement import about_words, complete_statement, facts_about, warn
+from discreet.cli._statement import about_words, complete_statement, dropped_cells, facts_about, warn
 from discreet.cli._tables import check_whole, unit_of
 from discreet.cli._terminal import (
     continue_hint,
@@ -97,16 +97,16 @@ SHOWN = 3
 MADE_UP = 7
 NUM_DRAWS = 1_000
 RELATIVE = (
-    " The weights of one column's categories are relative to their mean{which}, which the intercept has; in posterior.npz they "
-    "are not."
+    " The weights of one column's categories are relative to their mean{which}; the mean is in the intercept. In posterior.npz "
+    "they are not relative."
 )
 CONCENTRATION = (
-    "A count of mean m has the variance m + m² / concentration. The concentration is estimated from a noisy histogram of the "
-    "counts, on a grid of factors of 1.4 up to 45, and has no interval."
+    "A count of mean m has the variance m + m² / concentration. By a noisy histogram of the counts the concentration lies "
+    "between {low:.2g} and {high:.2g} (90 %), on a grid of factors of 1.4 from 0.06 to 45, which is as good as Poisson's."
 )
 AGAIN = "The fit ran. Start all processes again with the same command: it is written from its checkpoint, at no further cost."
 TO_PREDICT = (
-    " A mean is that of the interval beside it. To predict, use to_predict, which is drawn to 0 where the noise hides a "
+    " Means and intervals are of the same draws. To predict, use to_predict, which is nearer to 0 where the noise hides a "
     "coefficient."
 )
 NO_INTERVALS = "No intervals are given: a fit in steps does not measure how far its noise moved the coefficients."
@@ -527,7 +527,7 @@ class OfRecords(Method, ABC):
 
     @property
     def left_out(self) -> str:
-        """The share of the records that the schema drops, in a sentence, if it was released; empty if it drops none."""
+        """The share of the records that the schema drops, in a sentence; empty if it drops none."""
         return ""
 
     def write_results(self) -> list[Path]:
@@ -627,7 +627,7 @@ class OfRecords(Method, ABC):
             usable = statement.use != dp.report.NOT_USABLE
             say_lines(f"Use: {dp.report.use_words(statement)}", fg=None if usable else "yellow")
         if self.drops:
-            say_lines(f"{kept_out(self.drops)} {self.left_out}")
+            say_lines(f"Records with {dropped_cells(self.schema)} are left out, as the schema asks. {self.left_out}")
         for warning in statement.warnings:
             say_lines(f"Warning: {warning}", fg="yellow")
         self.say_coefficients()
@@ -684,11 +684,6 @@ class OfRecords(Method, ABC):
         if own is not None and own.draws_rows:
             return f"discreet synth {shlex.quote(str(out))} --model {own.own.name} --out twins"
         return f"discreet explain {shlex.quote(str(self.files[0]))}, and {out / 'report.html'} in a browser."
-
-
-def kept_out(columns: Sequence[str]) -> str:
-    """The sentence on records that the schema drops."""
-    return f"Records with a missing cell in {', '.join(columns)} are left out, as the schema asks."
 
 
 def _in_vain(found: str, ways: str) -> str:
@@ -902,6 +897,12 @@ class InSums(OfRecords):
     def calibrate(self, **terms: Any) -> Any:
         """Calibrate the plan to these terms."""
 
+    @property
+    def left_out(self) -> str:
+        if not self.drops:
+            return ""
+        return f"{self.result.dropped} of the {self.plan.num_records:,} {self._persons} had such a cell."
+
     @abstractmethod
     def fit(self, key: "PRNGKeyArray", **how: Any) -> Any:
         """Fit the records."""
@@ -992,7 +993,8 @@ class Newton(InSums):
     def estimates(self) -> tuple[dict[str, float], str]:
         if self.asked.model != NEGATIVE_BINOMIAL:
             return {}, ""
-        return {"concentration": self.result.dispersion}, CONCENTRATION
+        low, high = self.result.dispersion_range
+        return {"concentration": self.result.dispersion}, CONCENTRATION.format(low=low, high=high)
 
     def fit(self, key: "PRNGKeyArray", **how: Any) -> "dp.newton.NewtonResult":
         import numpy as np

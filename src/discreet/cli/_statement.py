@@ -18,8 +18,8 @@ ERRORS_TELL = "Whether an error occurs is not covered by ε."
 ODD_CELLS = {
     "refuse": "A cell outside its bounds or categories would have stopped the fit with an error naming the column. "
     + ERRORS_TELL,
-    "clip": "Numbers outside their bounds were moved to the nearest bound. Any other cell that the schema does not allow would "
-    f"have stopped the fit with an error naming the column. {ERRORS_TELL}",
+    "clip": "Numbers outside their bounds, if there were any, were moved to the nearest bound. Any other cell that the schema "
+    f"does not allow would have stopped the fit with an error naming the column. {ERRORS_TELL}",
     "missing": "Cells that the schema does not allow were treated as missing. A missing cell in a column without a rule for it "
     f"would have stopped the fit with an error naming the column. {ERRORS_TELL}",
 }
@@ -47,7 +47,7 @@ def about_words(model: str, schema: "dp.tables.Schema", dataset: str, count: int
     table += "" if count is None else f", {count:,} {'persons' if schema.person else 'records'}"
     rows = ""
     if schema.drops and model not in (TWIN, DESCRIPTION):
-        rows += f" Rows with a missing cell in {' or '.join(f'“{name}”' for name in schema.drops)} are left out."
+        rows += f" Rows with {dropped_cells(schema)} are left out."
     if schema.person is not None and schema.max_rows == 1:
         rows += " Of each person one row is used, chosen by a secret random order."
     if model == DESCRIPTION:
@@ -58,6 +58,23 @@ def about_words(model: str, schema: "dp.tables.Schema", dataset: str, count: int
         name = model.replace("-", " ").replace("poisson", "Poisson")
         return f"A {name} regression {of}{table}; its coefficients were released.{rows}"
     return f"The model “{Path(model).name}” {of or 'of '}{table}; its parameters were released.{rows}"
+
+
+def dropped_cells(schema: "dp.tables.Schema") -> str:
+    """The cells for which a schema leaves rows out.
+
+    >>> schema = dp.tables.schema_from_bounds("age=20:60,vote=no|yes", target="vote")
+    >>> age, vote = (dataclasses.replace(column, missing="drop") for column in schema.columns)
+    >>> dropped_cells(dataclasses.replace(schema, columns=(age, vote)))
+    'a missing cell in “age” or “vote”'
+    >>> vote = dataclasses.replace(vote, out_of_bounds=dp.tables.OutOfBounds.MISSING)
+    >>> dropped_cells(dataclasses.replace(schema, columns=(age, vote)))
+    'a missing cell in “age” or “vote”, or with a value that the schema does not list,'
+    """
+    named = " or ".join(f"“{name}”" for name in schema.drops)
+    columns = [column for column in schema.columns if column.name in schema.drops]
+    others = any(column.out_of_bounds == dp.tables.OutOfBounds.MISSING for column in columns)
+    return f"a missing cell in {named}" + (", or with a value that the schema does not list," if others else "")
 
 
 def facts_about(model: str, schema: "dp.tables.Schema") -> dict[str, str]:
@@ -136,8 +153,8 @@ def complete_statement(
     moved = [x.name for x in schema.columns if x.kind.has_bounds and (x.out_of_bounds or out_of_bounds) == "clip"]
     if moved:
         statement = statement.with_data_warnings(
-            f"Numbers outside their bounds were moved to the nearest bound ({dp.report.listed(moved)}). All results, intervals "
-            "too, are for the moved numbers: where many were moved, the table itself would give others."
+            f"Numbers outside their bounds, if there were any, were moved to the nearest bound ({dp.report.listed(moved)}); "
+            "whether there were is not published. All results, intervals too, are for the moved numbers."
         )
     if own_rules:
         notes.append(f"The schema has its own rules for cells that it does not allow in {', '.join(own_rules)}.")
@@ -156,7 +173,7 @@ def complete_statement(
         )
     if drops and schema.drops:
         notes.append(
-            f"Rows with a missing cell in {', '.join(schema.drops)} contributed nothing, as the schema asks. They count as "
+            f"Rows with {dropped_cells(schema)} contributed nothing, as the schema asks. They count as "
             f"{statement.noun}s, and their exact number was not published."
         )
     if not counted:

@@ -23,6 +23,7 @@ from discreet.inference._records import check_public as check_public
 from discreet.inference._records import take_apart as take_apart
 from discreet.inference._records import with_levels as with_levels
 from discreet.inference._result import DPSVIResult as DPSVIResult
+from discreet.inference._result import Share as Share
 from discreet.inference._result import UseWarning as UseWarning
 from discreet.inference._result import load_result as load_result
 from discreet.inference._result import warn_of_use as warn_of_use

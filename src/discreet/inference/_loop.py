@@ -584,7 +584,8 @@ def with_proof(
         return statement.with_violations(f"It ran although the verifier found that {error.rule}")
     # Without the program's fingerprint, which follows the number of records.
     return statement.with_notes(
-        "Proved before it ran: the event was found again in the program itself. The gradient engine in it is tested, not proved."
+        "Proved before it ran: the program itself was found to release no more than the plan says. The gradient engine in it is "
+        "tested, not proved."
     )
 
 

@@ -23,7 +23,9 @@ RATIOS = 2.0 ** np.arange(0, 3, 0.5)
 LOG_MEANS = np.linspace(-6.0, 6.0, 61)
 SHARE_LOST = 0.15
 """Of what a cut takes from the residuals' sum, the part that is not undone by the shift, in a direction."""
+DISPERSIONS = 2.0 ** np.arange(-4, 6, 0.5)
 _STANDS_OUT = 3.0  # standard deviations
+_DOUBTFUL = 2.7  # 0.9 quantile of a chi-squared of one degree
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 
 
@@ -40,6 +42,7 @@ class Counts:
     Attributes:
         mean: Mean count.
         dispersion: k of a negative binomial, whose variance is m + m^2 / k.
+        plausible: Its 90 % interval, by the ratio of likelihoods, whatever the spread of the records' means.
     """
 
     def __init__(self, histogram: Float[np.ndarray, " bin"], sigma: float) -> None:
@@ -53,7 +56,7 @@ class Counts:
         self._tail = tail
         shown = histogram * seen
         self.mean = max(float(shown @ MIDDLES) / max(float(shown.sum()), 1.0), 0.05)
-        self.dispersion = 1.0
+        self.dispersion, self.plausible = 1.0, DISPERSIONS[[0, -1]]
         self.fit(0.0)
 
     def fit(self, spread: float) -> None:
@@ -62,17 +65,31 @@ class Counts:
         Args:
             spread: Standard deviation of the logarithm of the records' means, which are log-normal.
         """
+        around = self.mean
+        losses, means = self._losses(around, spread)
+        best = int(np.argmin(losses))
+        self.dispersion, self.mean = float(DISPERSIONS[best]), float(means[best])
+        # Noise enlarges the spread, which then takes the dispersion's place: without it, all scatter is dispersion.
+        alone, _ = self._losses(around, 0.0)
+        plausible = np.minimum(losses - losses.min(), alone - alone.min()) <= _DOUBTFUL
+        self.plausible = DISPERSIONS[plausible][[0, -1]]
+
+    def _losses(self, around: float, spread: float) -> tuple[np.ndarray, np.ndarray]:
+        """How far the bins are from what each dispersion expects, with the mean at which they are nearest."""
         nodes = np.exp(spread * _NODES - spread**2 / 2)
-        least, around = np.inf, self.mean
-        for dispersion in 2.0 ** np.arange(-4, 6, 0.5):
+        losses, means = [], []
+        for dispersion in DISPERSIONS:
+            found = []
             for mean in around * np.array([0.8, 1.0, 1.25]):
                 chance = dispersion / (dispersion + mean * nodes[:, None])
                 shares = np.diff(nbinom.cdf(EDGES, dispersion, chance), axis=1)
                 expected = self._num_records * (_WEIGHTS / _WEIGHTS.sum()) @ shares
                 variance = self._sigma**2 + expected + (0.05 * expected) ** 2
-                loss = float((np.square(self._histogram - expected) / variance).sum())
-                if loss < least:
-                    least, self.mean, self.dispersion = loss, float(mean), float(dispersion)
+                found.append((float((np.square(self._histogram - expected) / variance).sum()), mean))
+            loss, mean = min(found)
+            losses.append(loss)
+            means.append(mean)
+        return np.array(losses), np.array(means)
 
     def excess(self, cut: float) -> float:
         """At most what a cut takes from the sum of all residuals."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Float
 
 from discreet.inference import Latents, other_values
 from discreet.newton._algebra import Matrix, Vector
@@ -18,20 +18,19 @@ NUM_RECORDS = 4  # in each direction
 NEARER, FARTHER = 1e3, 1e5
 GROWING = 0.05
 """The least power of the distance by which a gradient grows without limit: 2 for a normal's scale, 0.1 for a Student t's nu."""
+SPANNED = 0.9  # share of the pulls, of unit length, in the directions that are kept
 DECIDED = 0.3  # of the most that any latent is moved, in its standard deviations
 
 
-def decided_far_out(latents: Latents, vector: Vector, moves: Matrix, spread: Vector) -> Bool[np.ndarray, " touched"]:
-    """Which of the latents that records touch are decided by records far out.
+def pulls_from_far(latents: Latents, vector: Vector) -> Float[np.ndarray, "record touched"]:
+    """Gradients of artificial records whose observed value lies far out, if they grow without limit; else none.
 
     Args:
         latents: The latents.
         vector: A point, public.
-        moves: From a record's gradient to how it moves the estimate.
-        spread: Standard deviation of each latent that records touch, in the posterior.
     """
     objective = latents.objective
-    decided = np.zeros(latents.num_touched, bool)
+    found = [np.zeros((0, latents.num_touched))]
     rng = np.random.default_rng(0)
 
     def artificial() -> list[Array]:
@@ -57,9 +56,33 @@ def decided_far_out(latents: Latents, vector: Vector, moves: Matrix, spread: Vec
                 if len(pulls) == 2 and np.isfinite(pulls).all():
                     near, far = np.linalg.norm(pulls, axis=1)
                     if far >= near * (FARTHER / NEARER) ** GROWING:
-                        moved = np.abs(moves @ pulls[1]) / spread
-                        decided |= moved >= DECIDED * moved.max()
-    return decided
+                        found.append(pulls[1][None])
+    return np.concatenate(found)
+
+
+def decided_by(
+    pulls: Float[np.ndarray, "record touched"], moves: Matrix, spread: Vector
+) -> Bool[np.ndarray, " touched"]:
+    """Which latents such records decide.
+
+    Args:
+        pulls: Their gradients.
+        moves: From a record's gradient to how it moves the estimate.
+        spread: Standard deviation of each latent in the posterior.
+    """
+    moved = np.abs(pulls @ moves) / spread
+    return (moved >= DECIDED * moved.max(axis=1, keepdims=True)).any(axis=0)
+
+
+def span_of(pulls: Float[np.ndarray, "record coordinate"]) -> Float[np.ndarray, "coordinate direction"] | None:
+    """An orthonormal basis of the few directions in which such records pull; None if these are many, or none."""
+    if not len(pulls):
+        return None
+    units = pulls / np.linalg.norm(pulls, axis=1, keepdims=True)
+    _, sizes, directions = np.linalg.svd(units, full_matrices=False)
+    shares = np.cumsum(sizes**2) / np.sum(sizes**2)
+    count = 1 + int(np.searchsorted(shares, SPANNED))
+    return directions[:count].T if 2 * count <= pulls.shape[1] else None
 
 
 def _same(record: Array, observed: Array) -> bool:

@@ -28,7 +28,7 @@ from discreet import random
 from discreet._jax import in_own_settings, one_process, refuse_traced
 from discreet.accounting import Relation
 from discreet.act import Act
-from discreet.inference import warn_of_use
+from discreet.inference import Share, warn_of_use
 from discreet.ledger import Ledger
 from discreet.newton._algebra import (
     LEAST_CURVATURE,
@@ -100,7 +100,9 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
             that their intervals, and that of the intercept, may be.
         mean_squares: Released mean square of each feature, (feature,): of a 0/1 column about its share. Rows count by the
             inverse of their squared length.
+        counted: Share of the records that count, by a noisy sum; 1 where the plan leaves none out.
         dispersion: For counts, k of a negative binomial, by a noisy histogram: variance m + m^2 / k. NaN otherwise.
+        dispersion_range: Its 90 % interval, low and high, on a grid from 2^-4 to 2^5.5; NaN as above.
         plan: The plan of the fit.
         statement: The privacy statement.
     """
@@ -117,9 +119,18 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
     lack: float
     unseen: Bool[np.ndarray, " feature"]
     mean_squares: Float[np.ndarray, " feature"]
+    counted: float
     dispersion: float
+    dispersion_range: Float[np.ndarray, " 2"]
     plan: NewtonPlan
     statement: Statement
+
+    @property
+    def dropped(self) -> Share:
+        """Share of the records that do not count, with the standard error of its noise."""
+        # The release has two numbers, and with survey weights four.
+        noise = self.plan.noise(SIZES) * np.sqrt(4 if self.plan.weighted else 2)
+        return Share(1 - self.counted, float(noise) / self.plan.num_records)
 
     @property
     def estimate(self) -> Float[np.ndarray, "feature+1 *class"]:
@@ -608,7 +619,9 @@ class _Newton:
             learned=learned,
             unseen=self.unseen,
             mean_squares=self.mean_squares,
+            counted=self.mean_rows if plan.drops and plan.max_rows == 1 else 1.0,
             dispersion=math.nan if self.counts is None else self.counts.dispersion,
+            dispersion_range=np.full(2, math.nan) if self.counts is None else self.counts.plausible,
             **said._asdict(),
             plan=self.plan,
             statement=statement.with_use(*use),
@@ -640,7 +653,8 @@ def _use(
         return (
             PREDICTION,
             f"the values of {listed(unseen)} differ so little, for their bounds, that the noise hides by how much. Intervals "
-            "may be too narrow. Narrower bounds, as known without the data, help; for a rare category, merge it with another one",
+            "may be too narrow. A larger epsilon helps, as do narrower bounds, if known without the data; a rare category can be "
+            "merged with another one",
         )
     if not said.converged:
         return (

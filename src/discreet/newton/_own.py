@@ -36,7 +36,7 @@ from discreet._jax import in_own_settings, one_process, refuse_traced
 from discreet._validate import integer
 from discreet.accounting import Relation
 from discreet.act import Act
-from discreet.inference import Latents, NoPointError, Records, check_public, latents_of, take_apart, warn_of_use
+from discreet.inference import Latents, NoPointError, Records, Share, check_public, latents_of, take_apart, warn_of_use
 from discreet.ledger import Ledger
 from discreet.newton._algebra import (
     Gradients,
@@ -56,7 +56,7 @@ from discreet.newton._algebra import (
     soft,
     spectrum,
 )
-from discreet.newton._far import decided_far_out
+from discreet.newton._far import decided_by, pulls_from_far, span_of
 from discreet.newton._lengths import MIDDLE, SEEN, TAIL, TOGETHER, Lengths
 from discreet.newton._model import EDGES, MOST_CURVED, ModelSums, Public, fingerprint_of_prior, moments_of, program_of
 from discreet.newton._model_plan import NUM_GRADIENTS, STAGES, ModelPlan, Stage
@@ -130,6 +130,11 @@ class DPNewtonResult(Released, what="private Newton fit of a model", parts=(Mode
     def interval(self) -> dict[str, np.ndarray]:
         """The 90 % interval of each latent: low and high, (2, ...)."""
         return {name: np.quantile(value, _INTERVAL, axis=0) for name, value in self.draws.items()}
+
+    @property
+    def dropped(self) -> Share:
+        """Share of the records that do not count, with the standard error of its noise."""
+        return Share(1 - self.counted, self.plan.noise(STAGES[-1].lengths) / self.plan.num_records)
 
     @property
     def converged(self) -> bool:
@@ -495,6 +500,8 @@ class _Fit:
         first = FIRST if stage.curvature else 1
         of_prior = np.sqrt(np.diag(self.prior.covariance)[: self.size])
         self.lean, self.lean_variance = np.zeros(self.size), 0.0
+        if stage.curvature:
+            self.far = pulls_from_far(self.latents, np.concatenate([self.at, self.prior.mean[self.size :]]))
         for step in range(len(stage.gradients)):
             bar.update(1)
             theta = back @ self.at
@@ -531,8 +538,12 @@ class _Fit:
         reach, between = self.reach / SHORTER, max(self.between, 1e-9)
         found, sigma = self.releases("gradients", self._public._replace(reach=reach))
         variance = (reach * sigma / between) ** 2
-        kept = FARTHER / (1 + self.size * variance)
-        lean = kept * (expected - reach * found) / between
+        raw = (expected - reach * found) / between
+        few = span_of(self.far @ self.to)
+        if few is not None:
+            raw = few @ (few.T @ raw)
+        kept = FARTHER / (1 + (self.size if few is None else few.shape[1]) * variance)
+        lean = kept * raw
         self.lean = lean / max(1.0, float(np.linalg.norm(lean)))
         self.lean_variance = FARTHER * kept * variance
 
@@ -583,10 +594,9 @@ class _Fit:
         along = self.to @ np.linalg.solve(self.improved, self.lean)
         drawn = self.lost.left_square * np.square(along) / np.diag(self.to @ covariance @ self.to.T)
         far_out = np.zeros(size, bool)
-        if self.unseen > UNSEEN_FAR:
-            spread = np.sqrt(np.diag(self.to @ covariance @ self.to.T))
+        if self.unseen > UNSEEN_FAR and len(self.far):
             moves = self.to @ np.linalg.solve(self.improved, self.to.T)
-            far_out = decided_far_out(latents, vectors.mean(axis=0), moves, spread)
+            far_out = decided_by(self.far, moves, np.sqrt(np.diag(self.to @ covariance @ self.to.T)))
         signs = Signs(
             ratio=ratio,
             moved=moved_by,

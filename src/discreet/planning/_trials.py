@@ -47,7 +47,7 @@ KINDS = {
     LINEAR: Kind.REAL,
 }
 """The kind of their target."""
-WITHOUT_GAPS = "No invented record is left out. If many of the real ones are, expect more noise."
+WITHOUT_GAPS = "No invented record has a missing target. If many of the real ones have, expect more noise."
 AUC, ACCURACY, R_SQUARED, PAIRS = "AUC", "accuracy", "R²", "distance of pairs"
 _SPREADS = {"binary": (2.0, 1.0, 0.5), "classes": (2.0, 1.0, 0.5), "counts": (1.0, 0.5, 0.25)}
 """Standard deviations of the predictor: strong, medium and weak signals."""
