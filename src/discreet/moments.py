@@ -53,7 +53,8 @@ from discreet.gradients import SPARE
 from discreet.inference import warn_of_use
 from discreet.ledger import Ledger
 from discreet.mechanisms import GAUSSIAN, clip_records, planned_gaussian
-from discreet.newton import EDGES, GRID_OF_SUMS, NUM_BINS, Gradients, Lengths, on_grid, secant
+from discreet.newton import EDGES, NUM_BINS, Gradients, Lengths, secant
+from discreet.query import GRID_OF_SUMS, on_grid
 from discreet.released import Released
 from discreet.report import (
     COEFFICIENTS,

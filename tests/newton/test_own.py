@@ -21,7 +21,8 @@ from discreet.newton import ModelPlan, _model, _own, _sampling, _sums, fit_inven
 from discreet.newton._algebra import Gradients, scale_of
 from discreet.newton._lengths import Lengths
 from discreet.newton._model import EDGES, KINDS, NUM_BINS, ModelSums, Public, moments_of, program_of, rows_of
-from discreet.newton._sums import TURN, in_turns, layout_of
+from discreet.newton._sums import Parts, layout_of
+from discreet.query import TURN
 from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 
 TERMS: dict[str, Any] = {"delta": 1e-6, "progress_bar": False}
@@ -135,7 +136,7 @@ def test_a_row_is_the_same_in_every_place_and_sums_are_exact(kind: str, name: st
 
     def sums(rows: Any) -> np.ndarray:
         with jax.enable_x64(True):
-            *arrays, mask = in_turns(*(x[rows] for x in leaves))
+            *arrays, mask = Parts([x[rows] for x in leaves]).read(0)
             summed = jax.jit(functools.partial(_model.summed, KINDS), static_argnums=1)
             return np.asarray(
                 summed(KINDS.index(kind), latents, [*map(jnp.asarray, arrays)], jnp.asarray(mask), public)

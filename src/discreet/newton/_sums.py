@@ -1,9 +1,4 @@
-"""Exact sums over a table in parts, and their releases with noise, by programs that are proved and compiled once.
-
-A record's rows are bounded, rounded to a grid and clipped (`on_grid`), so that sums are exact in 64 bits: no last bit of a sum
-depends on the records' order, on which others there are, or on how the table is divided. A last bit of a row would move it by a
-whole step of the grid. So each row is computed alike whatever the number of records: `TURN` at a time, by one program, as
-`in_turns` lays them out.
+"""Exact sums (`query`) over a table in parts, and their releases with noise, by programs that are proved and compiled once.
 
 A small table is one part, and one program, compiled in a hurry, sums and adds the noise. Of a larger one each part is summed by
 a program without noise, on any device, by any process, in memory or while it is read; the sums are added, exactly, and go as
@@ -25,7 +20,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -33,46 +27,23 @@ from discreet import random
 from discreet._jax import in_own_settings
 from discreet.accounting import Relation
 from discreet.gradients import SPARE
-from discreet.mechanisms import GAUSSIAN, clip_records, planned_gaussian
+from discreet.mechanisms import GAUSSIAN, planned_gaussian
+from discreet.query import TURN, in_turns, turns_for
 from discreet.verify import Certificate, Given, Runner, certify, runner_of
 
-TURN = 128
 PART = 128
 """Turns of a part at most."""
 _LITTLE = 2**20  # numbers in rows and products
 _FEW = 2**14  # numbers of a release
 _MOST_BYTES = 2**26  # of a part
-MOST_RECORDS = 2**26
-GRID_OF_PRODUCTS = 2.0**13  # sums of products of 2^26 rows are exact in 64 bits
-GRID_OF_SUMS = 2.0**24  # and so are sums of 2^26 rows
 LARGEST_SHARED = 2**16  # numbers of a release
-_CLIPPED_FROM = 2.0**-19  # more than `clip_records` keeps below its bound: it leaves rows of this length as they are
 _LEAST_TURNS = 4  # XLA compiles a loop of one otherwise
-
-
-def on_grid(rows: Array, mask: Array, grid: float) -> Array:
-    """Rows of norm at most 1, finite and on the grid: rounding leaves them below 1, and clipping leaves them on it.
-
-    A row divided by its length is longer than 1 where squares underflowed: so it is clipped before it is rounded, too.
-    """
-    room = 1 - math.sqrt(rows.shape[1]) / grid - _CLIPPED_FROM
-    return clip_records(jnp.round(clip_records(rows, 1.0) * room * grid) / grid, 1.0) * mask[:, None]
 
 
 def rounded_up(size: int) -> int:
     """The next multiple of 4 with at most three binary digits before its zeros, as 4, 8, 28, 32, 40: few sizes, few programs."""
     step = max(4, 2 ** ((size - 1).bit_length() - 3))
     return max(1, -(-size // step)) * step
-
-
-def turns_of(table: Sequence[Array]) -> list[Array]:
-    """Arrays of `in_turns`, turn by turn."""
-    return [array.reshape(-1, TURN, *array.shape[1:]) for array in table]
-
-
-def in_turns(*arrays: np.ndarray) -> list[np.ndarray]:
-    """Arrays of records and a mask in turns of `TURN`, the last `SPARE` of which stand for nobody (`gradients._contract`)."""
-    return Parts(arrays).read(0)
 
 
 Layout = tuple[tuple[tuple[int, ...], str], ...]
@@ -103,8 +74,7 @@ class Parts:
         self._arrays = list(arrays)
         self.layout = layout or layout_of(arrays)
         self.apart = apart
-        self._filled = TURN - SPARE
-        turns = -(-len(arrays[0]) // self._filled)
+        turns = turns_for(len(arrays[0]))
         self.count, self.turns = 1, rounded_up(turns)
         if apart:
             row = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in self.layout)
@@ -122,17 +92,10 @@ class Parts:
 
     def read(self, number: int) -> list[np.ndarray]:
         """The arrays of a part and its mask."""
-        records = self.turns * self._filled
+        records = self.turns * (TURN - SPARE)
         first = number * records
-        return self._laid([array[first : first + records] for array in self._arrays], self.turns)
-
-    def _laid(self, arrays: Sequence[Any], turns: int) -> list[np.ndarray]:
-        present = np.ones(len(arrays[0]), bool)
-        kinds = [*self.layout, ((), "bool")]
-        return [
-            _in_place(np.asarray(value), shape, dtype, turns)
-            for value, (shape, dtype) in zip([*arrays, present], kinds, strict=True)
-        ]
+        own = [array[first : first + records] for array in self._arrays]
+        return in_turns(own, self.turns, layout=self.layout)
 
     @property
     def last(self) -> list[Array]:
@@ -140,7 +103,8 @@ class Parts:
         if not self.apart:
             return self.part(0)
         if -1 not in self._kept:
-            self._kept[-1] = jax.device_put(self._laid([array[:0] for array in self._arrays], _LEAST_TURNS))
+            nobody = [array[:0] for array in self._arrays]
+            self._kept[-1] = jax.device_put(in_turns(nobody, _LEAST_TURNS, layout=self.layout))
         return self._kept[-1]
 
     def part(self, number: int) -> list[Array]:
@@ -215,18 +179,6 @@ def _in_files(array: Any) -> bool:
     while isinstance(array, np.ndarray):
         array = array.base
     return isinstance(array, mmap.mmap) or getattr(array, "in_files", False)
-
-
-def _in_place(value: np.ndarray, shape: tuple[int, ...], dtype: str, turns: int) -> np.ndarray:
-    """Records in so many turns, filled up with zeros."""
-    filled = TURN - SPARE
-    found = np.zeros((turns, TURN, *shape), dtype)
-    own = found[..., : value.shape[-1]] if shape else found
-    whole = len(value) // filled
-    own[:whole, :filled] = value[: whole * filled].reshape(whole, filled, *value.shape[1:])
-    left = value[whole * filled :]
-    own[whole : whole + 1, : len(left)] = left
-    return found.reshape(-1, *shape)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,90 @@
+"""A query is proved before the act begins, and runs after it; equal ones are proved once."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import discreet as dp
+from discreet.act import Act
+from discreet.mechanisms import clip_records, sum_records
+from discreet.query import Gaussian, Query
+from discreet.scores import ScorePlan
+
+ADD, REPLACE = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
+PLAN = ScorePlan.calibrate(epsilon=0.5, delta=1e-7)
+NOISE = PLAN.noise_multiplier
+OTHERS, ROWS, MASK = np.array([100.0, 200.0]), np.full((10, 2), 0.5), np.arange(10) < 7
+
+
+def total(others: Any, rows: Any, mask: Any) -> Any:
+    return others + sum_records(clip_records(rows, 1.0), mask)
+
+
+def query(stddev: float = NOISE, claimed: float = NOISE, relation: Any = ADD) -> Query:
+    return Query(total, Gaussian(stddev, claimed), relation)
+
+
+@pytest.mark.essential
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+def test_noise_that_is_less_than_claimed_is_refused_before_the_act_begins(
+    relation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
+    act = Act.on(PLAN, dp.random.key())
+    for wrong in (
+        query(NOISE / 1.01, NOISE, relation),
+        Query(lambda *x: 1.01 * total(*x), Gaussian(NOISE, NOISE), relation),
+    ):
+        with pytest.raises(dp.PrivacyError, match="more than was declared"):
+            wrong.answer(act, OTHERS, ROWS, MASK)
+    # What it claims is more than the plan.
+    with pytest.raises(dp.PrivacyError, match="more than was declared"):
+        query(NOISE / 2, NOISE / 2).answer(act, OTHERS, ROWS, MASK)
+
+
+@pytest.mark.essential
+def test_an_answer_is_proved_begun_and_run_in_this_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    def noted(owner: Any, name: str) -> None:
+        true = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda self, *x, **how: order.append(name) or true(self, *x, **how))
+
+    noted(Act, "prove")
+    noted(Act, "begin")
+    noted(dp.Certificate, "__call__")
+    act = Act.on(PLAN, dp.random.key())
+    found = query().answer(act, OTHERS, ROWS, MASK)
+    assert order == ["prove", "begin", "__call__"]
+    assert np.abs(found - OTHERS - 3.5).max() < 8 * NOISE
+    assert found.dtype == np.float64
+    with pytest.raises(ValueError, match="begins once"):
+        query().answer(act, OTHERS, ROWS, MASK)
+
+
+def test_equal_queries_are_proved_once_for_arguments_of_one_kind() -> None:
+    key = dp.random.key()
+    one = query().certificate(key, OTHERS, ROWS, MASK)
+    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (OTHERS, ROWS, MASK)]
+    assert query().certificate(dp.random.key(), *shapes) is one
+    others = [
+        query(2 * NOISE).certificate(key, OTHERS, ROWS, MASK),
+        query(claimed=NOISE / 2).certificate(key, OTHERS, ROWS, MASK),
+        query(relation=REPLACE).certificate(key, OTHERS, ROWS, MASK),
+        query().certificate(key, OTHERS, ROWS[:9], MASK[:9]),
+        query().certificate(dp.random.key(0), OTHERS, ROWS, MASK),
+        Query(lambda *x: total(*x), Gaussian(NOISE, NOISE), ADD).certificate(key, OTHERS, ROWS, MASK),
+    ]
+    assert len({id(found) for found in (one, *others)}) == 7
+    assert one.event.noise_multiplier == pytest.approx(NOISE, rel=1e-9)
+    assert others[2].relation is REPLACE
+
+
+def test_the_sum_of_the_others_is_public_and_the_last_records_are_not() -> None:
+    """With the positions exchanged there is no proof: nothing bounds the sum of the others."""
+    with pytest.raises(dp.PrivacyError):
+        Query(lambda rows, others, mask: total(others, rows, mask), Gaussian(NOISE, NOISE), ADD).certificate(
+            dp.random.key(), ROWS, np.zeros((10, 2)), MASK
+        )
