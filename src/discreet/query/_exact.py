@@ -25,6 +25,8 @@ from discreet.mechanisms import clip_records
 
 TURN = 128
 """Records of a turn. A program that computes rows for other numbers of them rounds otherwise."""
+LAST = 1024
+"""Records that a program sums itself where it is given the sum of the others; the number is arbitrary."""
 MOST_RECORDS = 2**26
 GRID_OF_PRODUCTS = 2.0**13  # sums of products of 2^26 rows are exact in 64 bits
 GRID_OF_SUMS = 2.0**24  # and so are sums of 2^26 rows
@@ -90,3 +92,10 @@ def summed(add: Callable[..., Array], turns: Sequence[Array]) -> Array:
     first = jax.eval_shape(add, *(jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in turns))
     start = jnp.zeros(first.shape)
     return jax.lax.scan(lambda total, turn: (total + add(*turn), None), start, tuple(turns))[0]
+
+
+def padded(rows: np.ndarray, size: int = LAST) -> tuple[np.ndarray, np.ndarray]:
+    """Rows, filled up with zeros to so many, and the mask of those that there are."""
+    room = np.zeros((size, *rows.shape[1:]), rows.dtype)
+    room[: len(rows)] = rows
+    return room, np.arange(size) < len(rows)
