@@ -1,8 +1,9 @@
 """A query is proved before the act begins, and runs after it; equal ones are proved once."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -88,3 +89,34 @@ def test_the_sum_of_the_others_is_public_and_the_last_records_are_not() -> None:
         Query(lambda rows, others, mask: total(others, rows, mask), Gaussian(NOISE, NOISE), ADD).certificate(
             dp.random.key(), ROWS, np.zeros((10, 2)), MASK
         )
+
+
+def test_values_of_two_classes_are_two_queries() -> None:
+    """Named tuples with the same fields are equal, so the second one was proved, and run, as the first."""
+
+    class Once(NamedTuple):
+        bound: float
+
+        def __call__(self, rows: Any, mask: Any) -> Any:
+            return sum_records(clip_records(rows, self.bound), mask)
+
+    class Half(Once):
+        def __call__(self, rows: Any, mask: Any) -> Any:
+            return super().__call__(rows, mask) / 2
+
+    assert Once(1.0) == Half(1.0)
+    for total, factor in ((Once(1.0), 1), (Half(1.0), 2)):
+        found = Query(total, Gaussian(NOISE, NOISE), ADD, records=(1, 2)).certificate(dp.random.key(), ROWS, MASK)
+        assert found.event.noise_multiplier == pytest.approx(factor * NOISE, rel=1e-9)
+
+
+def test_records_that_the_sum_holds_are_refused_also_where_the_query_was_proved_before() -> None:
+    table = np.random.default_rng(0).normal(size=(10, 2))
+
+    def held(rows: Any, mask: Any) -> Any:
+        return sum_records(clip_records(rows, 1.0), mask) + jnp.asarray(table).sum(axis=0)
+
+    one = Query(held, Gaussian(NOISE, NOISE), ADD, records=(1, 2))
+    one.certificate(dp.random.key(), ROWS, MASK)
+    with pytest.raises(dp.PrivacyError, match="holds the records as a constant"):
+        one.certificate(dp.random.key(), table, MASK)

@@ -12,6 +12,7 @@ from discreet.query._exact import rounded as rounded
 from discreet.query._exact import summed as summed
 from discreet.query._exact import turns_for as turns_for
 from discreet.query._exact import turns_of as turns_of
+from discreet.query._query import Choice as Choice
 from discreet.query._query import Gaussian as Gaussian
 from discreet.query._query import Noise as Noise
 from discreet.query._query import Query as Query

@@ -23,9 +23,9 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent
 from jaxtyping import PRNGKeyArray
 
-from discreet.accounting import Relation
+from discreet.accounting import BoundedRangeDpEvent, Relation
 from discreet.act import Act
-from discreet.mechanisms import GAUSSIAN, planned_gaussian
+from discreet.mechanisms import GAUSSIAN, exponential_mechanism, planned_gaussian
 from discreet.verify import Certificate, certify
 
 
@@ -59,6 +59,24 @@ class Gaussian(NamedTuple):
         return planned_gaussian(key, total, *self)
 
 
+class Choice(NamedTuple):
+    """The number of a large one of these sums, by the exponential mechanism; one record moves each of them by at most 1.
+
+    Attributes:
+        epsilon: The privacy range.
+    """
+
+    epsilon: float
+
+    def event(self) -> DpEvent:
+        """As in `Noise`."""
+        return BoundedRangeDpEvent(self.epsilon)
+
+    def __call__(self, key: PRNGKeyArray, total: Any) -> Any:
+        """As in `Noise`."""
+        return exponential_mechanism(key, total, self.epsilon)
+
+
 @dataclasses.dataclass(frozen=True)
 class Query:
     """The release of one exact sum over records.
@@ -87,10 +105,14 @@ class Query:
             arguments: Those of the program, or their shapes.
 
         Raises:
-            PrivacyError: It is more than the noise claims.
+            PrivacyError: It is more than the noise claims, or the program holds the records as a constant.
         """
-        kinds = [_kind(x) for x in jax.tree.leaves((key, *arguments))]
-        return _certified(self, jax.tree.structure((key, *arguments)), tuple(kinds))
+        leaves, structure = jax.tree.flatten((key, *arguments))
+        # Values of two classes may be equal, as named tuples are.
+        classes = type(self.total), type(self.noise)
+        found = _certified(self, classes, structure, tuple(map(_kind, leaves)))
+        found.refuse_captured(key, *arguments)
+        return found
 
     def answer(self, act: Act, *arguments: Any, named: bool = True) -> Any:
         """Prove, begin, run: the one release of an act.
@@ -114,7 +136,8 @@ def _kind(value: Any) -> jax.ShapeDtypeStruct:
 
 
 @functools.lru_cache(maxsize=128)
-def _certified(query: Query, structure: Any, kinds: tuple[Any, ...]) -> Certificate:
+def _certified(query: Query, classes: Any, structure: Any, kinds: tuple[Any, ...]) -> Certificate:
+    del classes
     arguments = jax.tree.unflatten(structure, kinds)
     *records, mask = query.records
     with jax.enable_x64(True):
