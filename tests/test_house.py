@@ -277,8 +277,8 @@ def test_the_act_alone_claims_keys_and_debits() -> None:
     assert found == {("act.py", "claim"), ("act.py", "debit")}
 
 
-# A loop is many sums under one proof, and may run without it (`require_proof=False`); the others are not queries yet.
-PROVE = {"query/_query.py", "inference/_loop.py", "newton/_sums.py"}
+# A loop is many sums under one proof, and may run without it (`require_proof=False`), so it is no query.
+PROVE = {"query/_query.py", "inference/_loop.py"}
 
 
 def test_queries_and_loops_alone_are_proved() -> None:

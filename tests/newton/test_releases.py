@@ -15,7 +15,7 @@ from discreet.gradients import SPARE
 from discreet.newton import NewtonPlan, _releases, _sums
 from discreet.newton._releases import BLOCKS, Public, RegressionSums, program_of
 from discreet.newton._sums import Parts, layout_of
-from discreet.query import GRID_OF_PRODUCTS, GRID_OF_SUMS, TURN, _exact
+from discreet.query import GRID_OF_PRODUCTS, GRID_OF_SUMS, TURN, _exact, _query
 
 
 def public_of(rng: np.random.Generator, features: int, name: str = "") -> Public:
@@ -243,7 +243,7 @@ def test_each_release_is_proved_to_be_what_the_plan_pays_for(
             among = prove((kind, rows), noise, sums)
             assert among.event.noise_multiplier == pytest.approx(noise, rel=1e-5)
         monkeypatch.setattr(_exact, "clip_records", lambda rows, norm: dp.clip_records(rows, 1.01 * norm))
-        monkeypatch.setattr(_sums, "_certified", _sums._certified.__wrapped__)
+        monkeypatch.setattr(_query, "_certified", _query._certified.__wrapped__)
         for kind, rows, noise, _ in plan.releases:
             if kind != "histogram":
                 with pytest.raises(dp.PrivacyError, match="more than was declared"):

@@ -28,8 +28,8 @@ from discreet._jax import in_own_settings
 from discreet.accounting import Relation
 from discreet.gradients import SPARE
 from discreet.mechanisms import GAUSSIAN, planned_gaussian
-from discreet.query import TURN, in_turns, turns_for
-from discreet.verify import Certificate, Given, Runner, certify, runner_of
+from discreet.query import TURN, Query, in_turns, turns_for
+from discreet.verify import Certificate, Given, Runner, runner_of
 
 PART = 128
 """Turns of a part at most."""
@@ -38,6 +38,7 @@ _FEW = 2**14  # numbers of a release
 _MOST_BYTES = 2**26  # of a part
 LARGEST_SHARED = 2**16  # numbers of a release
 _LEAST_TURNS = 4  # XLA compiles a loop of one otherwise
+_ANY = Given(np.float64(1.0))  # noise: a program that is proved for one is proved again for each, and not traced again
 
 
 def rounded_up(size: int) -> int:
@@ -205,6 +206,10 @@ class Sums(ABC):
     def nowhere(self) -> Any:
         """Arrays of what rows are computed with, of the shapes that the program takes."""
 
+    def __call__(self, noise: Any, which: Any, public: Any, before: Array, *arrays: Array) -> tuple[Any, Array]:
+        """The noise that a release is given, and the exact sum over all parts, of those `before` and of this one."""
+        return noise, before + self.of(which, public, arrays)
+
     @abstractmethod
     def of(self, which: Any, public: Any, arrays: Sequence[Array]) -> Float[Array, " size"]:
         """The exact sum with this number over a part, filled up with zeros. One record changes it by at most 1."""
@@ -238,23 +243,22 @@ def _computed_with(sums: Sums) -> tuple[Any, Any]:
     return jax.ShapeDtypeStruct((), np.int32), public
 
 
-def _arguments(sums: Sums, noise: float, turns: int) -> tuple[Any, ...]:
-    """What a release is certified for."""
-    before = jax.ShapeDtypeStruct((sums.size,), np.float64)
-    key = random.key(0 if sums.reproducible else None)
-    return key, Given(np.float64(noise)), *_computed_with(sums), before, *_shapes(sums, turns)
+@dataclasses.dataclass(frozen=True)
+class _GivenNoise:
+    """Gaussian noise of the standard deviation that is an argument of the program, in units of the bound on one record.
 
+    Attributes:
+        most: The largest.
+    """
 
-@functools.lru_cache(maxsize=64)
-def _certified(sums: Sums, turns: int, most: float) -> Certificate:
-    """A release of any of the sums, compiled once for all of them and for all noises up to `most`."""
+    most: float
 
-    def release(key: PRNGKeyArray, noise: Any, which: Any, public: Any, before: Any, *arrays: Any) -> Any:
-        return planned_gaussian(key, before + sums.of(which, public, arrays), noise, most)
+    def event(self) -> None:
+        """None: it follows from the noise that is given."""
 
-    last = 5 + len(sums.layout)
-    arguments = _arguments(sums, 1.0, turns)
-    return certify(release, *arguments, records=tuple(range(5, last)), mask=last, relation=sums.relation)
+    def __call__(self, key: PRNGKeyArray, total: tuple[Any, Array]) -> Any:
+        noise, exact = total
+        return planned_gaussian(key, exact, noise, self.most)
 
 
 @functools.lru_cache(maxsize=64)
@@ -331,7 +335,12 @@ def proved(sums: Sums, which: int, noise: float, turns: int) -> Program:
     Raises:
         PrivacyError: There is no proof.
     """
+    # Compiled once for all sums, and for all noises up to `most`.
     most = 1.0 if noise <= GAUSSIAN.most_multiplier(sums.size) else noise
-    found = _certified(sums, turns, most).given(*_arguments(sums, noise, turns))
+    query = Query(sums, _GivenNoise(most), sums.relation, records=tuple(range(5, 6 + len(sums.layout))))
+    key = random.key(0 if sums.reproducible else None)
+    before = jax.ShapeDtypeStruct((sums.size,), np.float64)
+    arguments = *_computed_with(sums), before, *_shapes(sums, turns)
+    found = query.certificate(key, _ANY, *arguments).given(key, Given(np.float64(noise)), *arguments)
     found.check(GAUSSIAN.event(noise))
     return Program(sums, which, noise, found.repeating(quickly=sums.size <= _FEW))

@@ -26,7 +26,7 @@ from jaxtyping import PRNGKeyArray
 from discreet.accounting import BoundedRangeDpEvent, Relation
 from discreet.act import Act
 from discreet.mechanisms import GAUSSIAN, exponential_mechanism, planned_gaussian
-from discreet.verify import Certificate, certify
+from discreet.verify import Certificate, Given, certify
 
 
 class Noise(Hashable, Protocol):
@@ -102,7 +102,7 @@ class Query:
 
         Args:
             key: A key of the same type as for the program.
-            arguments: Those of the program, or their shapes.
+            arguments: Those of the program, or their shapes, or `Given` ones.
 
         Raises:
             PrivacyError: It is more than the noise claims, or the program holds the records as a constant.
@@ -131,8 +131,8 @@ class Query:
         return jax.tree.map(np.asarray, program(act.key, *arguments))
 
 
-def _kind(value: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(np.shape(value), value.dtype)
+def _kind(value: Any) -> Any:
+    return value if isinstance(value, Given) else jax.ShapeDtypeStruct(np.shape(value), value.dtype)
 
 
 @functools.lru_cache(maxsize=128)
