@@ -278,7 +278,7 @@ def test_the_act_alone_claims_keys_and_debits() -> None:
 
 
 # A loop is many sums under one proof, and may run without it (`require_proof=False`), so it is no query.
-PROVE = {"query/_query.py", "inference/_loop.py"}
+PROVE = {"query.py", "inference/_loop.py"}
 
 
 def test_queries_and_loops_alone_are_proved() -> None:

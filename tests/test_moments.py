@@ -10,8 +10,9 @@ import pytest
 
 import discreet as dp
 from discreet import moments
+from discreet import query as query_file
 from discreet.moments import TURN, MomentsPlan, Sum, fit_moments
-from discreet.query import Gaussian, Query, _exact, _query, in_turns, turns_for
+from discreet.query import Gaussian, Query, in_turns, turns_for
 from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 
 RECORDS, FEATURES = 1_000, 3
@@ -72,8 +73,8 @@ def test_each_release_is_proved_to_be_what_the_plan_pays_for(
     query = Query(Sum(kind), Gaussian(7.0, 7.0), relation, records=(1, 2, 3))
     arguments = dp.random.key(), *laid(*table(0)), np.eye(4), np.zeros(4), np.float64(1)
     assert query.certificate(*arguments).event.noise_multiplier == pytest.approx(7, rel=1e-5)
-    monkeypatch.setattr(_query, "_certified", _query._certified.__wrapped__)
-    monkeypatch.setattr(_exact, "clip_records", lambda rows, norm: dp.clip_records(rows, 1.01 * norm))
+    monkeypatch.setattr(query_file, "_certified", query_file._certified.__wrapped__)
+    monkeypatch.setattr(query_file, "clip_records", lambda rows, norm: dp.clip_records(rows, 1.01 * norm))
     with pytest.raises(dp.PrivacyError, match="more than was declared"):
         query.certificate(*arguments)
 

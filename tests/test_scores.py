@@ -27,11 +27,12 @@ from scipy import stats
 from sklearn.metrics import log_loss, roc_auc_score
 
 import discreet as dp
+from discreet import query as query_file
 from discreet import scores
 from discreet.accounting import FINE_ORDERS, RenyiBound, event_from_dict, event_to_dict, profile
 from discreet.accounting._profile import _selected
 from discreet.audit import judge
-from discreet.query import Gaussian, Query, _query, padded
+from discreet.query import Gaussian, Query, padded
 from discreet.scores import ScorePlan, SelectionPlan, private_metrics, select
 
 BOTH = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
@@ -156,7 +157,7 @@ def test_the_release_is_proved_to_be_what_the_plan_pays_for(relation: Any, monke
     less = Gaussian(0.9 * plan.noise * scores._ONE, plan.noise_multiplier)
     with pytest.raises(dp.PrivacyError, match="more than was declared"):
         proved(dataclasses.replace(plan.query, noise=less))
-    monkeypatch.setattr(_query, "_certified", _query._certified.__wrapped__)
+    monkeypatch.setattr(query_file, "_certified", query_file._certified.__wrapped__)
     monkeypatch.setattr(scores, "clip_records", lambda rows, norm: dp.clip_records(rows, 1.01 * norm))
     with pytest.raises(dp.PrivacyError, match="more than was declared"):
         proved(plan.query)

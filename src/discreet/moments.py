@@ -599,16 +599,13 @@ def fit_moments(
     act = Act.on(plan, key, random.Purpose.MOMENTS, ledger=ledger, unit=Unit(person))
     # XLA compiles a loop of one turn otherwise.
     table = in_turns([rows, target], max(2, turns_for(len(rows), TURN)), TURN)
-    with jax.enable_x64(True):
-        releases = zip(KINDS, plan.stddevs, strict=True)
-        queries = [
-            Query(Sum(kind), Gaussian(noise, noise), plan.relation, records=(1, 2, 3)) for kind, noise in releases
-        ]
-        programs = [query.certificate(act.key, *table, *_start(plan)) for query in queries]
-        act.prove(*programs, named=False)  # their fingerprints follow the number of records
-        act.begin()
-        keys = jax.random.split(act.key, len(programs))
-        wide, found, last = _measure(programs, keys, table, plan)
+    releases = zip(KINDS, plan.stddevs, strict=True)
+    queries = [Query(Sum(kind), Gaussian(noise, noise), plan.relation, records=(1, 2, 3)) for kind, noise in releases]
+    programs = [query.certificate(act.key, *table, *_start(plan)) for query in queries]
+    act.prove(*programs, named=False)  # their fingerprints follow the number of records
+    act.begin()
+    keys = jax.random.split(act.key, len(programs))
+    wide, found, last = _measure(programs, keys, table, plan)
     paid = act.statement
     statement = paid.with_use(*_use(wide, found, last))
     back = np.linalg.inv(last.to)

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import discreet as dp
 from discreet import mechanisms
+from discreet import query as query_file
 from discreet.accounting import BoundedRangeDpEvent, profile
 from discreet.act import Act
 from discreet.audit import Verdict
@@ -19,7 +20,6 @@ from discreet.cli._app import app
 from discreet.marginals import Marginals, MarginalsPlan, fit_twins, private_marginals, twin_tables
 from discreet.marginals import _release as release_file
 from discreet.marginals._twins import UNCHOSEN, CountMatrices, Refit
-from discreet.query import _query
 from discreet.tables import Column, Kind, Schema, schema_to_toml
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -71,10 +71,10 @@ def test_the_plan_is_what_is_proved_of_its_programs(relation, monkeypatch) -> No
     width = plan.choice_epsilon * (2 if relation is REPLACE else 1)
     apart = (2 if relation is REPLACE else 1) / together.noise_multiplier
     assert plan.choices * width**2 / 4 == pytest.approx(apart**2 / 9)
-    monkeypatch.setattr(_query, "_certified", _query._certified.__wrapped__)
-    true = _query.exponential_mechanism
+    monkeypatch.setattr(query_file, "_certified", query_file._certified.__wrapped__)
+    true = query_file.exponential_mechanism
     with monkeypatch.context() as fault:
-        fault.setattr(_query, "exponential_mechanism", lambda k, s, epsilon: true(k, s, 1.01 * epsilon))
+        fault.setattr(query_file, "exponential_mechanism", lambda k, s, epsilon: true(k, s, 1.01 * epsilon))
         with pytest.raises(dp.PrivacyError):
             plan.choosing(key)
     count = release_file.count_cells
@@ -280,7 +280,7 @@ def audited(plan: MarginalsPlan, runs: int, monkeypatch) -> list[Verdict]:
     with monkeypatch.context() as quick:
         quick.setattr("discreet.marginals._twins.Refit", Adversary)
         # A fault that is planted in a mechanism is in programs that are made from then on.
-        quick.setattr(_query, "_certified", _query._certified.__wrapped__)
+        quick.setattr(query_file, "_certified", query_file._certified.__wrapped__)
         key = dp.random.key(0)
         known = {"certificate": plan.certificate(key, 8), "choosing": plan.choosing(key, 8)}
         for name, value in {**known, "state": plan.state(reproducible=True)}.items():

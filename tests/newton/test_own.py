@@ -14,6 +14,7 @@ import pytest
 from tests.newton.own_models import INIT, MODELS, drawn
 
 import discreet as dp
+from discreet import query as query_file
 from discreet.accounting import Relation
 from discreet.gradients import SPARE
 from discreet.inference import Latents, UseWarning, latents_of, take_apart
@@ -22,7 +23,7 @@ from discreet.newton._algebra import Gradients, scale_of
 from discreet.newton._lengths import Lengths
 from discreet.newton._model import EDGES, KINDS, NUM_BINS, ModelSums, Public, moments_of, program_of, rows_of
 from discreet.newton._sums import Parts, layout_of
-from discreet.query import TURN, _query
+from discreet.query import TURN
 from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 
 TERMS: dict[str, Any] = {"delta": 1e-6, "progress_bar": False}
@@ -173,7 +174,7 @@ def test_a_row_that_is_not_clipped_has_no_proof(monkeypatch: pytest.MonkeyPatch)
     x, y = on_a_line(1_000)
     latents = of_model(line, x, y)
     made_for = ModelSums(layout_of([x, y]), Relation.ADD_OR_REMOVE_ONE, True, latents)
-    monkeypatch.setattr(_query, "_certified", _query._certified.__wrapped__)
+    monkeypatch.setattr(query_file, "_certified", query_file._certified.__wrapped__)
     monkeypatch.setattr(_model, "on_grid", lambda rows, mask, grid: rows * mask[:, None])
     with jax.enable_x64(True), pytest.raises(dp.PrivacyError):
         program_of("gradients", 7.0, 4, made_for)

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 import discreet as dp
+from discreet import query as query_file
 from discreet._jax import compiled
 from discreet.accounting import Relation
 from discreet.gradients import SPARE
 from discreet.newton import NewtonPlan, _releases, _sums
 from discreet.newton._releases import BLOCKS, Public, RegressionSums, program_of
 from discreet.newton._sums import Parts, layout_of
-from discreet.query import GRID_OF_PRODUCTS, GRID_OF_SUMS, TURN, _exact, _query
+from discreet.query import GRID_OF_PRODUCTS, GRID_OF_SUMS, TURN
 
 
 def public_of(rng: np.random.Generator, features: int, name: str = "") -> Public:
@@ -80,7 +81,7 @@ def test_no_block_is_longer_than_one_and_clipping_takes_nothing(
     name: str, most_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With w |z| <= 2 h / 3, or 1/5 for the largest curvature, blocks would be longer than 1, and clipping would hide it."""
-    monkeypatch.setattr(_exact, "clip_records", lambda rows, norm: rows)
+    monkeypatch.setattr(query_file, "clip_records", lambda rows, norm: rows)
     assert 0.99 < worst_norm(name, most_rows) <= 1
 
 
@@ -88,7 +89,7 @@ def test_no_block_is_longer_than_one_and_clipping_takes_nothing(
 def test_wrong_bounds_of_classes_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The residual's length taken for that of one class, 1, and the curvature's trace for its largest eigenvalue, 1/2."""
     wrong = {"cut": np.float64(1)} if name.startswith("residual") else {"most_curvature": np.float64(0.5)}
-    monkeypatch.setattr(_exact, "clip_records", lambda rows, norm: rows)
+    monkeypatch.setattr(query_file, "clip_records", lambda rows, norm: rows)
     block = BLOCKS[name]
     monkeypatch.setitem(BLOCKS, name, lambda rows, public: block(rows, public._replace(**wrong)))
     assert worst_norm(name, 1) > 1.1
@@ -97,7 +98,7 @@ def test_wrong_bounds_of_classes_are_found(name: str, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("name", ["residual of binary", "residual of counts", "curvature of binary"])
 def test_wrong_bounds_of_persons_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A weight of each row by itself, as if it were a person, and a bound without the root of the number of rows."""
-    monkeypatch.setattr(_exact, "clip_records", lambda rows, norm: rows)
+    monkeypatch.setattr(query_file, "clip_records", lambda rows, norm: rows)
     made = _releases._weighted
 
     def by_row(rows: Any, public: Public) -> Any:
@@ -242,8 +243,8 @@ def test_each_release_is_proved_to_be_what_the_plan_pays_for(
             assert alone.event.noise_multiplier == pytest.approx(cheaper * noise, rel=1e-5)
             among = prove((kind, rows), noise, sums)
             assert among.event.noise_multiplier == pytest.approx(noise, rel=1e-5)
-        monkeypatch.setattr(_exact, "clip_records", lambda rows, norm: dp.clip_records(rows, 1.01 * norm))
-        monkeypatch.setattr(_query, "_certified", _query._certified.__wrapped__)
+        monkeypatch.setattr(query_file, "clip_records", lambda rows, norm: dp.clip_records(rows, 1.01 * norm))
+        monkeypatch.setattr(query_file, "_certified", query_file._certified.__wrapped__)
         for kind, rows, noise, _ in plan.releases:
             if kind != "histogram":
                 with pytest.raises(dp.PrivacyError, match="more than was declared"):

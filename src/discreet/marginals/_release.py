@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 from tqdm.auto import tqdm
 
 from discreet import random
@@ -512,7 +512,7 @@ def private_marginals(
     released = Marginals(plan, counts, act.statement)
     if not plan.open:
         return released
-    chosen = _choose(released, _LastRows(counted, levels, mask), choosing, keys[1:])
+    chosen = _choose(released, (counted, levels, mask), choosing, keys[1:])
     for found in tqdm(chosen, desc="Choosing pairs", total=1 + plan.open, delay=2.0, disable=not progress_bar):
         released = found
         if keep is not None:
@@ -520,22 +520,25 @@ def private_marginals(
     return released
 
 
-class _LastRows(NamedTuple):
-    """The inputs of certified programs: exact counts of the candidates in all but a few rows, and these rows. Not private."""
-
-    counted: Int[np.ndarray, " cell"]
-    levels: Int[np.ndarray, "row column"]
-    mask: Bool[np.ndarray, " row"]
-
-
 def _choose(
-    released: Marginals, held: _LastRows, programs: Sequence[Certificate], keys: Sequence[PRNGKeyArray]
+    released: Marginals,
+    held: tuple[np.ndarray, np.ndarray, np.ndarray],
+    programs: Sequence[Certificate],
+    keys: Sequence[PRNGKeyArray],
 ) -> Iterator[Marginals]:
-    """Choose pairs, count them, and yield all counts before the first and after each; `keys` are two for each choice."""
+    """Choose pairs, count them, and yield all counts before the first and after each.
+
+    Args:
+        released: The counts of the plan's tables.
+        held: Exact counts of the candidates in all but a few rows, and these rows with their mask. Not private.
+        programs: The choice, and the counts of the pair.
+        keys: Two for each choice.
+    """
     from discreet.marginals._twins import Refit
 
     yield released
     (choose, measure), plan = programs, released.plan
+    counted, levels, mask = held
     candidates, own, longest = plan.candidates, len(plan.tables), max(plan.levels.sizes)
     sizes, firsts = plan.levels.sizes, np.cumsum((0, *candidates.cells))
     # The mean of the size of a Gaussian is sqrt(2 / pi) of its standard deviation.
@@ -543,11 +546,11 @@ def _choose(
     refit = Refit(plan)
     for key, its_noise in zip(keys[::2], keys[1::2], strict=True):
         expected = np.rint(refit(released, candidates.columns[own:])).astype(np.int64)
-        place = own + int(choose(key, held.counted[firsts[own] :], held.levels, held.mask, expected, biases))
+        place = own + int(choose(key, counted[firsts[own] :], levels, mask, expected, biases))
         one, other = columns = candidates.columns[place]
         square, corner = np.zeros((longest, longest), np.int64), np.s_[: sizes[one], : sizes[other]]
-        square[corner] = held.counted[firsts[place] : firsts[place + 1]].reshape(sizes[one], sizes[other])
-        noisy = np.asarray(measure(its_noise, square.ravel(), held.levels[:, columns], held.mask), np.float64)
+        square[corner] = counted[firsts[place] : firsts[place + 1]].reshape(sizes[one], sizes[other])
+        noisy = np.asarray(measure(its_noise, square.ravel(), levels[:, columns], mask), np.float64)
         biases[place - own] = _COUNTED
         now = dataclasses.replace(released.plan, tables=(*released.plan.tables, candidates.tables[place]))
         counts = np.concatenate([released.counts, noisy.reshape(longest, longest)[corner].ravel()])
