@@ -167,6 +167,10 @@ def test_programs_that_are_more_than_the_plan_are_refused() -> None:
         act.prove(program, times=[2])
     with pytest.raises(dp.PrivacyError, match="does more than was declared"):
         act.prove(program, program)
+    # A replaced record may move a sum by less than twice what an added one does, so its event may be a cheaper one.
+    other = dataclasses.replace(SCORE, relation=dp.Relation.REPLACE_ONE)
+    with pytest.raises(dp.PrivacyError, match="The plan speaks of"):
+        Act.on(other, key).prove(program)
     cheaper = dataclasses.replace(SCORE, noise_multiplier=1.01 * SCORE.noise_multiplier)
     with pytest.raises(dp.PrivacyError, match="does more than was declared"):
         Act.on(cheaper, key).prove(program)

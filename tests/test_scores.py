@@ -68,6 +68,7 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
                 return self.total(*arguments)
 
         sums.fingerprint, sums.event, sums.slack, sums.notes = "", self.noise.event(), 0.0, ()
+        sums.relation = self.relation
         return sums
 
     monkeypatch.setattr(Query, "certificate", program)

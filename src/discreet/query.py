@@ -5,11 +5,11 @@ records and public values, computes the sum (`total`) and adds noise to it. What
 it how far one record moves the sum, and so the event, which must be no more than the noise claims.
 
 *The sum is exact.* Rows are integers, or bounded, rounded to a grid and clipped (`on_grid`), so that they are multiples of the
-grid's step: 2^26 of them add up in 64 bits without rounding. No last bit of a sum depends on the records' order, on which others
-there are, or on how the table is divided: one record moves the sum by its own row, and by nothing else. A last bit of a row
-would move it by a whole step of the grid. So each row must be computed alike whatever the number of records: a turn of them at a
-time, by one program, as `in_turns` lays them out. XLA may compute a program's last rows otherwise, so the last `SPARE` of each
-turn stand for nobody (`gradients._contract`).
+grid's step: 2^26 of them add up in 64 bits without rounding. No last bit of a sum depends on the records' order, on which
+others there are, or on how the table is divided: one record moves the sum by its own row, and by nothing else. A last bit of a
+row would move it by a whole step of the grid. So each row must be computed alike whatever the number of records: by operations
+that no compiler contracts, as in `standardise`, or a turn of records at a time, by one program, as `in_turns` lays them out.
+XLA may compute a program's last rows otherwise, so the last `SPARE` of each turn stand for nobody (`gradients._contract`).
 
 *The program need not be given all records.* The exact sum over the others may be among its public values, to which `total` adds
 what the last ones contribute. For two neighbouring tables whose one difference is in the last records, that value is the same.
