@@ -7,7 +7,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Self
 
-import jax
 import numpy as np
 import pytest
 from dp_accounting import DpEvent
@@ -15,7 +14,8 @@ from dp_accounting import DpEvent
 import discreet as dp
 from discreet.accounting import calibrate_noise_multiplier
 from discreet.act import Act
-from discreet.mechanisms import GAUSSIAN, count_cells, planned_gaussian
+from discreet.mechanisms import GAUSSIAN, count_cells
+from discreet.query import Gaussian, Query
 from discreet.released import Released
 from discreet.report import RECORD, Statement, Unit, make_release_statement
 
@@ -71,24 +71,26 @@ class Histogram(Released, what="histogram", parts=(HistogramPlan, dp.Relation)):
     statement: Statement
 
 
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """The exact counts, which the program computes. Equal ones are proved once."""
+
+    bins: int
+
+    def __call__(self, levels: Any, mask: Any) -> Any:
+        """The counts of the records that there are."""
+        return count_cells(levels, mask, (self.bins,), ((0,),), (1,))
+
+
 def private_histogram(
     key: Any, x: np.ndarray, plan: HistogramPlan, *, person: str | None = None, ledger: dp.Ledger | None = None
 ) -> Histogram:
     """Refuse, prove, begin, run, state."""
     levels, bins = np.digitize(x, plan.edges[1:-1]).astype(np.int32)[:, None], len(plan.edges) - 1
     act = Act.on(plan, key, ledger=ledger, unit=Unit(person))
-
-    def program(key: Any, levels: Any, mask: Any) -> Any:
-        counts = count_cells(levels, mask, (bins,), ((0,),), (1,))
-        return planned_gaussian(key, counts, plan.noise_multiplier, plan.noise_multiplier)
-
-    with jax.enable_x64(True):
-        arguments = act.key, levels, np.ones(len(x), bool)
-        certificate = dp.certify(program, *arguments, records=1, mask=2, relation=plan.relation)
-        act.prove(certificate, named=False)
-        act.begin()
-        counts = np.asarray(certificate(*arguments))
-    return Histogram(counts, plan, act.statement)
+    noise = Gaussian(plan.noise_multiplier, plan.noise_multiplier)
+    query = Query(Counts(bins), noise, plan.relation, records=(1, 2))
+    return Histogram(query.answer(act, levels, np.ones(len(x), bool), named=False), plan, act.statement)
 
 
 PLAN = HistogramPlan.calibrate((0, 1, 2, 3), epsilon=1.0, delta=1e-6)
@@ -115,8 +117,8 @@ def test_it_counts_is_stated_debited_saved_and_shown(tmp_path: Path) -> None:
 
 @pytest.mark.essential
 def test_half_the_noise_is_refused_before_it_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    true = planned_gaussian
-    monkeypatch.setattr(f"{__name__}.planned_gaussian", lambda key, x, noise, _: true(key, x, noise / 2, noise))
+    true = Gaussian
+    monkeypatch.setattr(f"{__name__}.Gaussian", lambda stddev, claimed: true(stddev / 2, claimed))
     monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
     with pytest.raises(dp.PrivacyError, match="does more than was declared"):
         private_histogram(dp.random.key(), X, PLAN)

@@ -18,6 +18,7 @@ import discreet as dp
 from discreet.act import Act
 from discreet.moments import MomentsPlan, fit_moments
 from discreet.newton import NewtonPlan, fit_newton
+from discreet.query import padded
 from discreet.scores import ScorePlan, SelectionPlan
 from discreet.tables import schema_from_bounds
 
@@ -159,14 +160,17 @@ def test_of_two_threads_with_one_key_one_is_debited_and_released(
 def test_programs_that_are_more_than_the_plan_are_refused() -> None:
     key = dp.random.key()
     act = Act(SCORE, key, SCORE.state(reproducible=False))
-    with jax.enable_x64(True):
-        program = SCORE.certificate(key)
+    program = SCORE.query.certificate(key, np.zeros(SCORE.width), *padded(np.zeros((1, SCORE.width))))
     act.prove(program)
     assert program.fingerprint in act.statement.notes[-1]
     with pytest.raises(dp.PrivacyError, match="does more than was declared"):
         act.prove(program, times=[2])
     with pytest.raises(dp.PrivacyError, match="does more than was declared"):
         act.prove(program, program)
+    # A replaced record may move a sum by less than twice what an added one does, so its event may be a cheaper one.
+    other = dataclasses.replace(SCORE, relation=dp.Relation.REPLACE_ONE)
+    with pytest.raises(dp.PrivacyError, match="The plan speaks of"):
+        Act.on(other, key).prove(program)
     cheaper = dataclasses.replace(SCORE, noise_multiplier=1.01 * SCORE.noise_multiplier)
     with pytest.raises(dp.PrivacyError, match="does more than was declared"):
         Act.on(cheaper, key).prove(program)

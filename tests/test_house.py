@@ -34,6 +34,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "verify": {"mechanisms", "sampling", "accounting", "random"},
     # The one who claims keys and debits.
     "act": {"random", "accounting", "report", "ledger", "verify"},
+    # The one that proves sums of records, but for a loop's.
+    "query": {"act", "accounting", "gradients", "mechanisms", "verify"},
     "inference": {
         "act",
         "released",
@@ -51,7 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "storage",
         "plots",
     },
-    "standardise": {"act", "released", "random", "accounting", "ledger", "mechanisms", "plan", "report", "verify"},
+    "standardise": {"act", "released", "random", "accounting", "ledger", "mechanisms", "plan", "query", "report"},
     # Released draws and rows to predict for, and nothing that fits.
     "predict": set(),
     "models": {"tables", "accounting", "sampling", "clipping", "plan", "inference"},
@@ -64,6 +66,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ledger",
         "mechanisms",
         "models",
+        "query",
         "random",
         "released",
         "report",
@@ -72,9 +75,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "moments": {
         "act",
+        "query",
         "inference_data",
         "released",
-        "gradients",
         "random",
         "accounting",
         "ledger",
@@ -93,6 +96,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "report",
         "released",
         "act",
+        "query",
         "ledger",
         "verify",
         "models",
@@ -136,9 +140,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ledger",
         "marginals",
         "mechanisms",
+        "query",
         "released",
         "report",
-        "verify",
         "estimators",
     },
     "optimizers": set(),
@@ -271,6 +275,22 @@ def test_the_act_alone_claims_keys_and_debits() -> None:
                 if called in ("claim", "debit") and not one_step:
                     found.add((name_of(path), called))
     assert found == {("act.py", "claim"), ("act.py", "debit")}
+
+
+# A loop is many sums under one proof, and may run without it (`require_proof=False`), so it is no query.
+PROVE = {"query.py", "inference/_loop.py"}
+
+
+def test_queries_and_loops_alone_are_proved() -> None:
+    """All that `certify` is called by, under whatever name: the root's lazy names aside, nobody else imports it."""
+    names = ["verify"], ["verify", "certify"], ["verify", "*"], ["certify"]
+    found = {
+        name_of(path)
+        for path in sources()
+        for parts, _ in our_imports(path)
+        if room_of(path) != "__init__" and parts in names
+    }
+    assert found <= PROVE
 
 
 def test_packages_import_each_other_through_init() -> None:
@@ -424,6 +444,8 @@ def test_importing_discreet_costs_less_than_numpyro() -> None:
             test_what_makes_synthetic_data_imports_no_reader_of_tables,
         ),
         ("random/key.py", "", test_files_in_a_package_are_private),
+        ("scores/_a.py", "from discreet.verify import certify as prove", test_queries_and_loops_alone_are_proved),
+        ("scores/_a.py", "from discreet import verify", test_queries_and_loops_alone_are_proved),
     ],
 )
 def test_planted_faults_are_caught(

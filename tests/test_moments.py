@@ -10,7 +10,9 @@ import pytest
 
 import discreet as dp
 from discreet import moments
-from discreet.moments import MomentsPlan, fit_moments, in_turns, noisy_moments
+from discreet import query as query_file
+from discreet.moments import TURN, MomentsPlan, Sum, fit_moments
+from discreet.query import Gaussian, Query, in_turns, turns_for
 from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 
 RECORDS, FEATURES = 1_000, 3
@@ -28,9 +30,12 @@ def plan_for(epsilon: float, records: int = RECORDS) -> MomentsPlan:
     return MomentsPlan.calibrate(epsilon=epsilon, delta=1e-5, num_features=FEATURES, num_records=records)
 
 
-def test_one_record_adds_at_most_one_and_sums_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+def laid(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
+    return in_turns([x, y], max(2, turns_for(len(x), TURN)), TURN)
+
+
+def test_one_record_adds_at_most_one_and_sums_are_exact() -> None:
     """Also at the edge, where the target lies at its bound; the same rows in another order have the same sums to the bit."""
-    monkeypatch.setattr(moments, "planned_gaussian", lambda key, sums, stddev, ratio: sums)
     rng = np.random.default_rng(0)
     x, y = rng.uniform(-1, 1, (500, FEATURES)), rng.choice([-9.0, 1.0, 0.3], 500)
     x[0], y[0] = 0, 1
@@ -38,28 +43,26 @@ def test_one_record_adds_at_most_one_and_sums_are_exact(monkeypatch: pytest.Monk
     with jax.enable_x64(True):
 
         def sums(rows: Any) -> np.ndarray:
-            laid = in_turns(x[rows], y[rows])
-            return np.asarray(noisy_moments(jax.random.key(0), *laid, to, line, jnp.float64(0.7), stddev=1))
+            return np.asarray(Sum("products")(*map(jnp.asarray, laid(x[rows], y[rows])), to, line, jnp.float64(0.7)))
 
         norms = [np.linalg.norm(sums([row])) for row in range(40)]
         assert 0.99 < max(norms) <= 1
         np.testing.assert_array_equal(sums(np.arange(500)), sums(rng.permutation(500)))
 
 
-def test_a_record_leaves_what_the_others_add(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_leaves_what_the_others_add() -> None:
     """Rows so near to the middle between two points of the grid that a last bit moves them to the other one.
 
     One program for all rows at once is another program from 1,024 rows on, and a record of NaN moves its sums by 0.45.
     """
-    monkeypatch.setattr(moments, "planned_gaussian", lambda key, sums, stddev, ratio: sums)
     row, target = [0.5976913400553366, 0.5369689119944941, 0.5710952369996642], 0.7999468502461892
     to, line, width = np.diag([0.5, 1, 1, 1]), np.zeros(4), np.float64(1 / np.sqrt(0.5))
-    run = jax.jit(lambda *table: noisy_moments(jax.random.key(0), *table, to, line, width, stddev=1))
+    run = jax.jit(lambda *table: Sum("products")(*table, to, line, width))
     with jax.enable_x64(True):
         for size in (1, 55, 56, 111, 112, 1023, 1024):
             x, y = np.tile(row, (size, 1)), np.full(size, target)
             more = np.append(x, [[np.nan] * 3], axis=0), np.append(y, 0.0)
-            np.testing.assert_array_equal(run(*in_turns(x, y)), run(*in_turns(*more)))
+            np.testing.assert_array_equal(run(*laid(x, y)), run(*laid(*more)))
 
 
 @pytest.mark.parametrize("kind", ["products", "lengths", "gradient"])
@@ -67,15 +70,13 @@ def test_a_record_leaves_what_the_others_add(monkeypatch: pytest.MonkeyPatch) ->
 def test_each_release_is_proved_to_be_what_the_plan_pays_for(
     kind: str, relation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = moments._program.__wrapped__
-    with jax.enable_x64(True):
-        assert program(kind, 7.0, 80 * moments.TURN, FEATURES, relation, False).event.noise_multiplier == pytest.approx(
-            7, rel=1e-5
-        )
-        monkeypatch.setattr(moments, "clip_records", lambda rows, norm: dp.clip_records(rows, 1.01 * norm))
-        monkeypatch.setattr(moments, "on_grid", lambda rows, mask, grid: dp.clip_records(rows, 1.01) * mask[:, None])
-        with pytest.raises(dp.PrivacyError, match="more than was declared"):
-            program(kind, 7.0, 80 * moments.TURN, FEATURES, relation, False)
+    query = Query(Sum(kind), Gaussian(7.0, 7.0), relation, records=(1, 2, 3))
+    arguments = dp.random.key(), *laid(*table(0)), np.eye(4), np.zeros(4), np.float64(1)
+    assert query.certificate(*arguments).event.noise_multiplier == pytest.approx(7, rel=1e-5)
+    monkeypatch.setattr(query_file, "_certified", query_file._certified.__wrapped__)
+    monkeypatch.setattr(query_file, "clip_records", lambda rows, norm: dp.clip_records(rows, 1.01 * norm))
+    with pytest.raises(dp.PrivacyError, match="more than was declared"):
+        query.certificate(*arguments)
 
 
 def test_the_releases_cost_the_plans_epsilon() -> None:

@@ -10,7 +10,6 @@ import pickle
 import sys
 import types
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +27,12 @@ from scipy import stats
 from sklearn.metrics import log_loss, roc_auc_score
 
 import discreet as dp
+from discreet import query as query_file
 from discreet import scores
 from discreet.accounting import FINE_ORDERS, RenyiBound, event_from_dict, event_to_dict, profile
 from discreet.accounting._profile import _selected
 from discreet.audit import judge
+from discreet.query import Gaussian, Query, padded
 from discreet.scores import ScorePlan, SelectionPlan, private_metrics, select
 
 BOTH = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
@@ -55,23 +56,22 @@ def score(p: Any, y: Any, seed: int = 0, **options: Any) -> Any:
 
 
 @pytest.fixture
-def exact(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """No noise, to see what would be released; a proof of that fails, so there is none."""
 
-    def program(self: ScorePlan, key: Any) -> Any:
-        del key
+    def program(self: Query, key: Any, *arguments: Any) -> Any:
+        del key, arguments
 
-        def sums(key: Any, others: Any, records: Any, mask: Any) -> Any:
+        def sums(key: Any, *arguments: Any) -> Any:
             del key
-            return others + dp.sum_records(dp.clip_records(records, self.sensitivity * scores._ONE), mask)
+            with jax.enable_x64(True):
+                return self.total(*arguments)
 
-        sums.fingerprint, sums.event, sums.slack, sums.notes = "", self.event(), 0.0, ()
+        sums.fingerprint, sums.event, sums.slack, sums.notes = "", self.noise.event(), 0.0, ()
+        sums.relation = self.relation
         return sums
 
-    monkeypatch.setattr(ScorePlan, "certificate", program)
-    scores._program.cache_clear()
-    yield
-    scores._program.cache_clear()
+    monkeypatch.setattr(Query, "certificate", program)
 
 
 def test_without_noise_the_figures_are_the_exact_ones(exact: None) -> None:
@@ -145,22 +145,23 @@ def test_the_release_is_proved_to_be_what_the_plan_pays_for(relation: Any, monke
     plan = ScorePlan.calibrate(epsilon=0.7, delta=1e-6, relation=relation, max_rows=3)
     spent = plan.state(reproducible=False)
     assert 0.69 < spent.epsilon <= 0.7
-    with jax.enable_x64(True):
-        assert plan.certificate(dp.random.key()).event.noise_multiplier >= plan.noise_multiplier
-        # Also with more noise than `dp.gaussian_mechanism` is for; the grid ends where rounding would take a tenth of it.
-        much = dataclasses.replace(plan, noise_multiplier=1e6)
-        assert much.certificate(dp.random.key()).event.noise_multiplier >= 1e6
-        with pytest.raises(ValueError, match="Raise epsilon"):
-            dataclasses.replace(plan, noise_multiplier=1e8).certificate(dp.random.key())
-        with monkeypatch.context() as patch:
-            patch.setattr(scores, "clip_records", lambda rows, norm: dp.clip_records(rows, 1.01 * norm))
-            with pytest.raises(dp.PrivacyError, match="more than was declared"):
-                plan.certificate(dp.random.key())
-        monkeypatch.setattr(
-            scores, "planned_gaussian", lambda key, sums, s, ratio: dp.gaussian_mechanism(key, sums, 0.9 * s)
-        )
-        with pytest.raises(dp.PrivacyError, match="more than was declared"):
-            plan.certificate(dp.random.key())
+
+    def proved(query: Query) -> dp.Certificate:
+        return query.certificate(dp.random.key(), np.zeros(plan.width), *padded(np.zeros((1, plan.width))))
+
+    assert proved(plan.query).event.noise_multiplier >= plan.noise_multiplier
+    # Also with more noise than `dp.gaussian_mechanism` is for; the grid ends where rounding would take a tenth of it.
+    much = dataclasses.replace(plan, noise_multiplier=1e6)
+    assert proved(much.query).event.noise_multiplier >= 1e6
+    with pytest.raises(ValueError, match="Raise epsilon"):
+        proved(dataclasses.replace(plan, noise_multiplier=1e8).query)
+    less = Gaussian(0.9 * plan.noise * scores._ONE, plan.noise_multiplier)
+    with pytest.raises(dp.PrivacyError, match="more than was declared"):
+        proved(dataclasses.replace(plan.query, noise=less))
+    monkeypatch.setattr(query_file, "_certified", query_file._certified.__wrapped__)
+    monkeypatch.setattr(scores, "clip_records", lambda rows, norm: dp.clip_records(rows, 1.01 * norm))
+    with pytest.raises(dp.PrivacyError, match="more than was declared"):
+        proved(plan.query)
 
 
 def test_intervals_hold_and_figures_are_near_the_exact_ones() -> None:

@@ -1,7 +1,5 @@
 """Private means and spreads: what one record adds, what it costs beside a fit, and what comes out."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,8 +8,9 @@ from dp_accounting import pld
 
 import discreet as dp
 from discreet.inference._loop import with_proof
+from discreet.query import Gaussian, Query
 from discreet.report import make_statement
-from discreet.standardise import _moments, contributions, noisy_sums
+from discreet.standardise import _moments, contributions, sums_of
 
 ADD, REPLACE = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
 LOW, HIGH = np.array([0.0, -5.0, 100.0]), np.array([1.0, 5.0, 250.0])
@@ -63,20 +62,16 @@ def test_the_verifier_finds_the_event_that_the_plan_pays_for(relation) -> None:
     bound = jax.ShapeDtypeStruct((3,), jnp.float32)
     shapes = jax.ShapeDtypeStruct((50, 3), jnp.float32), bound, bound, jax.ShapeDtypeStruct((50,), bool)
 
-    def proved(stddev: float, release=noisy_sums) -> dp.Certificate:
-        def step(key, x, low, high, mask):
-            return release(key, x, low, high, mask, stddev=stddev)
-
-        return dp.certify(step, dp.random.key(), *shapes, records=1, mask=4, relation=relation, expect=paid.event())
+    def proved(stddev: float, sums=sums_of) -> dp.Certificate:
+        return Query(sums, Gaussian(stddev, 7.0), relation, records=(1, 4)).certificate(dp.random.key(), *shapes)
 
     assert proved(paid.stddev).event.noise_multiplier == pytest.approx(7.0, rel=1e-5)
     with pytest.raises(dp.PrivacyError, match="more than was declared"):
         proved(paid.stddev / 1.01)
 
-    def squares_without_a_share(key, x, low, high, mask, *, stddev):
+    def squares_without_a_share(x, low, high, mask):
         z = jnp.clip((x - low) * (2 / (high - low)) - 1, -1, 1)
-        sums = [dp.sum_records(dp.clip_records(rows, 3**0.5), mask) for rows in (z, z**2)]
-        return dp.gaussian_mechanism(key, sums, stddev)
+        return [dp.sum_records(dp.clip_records(rows, 3**0.5), mask) for rows in (z, z**2)]
 
     with pytest.raises(dp.PrivacyError, match="more than was declared"):
         proved(paid.stddev, squares_without_a_share)
@@ -156,8 +151,8 @@ def test_the_noise_has_the_size_that_is_paid_for() -> None:
     x = np.full((7, 1_000), 0.5, np.float32)
     bounds = jnp.zeros(1_000), jnp.ones(1_000)
     paid = dp.standardise.Standardisation(num_columns=1_000, noise_multiplier=3.0)
-    release = jax.jit(functools.partial(noisy_sums, stddev=paid.stddev))
-    sums = release(dp.random.key(1), jnp.asarray(x), *bounds, jnp.ones(7, bool))
+    release = Query(sums_of, Gaussian(paid.stddev, 3.0), ADD, records=(1, 4)).release
+    sums = jax.jit(release)(dp.random.key(1), jnp.asarray(x), *bounds, jnp.ones(7, bool))
     noise = np.concatenate([np.asarray(sums["cells"]), np.asarray(sums["gaps"]) - 7]) / (3.0 * np.sqrt(1_000))
     assert 0.92 < noise.std() < 1.08
 
@@ -167,7 +162,7 @@ def test_a_record_with_a_nan_adds_nothing() -> None:
     x = people(1_000).astype(np.float32)
     x[-1, 1] = np.nan
     bounds = jnp.asarray(LOW, jnp.float32), jnp.asarray(HIGH, jnp.float32)
-    release = jax.jit(functools.partial(noisy_sums, stddev=1e-3))
+    release = jax.jit(Query(sums_of, Gaussian(1e-3, 1e-3 / 3**0.5), ADD, records=(1, 4)).release)
     masks = np.arange(1_000) < 999, np.arange(1_000) < 1_000
     without, with_it = (release(dp.random.key(1), jnp.asarray(x), *bounds, jnp.asarray(mask)) for mask in masks)
     for name in without:
@@ -176,17 +171,13 @@ def test_a_record_with_a_nan_adds_nothing() -> None:
 
 @pytest.mark.essential
 @pytest.mark.parametrize("rows", [1_009, 100_003])
-def test_sums_are_exact(rows, monkeypatch) -> None:
+def test_sums_are_exact(rows) -> None:
     """A table without one record is summed by another program, and differs by what the record adds, to the last bit."""
-    monkeypatch.setattr("discreet.standardise.planned_gaussian", lambda key, tree, stddev, ratio: tree)
     x = people(rows).astype(np.float32)
     x[5:7] = LOW - 1, HIGH + 1  # as long as a row can be: clipping leaves them as they are
     bounds = LOW.astype(np.float32), HIGH.astype(np.float32)
     with jax.enable_x64(True):
-        found = [
-            jax.jit(functools.partial(noisy_sums, stddev=1.0))(None, part, *bounds, np.ones(len(part), bool))
-            for part in (x, np.delete(x, 5, 0), x[5:6])
-        ]
+        found = [jax.jit(sums_of)(part, *bounds, np.ones(len(part), bool)) for part in (x, np.delete(x, 5, 0), x[5:6])]
     for name in ("cells", "gaps"):
         whole, without, alone = (np.asarray(sums[name]) for sums in found)
         assert whole.dtype == np.float64

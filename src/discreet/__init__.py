@@ -70,6 +70,7 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
     from discreet import planning as planning
     from discreet import plots as plots
     from discreet import predict as predict
+    from discreet import query as query
     from discreet import random as random
     from discreet import released as released
     from discreet import report as report

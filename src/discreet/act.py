@@ -124,13 +124,14 @@ class Act:
             named: Put their fingerprints into the statement; not where these follow the number of records.
 
         Raises:
-            PrivacyError: They are more.
+            PrivacyError: They are more, or proved for another relation than the plan's.
         """
         runs = list(zip(programs, times or [1] * len(programs), strict=True))
         event = ComposedDpEvent([SelfComposedDpEvent(program.event, count) for program, count in runs])
         slack = sum(program.slack * count for program, count in runs)
         notes = tuple(note for program in programs for note in program.notes)
-        check_expected(event, slack, self._plan, self._plan.relation, notes)
+        for relation in {program.relation for program in programs}:
+            check_expected(event, slack, self._plan, relation, notes)
         prints = f" (SHA-256 {', '.join(program.fingerprint for program in programs)})" if named else ""
         self._stated = self._stated.with_notes(f"{PROVED}{prints}.")
 

@@ -33,10 +33,9 @@ to a flat line, then of the line to the middle, to where it gains the most with 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,11 +48,23 @@ from discreet._jax import in_own_settings, one_process, refuse_traced
 from discreet._validate import integer, positive
 from discreet.accounting import Relation, calibrate_noise_multiplier, suggest
 from discreet.act import Act
-from discreet.gradients import SPARE
 from discreet.inference import warn_of_use
 from discreet.ledger import Ledger
-from discreet.mechanisms import GAUSSIAN, clip_records, planned_gaussian
-from discreet.newton import EDGES, GRID_OF_SUMS, NUM_BINS, Gradients, Lengths, on_grid, secant
+from discreet.mechanisms import GAUSSIAN
+from discreet.newton import EDGES, NUM_BINS, Gradients, Lengths, secant
+from discreet.query import (
+    GRID_OF_PRODUCTS,
+    GRID_OF_SUMS,
+    MOST_RECORDS,
+    Gaussian,
+    Query,
+    in_turns,
+    on_grid,
+    rounded,
+    summed,
+    turns_for,
+    turns_of,
+)
 from discreet.released import Released
 from discreet.report import (
     COEFFICIENTS,
@@ -65,7 +76,7 @@ from discreet.report import (
     counted,
     make_release_statement,
 )
-from discreet.verify import Certificate, certify
+from discreet.verify import Certificate
 
 __all__ = ["MomentsPlan", "MomentsResult", "fit_moments"]
 
@@ -95,9 +106,7 @@ _HIDDEN = 3.0  # standard deviations of the noise: a column whose sum and square
 _FLOORS = 0.1, 1.0
 """Of the largest eigenvalue of the noise: what whitening takes for the least, after each release of products."""
 _LATEST = 3.0  # of `_flatness`: beyond it, shorter rows let no longer residuals pass
-_GRID = 2.0**13  # rows are multiples of 1 / _GRID: sums of products of 2^26 rows are exact in 64 bits
-_MOST_RECORDS = 2**26
-TURN = 64
+TURN = 64  # of `query.in_turns`: of other ones, rows might be rounded otherwise
 WIDE = (1.0,)
 SCALES = tuple(2.0**-place for place in range(11))
 """Standard deviations of the prior of the coefficients: for intervals, and for the estimate, each with the same probability."""
@@ -124,7 +133,7 @@ class MomentsPlan:
 
     def __post_init__(self) -> None:
         integer("num_features", self.num_features)
-        integer("num_records", self.num_records, most=_MOST_RECORDS)
+        integer("num_records", self.num_records, most=MOST_RECORDS)
         positive("noise_multiplier", self.noise_multiplier, hint="MomentsPlan.calibrate(epsilon=...) finds it.")
 
     @classmethod
@@ -229,133 +238,65 @@ def _event(noise_multiplier: float) -> DpEvent:
 # --- the releases -------------------------------------------------------------------------
 
 
-def noisy_moments(
-    key: PRNGKeyArray,
-    x: Float[Array, "record feature"],
-    y: Float[Array, " record"],
-    mask: Bool[Array, " record"],
-    to: Float[Array, "feature+1 feature+1"],
-    line: Float[Array, " feature+1"],
-    width: Float[Array, ""],
-    *,
-    stddev: float,
-) -> Float[Array, "feature+2 feature+2"]:
-    """One release: weighted sums of products of z = (1, x) @ to and the clipped residual, with noise. `certify` proves it.
+class Sum(NamedTuple):
+    """The exact sum over records that a release is of.
 
-    Rows are rounded to a grid, where a last bit moves a row by a whole step of it. So each row must be computed alike whatever
-    the number of rows: `TURN` at a time, by one program, as `in_turns` lays them out.
-
-    Args:
-        key: For this release alone.
-        x: Features of about unit size.
-        y: Targets.
-        mask: True for real rows.
-        to: The map of the features. Public.
-        line: Coefficients that the target is measured from. Public.
-        width: Residuals that are clipped, over the square root of `SHARE_OF_TARGET`. Public.
-        stddev: Standard deviation of the noise.
+    z is (1, x) @ to. Of "products" a record adds weighted products of z and of its clipped residual, over `width`. What it adds
+    in the last stage is of v = z (y - (1, x) @ line): one count in the bins of `EDGES`, by the length of v ("lengths"), or v
+    itself, clipped at the length `width` and divided by it ("gradient").
     """
 
-    def turn(total: Array, part: tuple[Array, Array, Array]) -> tuple[Array, None]:
-        x, y, mask = part
+    kind: str
+
+    def __call__(
+        self,
+        x: Float[Array, "record feature"],
+        y: Float[Array, " record"],
+        mask: Bool[Array, " record"],
+        to: Float[Array, "feature+1 feature+1"],
+        line: Float[Array, " feature+1"],
+        width: Float[Array, ""],
+    ) -> Float[Array, "..."]:
+        """The sum.
+
+        Args:
+            x: Features of about unit size, as are the next two in turns of `TURN`.
+            y: Targets.
+            mask: True for real rows.
+            to: The map of the features. Public.
+            line: Coefficients that the target is measured from. Public.
+            width: Residuals that are clipped, over the square root of `SHARE_OF_TARGET`; or the length at which v is. Public.
+        """
+
+        def add(x: Array, y: Array, mask: Array) -> Array:
+            rows = self._rows(x, y, mask, to, line, width)
+            return rows.T @ rows if self.kind == "products" else jnp.sum(rows, axis=0)
+
+        return summed(add, turns_of([x, y, mask], TURN))
+
+    def _rows(self, x: Array, y: Array, mask: Array, to: Array, line: Array, width: Array) -> Array:
+        """What records add, or whose products they add, on the grid."""
         ones = jnp.concatenate([jnp.ones_like(x[:, :1]), x], axis=1)
         z = ones @ to
-        left = jnp.clip((y - ones @ line) / width, -math.sqrt(SHARE_OF_TARGET), math.sqrt(SHARE_OF_TARGET))
-        weight = _whole(x.shape[1]) / (jnp.sum(jnp.square(z), axis=1) + SHARE_OF_TARGET)
-        rows = jnp.concatenate([z, left[:, None]], axis=1) * jnp.sqrt(weight)[:, None]
-        rows = clip_records(jnp.round(rows * _GRID) / _GRID, 1.0)
-        rows = rows * mask[:, None]  # clipped rows are finite
-        return total + rows.T @ rows, None
-
-    parts = x.reshape(-1, TURN, x.shape[1]), y.reshape(-1, TURN), mask.reshape(-1, TURN)
-    total, _ = jax.lax.scan(turn, jnp.zeros((x.shape[1] + 2,) * 2, x.dtype), parts)
-    return planned_gaussian(key, total, stddev, stddev)
-
-
-def noisy_sums(
-    key: PRNGKeyArray,
-    x: Float[Array, "record feature"],
-    y: Float[Array, " record"],
-    mask: Bool[Array, " record"],
-    to: Float[Array, "feature+1 feature+1"],
-    line: Float[Array, " feature+1"],
-    reach: Float[Array, ""],
-    *,
-    kind: str,
-    stddev: float,
-) -> Float[Array, " sum"]:
-    """One release of the last stage: of v = z (y - (1, x) @ line), how long it is, or its sum. `certify` proves it.
-
-    Arguments are those of `noisy_moments`, but:
-
-    Args:
-        key: As there, as are the next five.
-        x: As there.
-        y: As there.
-        mask: As there.
-        to: As there.
-        line: As there.
-        reach: The length at which v is clipped.
-        kind: "lengths": the numbers of records in the bins of `EDGES`. "gradient": the sum of v, over `reach`.
-        stddev: As there.
-    """
-
-    def turn(total: Array, part: tuple[Array, Array, Array]) -> tuple[Array, None]:
-        x, y, mask = part
-        ones = jnp.concatenate([jnp.ones_like(x[:, :1]), x], axis=1)
-        rows = (ones @ to) * (y - ones @ line)[:, None]
+        left = y - ones @ line
+        if self.kind == "products":
+            left = jnp.clip(left / width, -math.sqrt(SHARE_OF_TARGET), math.sqrt(SHARE_OF_TARGET))
+            weight = _whole(x.shape[1]) / (jnp.sum(jnp.square(z), axis=1) + SHARE_OF_TARGET)
+            rows = jnp.concatenate([z, left[:, None]], axis=1) * jnp.sqrt(weight)[:, None]
+            return rounded(rows, mask, GRID_OF_PRODUCTS)
+        rows = z * left[:, None]
         length = jnp.sqrt(jnp.sum(jnp.square(rows), axis=1))
-        if kind == "lengths":
+        if self.kind == "lengths":
             level = jnp.sum(length[:, None] > EDGES[1:-1], axis=1)
             rows = (level[:, None] == np.arange(NUM_BINS)) * jnp.isfinite(length)[:, None].astype(x.dtype)
         else:
-            rows = rows / jnp.maximum(length, reach)[:, None]
-        return total + jnp.sum(on_grid(rows, mask, GRID_OF_SUMS), axis=0), None
-
-    parts = x.reshape(-1, TURN, x.shape[1]), y.reshape(-1, TURN), mask.reshape(-1, TURN)
-    size = NUM_BINS if kind == "lengths" else x.shape[1] + 1
-    total, _ = jax.lax.scan(turn, jnp.zeros(size, x.dtype), parts)
-    return planned_gaussian(key, total, stddev, stddev)
-
-
-def in_turns(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Features, targets and mask in turns of `TURN` rows, the last `SPARE` of which stand for nobody (`gradients._contract`).
-
-    There are two turns at least: XLA compiles a loop of one otherwise.
-    """
-    filled = TURN - SPARE
-    turns = max(2, -(-len(x) // filled))
-
-    def laid(value: np.ndarray) -> np.ndarray:
-        room = np.zeros((turns * filled, *value.shape[1:]), value.dtype)
-        room[: len(value)] = value
-        parts = room.reshape(turns, filled, *value.shape[1:])
-        spare = np.zeros((turns, SPARE, *value.shape[1:]), value.dtype)
-        return np.concatenate([parts, spare], axis=1).reshape(-1, *value.shape[1:])
-
-    return laid(x), laid(y), laid(np.ones(len(x), bool))
+            rows = rows / jnp.maximum(length, width)[:, None]
+        return on_grid(rows, mask, GRID_OF_SUMS)
 
 
 def _whole(num_features: int) -> float:
     """A little less than 1: rounding to the grid then leaves a row's norm below 1, and clipping leaves it on the grid."""
-    return (1 - math.sqrt(num_features + 2) / _GRID) ** 2
-
-
-@functools.lru_cache(maxsize=32)
-def _program(
-    kind: str, stddev: float, records: int, features: int, relation: Relation, reproducible: bool
-) -> Certificate:
-    """One release, proved and compiled once for tables of one shape."""
-
-    def release(key: PRNGKeyArray, x: Any, y: Any, mask: Any, to: Any, line: Any, width: Any) -> Any:
-        if kind == "products":
-            return noisy_moments(key, x, y, mask, to, line, width, stddev=stddev)
-        return noisy_sums(key, x, y, mask, to, line, width, kind=kind, stddev=stddev)
-
-    sides = (records, features), (records,), (records,), (features + 1, features + 1), (features + 1,), ()
-    shapes = [jax.ShapeDtypeStruct(shape, bool if place == 2 else np.float64) for place, shape in enumerate(sides)]
-    key = random.key(0 if reproducible else None)
-    return certify(release, key, *shapes, records=(1, 2), mask=3, relation=relation, expect=GAUSSIAN.event(stddev))
+    return (1 - math.sqrt(num_features + 2) / GRID_OF_PRODUCTS) ** 2
 
 
 # --- the posterior ------------------------------------------------------------------------
@@ -645,9 +586,9 @@ def fit_moments(
             f"x and y have the shapes {rows.shape} and {target.shape}: pass (record, {plan.num_features}) and (record,), as in "
             "the plan."
         )
-    if len(rows) > _MOST_RECORDS:
+    if len(rows) > MOST_RECORDS:
         raise ValueError(
-            f"x has {len(rows):,} records; sums are exact for at most {_MOST_RECORDS:,}. Draw fewer of them."
+            f"x has {len(rows):,} records; sums are exact for at most {MOST_RECORDS:,}. Draw fewer of them."
         )
     # Under ADD_OR_REMOVE_ONE the exact number of records is what neighbours differ in: no check may show it.
     if plan.relation is Relation.REPLACE_ONE and len(rows) != plan.num_records:
@@ -656,14 +597,15 @@ def fit_moments(
             f"replaced. Calibrate a plan for {len(rows)} records."
         )
     act = Act.on(plan, key, random.Purpose.MOMENTS, ledger=ledger, unit=Unit(person))
-    table = in_turns(rows, target)
-    with jax.enable_x64(True):
-        kinds = zip(KINDS, plan.stddevs, strict=True)
-        programs = [_program(*of, *table[0].shape, plan.relation, act.reproducible) for of in kinds]
-        act.prove(*programs, named=False)  # their fingerprints follow the number of records
-        act.begin()
-        keys = jax.random.split(act.key, len(programs))
-        wide, found, last = _measure(programs, keys, table, plan)
+    # XLA compiles a loop of one turn otherwise.
+    table = in_turns([rows, target], max(2, turns_for(len(rows), TURN)), TURN)
+    releases = zip(KINDS, plan.stddevs, strict=True)
+    queries = [Query(Sum(kind), Gaussian(noise, noise), plan.relation, records=(1, 2, 3)) for kind, noise in releases]
+    programs = [query.certificate(act.key, *table, *_start(plan)) for query in queries]
+    act.prove(*programs, named=False)  # their fingerprints follow the number of records
+    act.begin()
+    keys = jax.random.split(act.key, len(programs))
+    wide, found, last = _measure(programs, keys, table, plan)
     paid = act.statement
     statement = paid.with_use(*_use(wide, found, last))
     back = np.linalg.inv(last.to)
@@ -754,8 +696,14 @@ def _flatness(plan: MomentsPlan) -> float:
     return math.sqrt(np.clip(2 * (seen - 1), 1, _FLATTEST**2))
 
 
+def _start(plan: MomentsPlan) -> tuple[np.ndarray, np.ndarray, np.float64]:
+    """The map, the line and the width of the first release."""
+    diagonal = [_INTERCEPT, *np.ones(plan.num_features)]
+    return np.diag(diagonal), np.zeros(len(diagonal)), np.float64(1 / math.sqrt(SHARE_OF_TARGET))
+
+
 def _measure(
-    programs: list[Certificate], keys: Any, table: tuple[np.ndarray, np.ndarray, np.ndarray], plan: MomentsPlan
+    programs: list[Certificate], keys: Any, table: Sequence[np.ndarray], plan: MomentsPlan
 ) -> tuple[_Posterior, _Posterior, _Release]:
     """The releases, each read before the next.
 
@@ -763,7 +711,7 @@ def _measure(
         The posterior under the wide prior, that under the prior of unknown scale, and the last release of products.
     """
     size, total = plan.num_features + 1, plan.num_records * _whole(plan.num_features)
-    to, line, width = np.diag([_INTERCEPT, *np.ones(size - 1)]), np.zeros(size), 1 / math.sqrt(SHARE_OF_TARGET)
+    to, line, width = _start(plan)
     cut, flatness, rare = math.inf, _flatness(plan), None
     wide, found = (_Posterior.before(size, scales) for scales in (WIDE, SCALES))
     planned = list(zip(programs, keys, plan.stddevs, strict=True))

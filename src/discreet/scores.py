@@ -4,9 +4,8 @@
 public bin of predicted probability, by class, and the sum of losses, each clipped to a public bound. For numbers: sums of
 errors, squared errors, and the target's first two moments, within public bounds. Accuracy, calibration, the ROC curve, its area
 and the log-likelihood, or RMSE and R2, follow from them and cost nothing more. All summands are integers (multiples of 2^-20 of
-a bound), so that sums depend neither on the order of the records nor on their number. As in `marginals`, what is proved
-(`certify`) is the program that gets the last records and the sums of all others, which are the same for two neighbouring tables
-whose one difference is in the last records.
+a bound), so that sums depend neither on the order of the records nor on their number. The program of the `Query` is given the
+last records, and the sums of all others.
 
 *Selection.* `select` runs a private program K times, K random and secret, and gives the best result alone. Papernot and Steinke
 (ICLR 2022) bound what this reveals by the Rényi divergences of one run, whatever K turns out to be; a fixed number of runs has
@@ -26,12 +25,12 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal, localcontext
 from statistics import NormalDist
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import jax
 import numpy as np
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent, RepeatAndSelectDpEvent
-from jaxtyping import Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from numpy.typing import ArrayLike
 
 from discreet import random
@@ -51,17 +50,15 @@ from discreet.accounting import (
 from discreet.act import Act
 from discreet.ledger import Ledger, SpentError, check_terms, unpaid
 from discreet.marginals import fieller
-from discreet.mechanisms import GAUSSIAN, clip_records, planned_gaussian, sum_records
+from discreet.mechanisms import GAUSSIAN, clip_records, sum_records
+from discreet.query import LAST, Gaussian, Query, padded
 from discreet.released import Released
 from discreet.report import RECORD, Receipt, Statement, Unit, make_release_statement
-from discreet.verify import Certificate, certify
 
 __all__ = ["Estimate", "PrivateMetrics", "ScorePlan", "Selection", "SelectionPlan", "private_metrics", "select"]
 
 _ONE = 2**20
 """The integer that represents a bound in the sums."""
-_LAST = 1024
-"""Records that the certified program adds itself; the number is arbitrary."""
 _BATCH = 1024
 """Rows per prediction call; constant, since last bits of a prediction may depend on it."""
 _DRAWS = 4000
@@ -185,24 +182,11 @@ class ScorePlan:
         """The event of the release, under the plan's relation."""
         return GAUSSIAN.event(self.noise_multiplier)
 
-    def certificate(self, key: PRNGKeyArray) -> Certificate:
-        """Prove what the program tells of one record. The certificate is the program: (key, others, records, mask).
-
-        Args:
-            key: A key of the same type as for the program.
-
-        Raises:
-            PrivacyError: The proof failed.
-        """
-        bound = self.sensitivity * _ONE
-
-        def noisy(key: PRNGKeyArray, others: Any, records: Any, mask: Any) -> Any:
-            sums = others + sum_records(clip_records(records, bound), mask)
-            return planned_gaussian(key, sums, self.noise * _ONE, self.noise_multiplier)
-
-        sides = (self.width,), (_LAST, self.width), (_LAST,)
-        shapes = [jax.ShapeDtypeStruct(side, bool if place == 2 else np.float64) for place, side in enumerate(sides)]
-        return certify(noisy, key, *shapes, records=2, mask=3, relation=self.relation, expect=self.event())
+    @property
+    def query(self) -> Query:
+        """The release: of the sums of all other records, the last records' contributions and the mask, in units of 1 / _ONE."""
+        noise = Gaussian(self.noise * _ONE, self.noise_multiplier)
+        return Query(_Sums(self.sensitivity * _ONE), noise, self.relation)
 
     def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:
         """Make the statement of one release by this plan, for a unit of privacy."""
@@ -259,10 +243,15 @@ class ScorePlan:
         return high - low if self.max_error is None else self.max_error
 
 
-@functools.lru_cache(maxsize=32)
-def _program(plan: ScorePlan, reproducible: bool) -> Certificate:
-    """The program of a plan, proved and compiled once."""
-    return plan.certificate(random.key(0 if reproducible else None))
+class _Sums(NamedTuple):
+    """The sums over all records, of whom each adds at most `bound` in L2."""
+
+    bound: float
+
+    def __call__(
+        self, others: Float[Array, " sum"], records: Float[Array, "record sum"], mask: Bool[Array, " record"]
+    ) -> Float[Array, " sum"]:
+        return others + sum_records(clip_records(records, self.bound), mask)
 
 
 # --- from rows to integers ----------------------------------------------------------------
@@ -688,17 +677,9 @@ def private_metrics(
     terms, persons = _terms(plan, result, X, y, labels, groups)
     unit = RECORD if groups is None else Unit(person, plan.max_rows)
     act = Act.on(plan, key, random.Purpose.SCORES, ledger=ledger, unit=unit)
+    last, others = _last_and_others(terms, persons)
     # In 64 bits a sum of integers below 2^53 is exact.
-    with jax.enable_x64(True):
-        program = _program(plan, act.reproducible)
-        last, others = _last_and_others(terms, persons)
-        records = np.zeros((_LAST, plan.width))
-        records[: len(last)] = last
-        act.prove(program)
-        act.begin()
-        sums = np.asarray(
-            program(act.key, others.astype(np.float64), records, np.arange(_LAST) < len(last)), np.float64
-        )
+    sums = plan.query.answer(act, others.astype(np.float64), *padded(last.astype(np.float64)))
     return PrivateMetrics(plan, sums / _ONE, act.statement, level)
 
 
@@ -764,10 +745,10 @@ def _last_and_others(
 ) -> tuple[Int[np.ndarray, "record sum"], Int[np.ndarray, " sum"]]:
     """The contributions of the last records, and the sum of all others. Not private."""
     if persons is None:
-        return terms[-_LAST:], terms[:-_LAST].sum(axis=0)
+        return terms[-LAST:], terms[:-LAST].sum(axis=0)
     # -1 is a row of zeros.
     terms = np.concatenate([terms, np.zeros((1, terms.shape[1]), np.int64)])
-    last, others = persons[-_LAST:], persons[:-_LAST]
+    last, others = persons[-LAST:], persons[:-LAST]
     return terms[last].sum(axis=1), terms[others[others >= 0]].sum(axis=0)
 
 

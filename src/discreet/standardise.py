@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,15 +18,14 @@ from discreet._validate import integer, positive
 from discreet.accounting import Relation, calibrate_noise_multiplier, suggest
 from discreet.act import Act
 from discreet.ledger import RELEASED_BEFORE, Ledger
-from discreet.mechanisms import GAUSSIAN, clip_records, planned_gaussian, sum_records
+from discreet.mechanisms import GAUSSIAN, clip_records, sum_records
 from discreet.plan import PrivacyPlan
+from discreet.query import GRID_OF_PRODUCTS, Gaussian, Query
 from discreet.released import Released
 from discreet.report import RECORD, Statement, Unit, make_release_statement
-from discreet.verify import certify
 
 # The least standard deviation, as a share of a column's half range.
 _LEAST_SPREAD = 1e-3
-_GRID = 2.0**13  # cells are multiples of 1 / _GRID: sums of 2^27 rows are exact in 64 bits
 _ROOM = 1.0 + 2.0**-14  # so much longer is the clipping norm than the longest row: clipping rounds none
 
 
@@ -140,28 +138,21 @@ def contributions(
         low: Public lower bounds.
         high: Public upper bounds.
     """
-    steps = jnp.clip(jnp.round((x - low) * (2 * _GRID / (high - low))), 0, 2 * _GRID)
-    z = (steps - _GRID) / _GRID
+    steps = jnp.clip(jnp.round((x - low) * (2 * GRID_OF_PRODUCTS / (high - low))), 0, 2 * GRID_OF_PRODUCTS)
+    z = (steps - GRID_OF_PRODUCTS) / GRID_OF_PRODUCTS
     return {"cells": z, "gaps": 1 - jnp.square(z)}
 
 
-def noisy_sums(
-    key: PRNGKeyArray,
+def sums_of(
     x: Float[Array, "record column"],
     low: Float[Array, " column"],
     high: Float[Array, " column"],
     mask: Bool[Array, " record"],
-    *,
-    stddev: float,
 ) -> dict[str, Float[Array, " column"]]:
-    """The release itself: sums of `contributions`, with noise. `certify` proves it.
-
-    Rows that the mask drops, and records with a NaN, add nothing.
-    """
+    """The exact sums of `contributions`. Rows that the mask drops, and records with a NaN, add nothing."""
     x, low, high = (value.astype(float) for value in (x, low, high))
-    bound = _ROOM * math.sqrt(x.shape[1])
-    rows = clip_records(contributions(x, low, high), bound)
-    return planned_gaussian(key, sum_records(rows, mask), stddev, stddev / bound)
+    rows = clip_records(contributions(x, low, high), _ROOM * math.sqrt(x.shape[1]))
+    return sum_records(rows, mask)
 
 
 @in_own_settings
@@ -226,17 +217,11 @@ def private_standardisation(
     alone = _Alone(paid, plan.relation, delta, plan.num_records)
     act = Act.on(alone, key, random.Purpose.STANDARDISATION, ledger=ledger, unit=Unit(person))
 
-    def release(key: PRNGKeyArray, x: Any, low: Any, high: Any, mask: Any) -> Any:
-        return noisy_sums(key, x, low, high, mask, stddev=paid.stddev)
-
+    query = Query(sums_of, Gaussian(paid.stddev, paid.stddev / paid.sensitivity), plan.relation, records=(1, 4))
     # Read where they lie, also in a memory map: the program is done before this returns.
     rows = jax.device_put(cells, may_alias=True)
-    arguments = act.key, rows, jnp.asarray(lows), jnp.asarray(highs), jnp.ones(len(cells), bool)
-    with jax.enable_x64(True):
-        certificate = certify(release, *arguments, records=1, mask=4, relation=plan.relation, expect=paid.event())
-        act.prove(certificate, named=False)
-        act.begin()
-        sums = {name: np.asarray(total, np.float64) for name, total in certificate(*arguments).items()}
+    # The program's fingerprint follows the number of records.
+    sums = query.answer(act, rows, lows, highs, np.ones(len(cells), bool), named=False)
     centre, spread = _moments(sums, plan.num_records, paid.stddev)
     half = (highs.astype(np.float64) - lows) / 2
     return Scaling(lows + half * (1 + centre), half * spread, paid, act.statement)

@@ -40,7 +40,8 @@ from discreet.audit import (
     plot_verdicts,
     worst_case,
 )
-from discreet.standardise import noisy_sums
+from discreet.query import Gaussian, Query
+from discreet.standardise import sums_of
 
 ADD, REPLACE = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
 DELTA = 1e-5
@@ -91,7 +92,8 @@ def mechanisms(runs: int) -> Audits:
 
     def moments(x):
         bounds = -jnp.ones(2), jnp.ones(2)
-        return lambda key: noisy_sums(key, jnp.asarray(x), *bounds, jnp.ones(len(x), bool), stddev=math.sqrt(2))
+        noisy = Query(sums_of, Gaussian(math.sqrt(2), 1.0), ADD, records=(1, 4)).release
+        return lambda key: noisy(key, jnp.asarray(x), *bounds, jnp.ones(len(x), bool))
 
     def sampled(draw, stddev):
         """The marked primitives in a program of one's own; `draw` gives a batch and its mask."""

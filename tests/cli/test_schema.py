@@ -142,7 +142,9 @@ def test_the_statement_of_a_fit_says_what_a_record_is(survey, monkeypatch: pytes
     clips = dataclasses.replace(schema.columns[0], out_of_bounds="clip")
     stated = complete_statement(statement, dataclasses.replace(schema, columns=(clips,)), "refuse")
     assert "The schema has its own rules for cells that it does not allow in age (clip)." in stated.notes
-    assert "moved to the nearest bound (age); whether there were is not published. All results" in " ".join(stated.data_warnings)
+    assert "moved to the nearest bound (age); whether there were is not published. All results" in " ".join(
+        stated.data_warnings
+    )
     clipped = complete_statement(statement, schema, "clip")
     assert clipped.data_warnings == stated.data_warnings
     assert not complete_statement(statement, schema, "refuse").data_warnings

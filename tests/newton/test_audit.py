@@ -35,7 +35,7 @@ class Attacker:
 
     @staticmethod
     def _laid(x: np.ndarray, y: np.ndarray) -> Any:
-        return _sums.in_turns(x[:, None], y[:, None], np.ones((len(y), 1), bool))
+        return _sums.Parts([x[:, None], y[:, None], np.ones((len(y), 1), bool)]).read(0)
 
     def sees(self, program: Any, public: Any, found: np.ndarray, present: bool, share: float) -> np.ndarray:
         """The release, with a share of its noise."""

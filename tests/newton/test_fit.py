@@ -11,6 +11,7 @@ from scipy.stats import norm
 import discreet as dp
 from discreet.newton import NewtonPlan, _fit, _releases, _sums, fit_invented, fit_newton
 from discreet.newton._algebra import Likelihood, Prior
+from discreet.query import Query
 from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 
 Z90 = 1.6449
@@ -81,10 +82,9 @@ def test_without_noise_it_is_the_weighted_fit(
     monkeypatch.setattr(_sums, "PART", turns)
     monkeypatch.setattr(_sums, "_LITTLE", 0 if turns else 2**30)
     monkeypatch.setattr(_sums, "planned_gaussian", lambda key, sums, *_: sums)
-    monkeypatch.setattr(_sums, "certify", lambda release, *_, **__: _Unproved(release))
+    monkeypatch.setattr(Query, "certificate", lambda self, *_: _Unproved(self.release))
     monkeypatch.setattr(_fit.Act, "prove", lambda self, *_, **__: None)
     monkeypatch.setattr(_releases, "proved", _sums.proved.__wrapped__)
-    monkeypatch.setattr(_sums, "_certified", _sums._certified.__wrapped__)
     x, y, present, _ = of_persons(0, 20_000 // most_rows, most_rows)
     kept: list[_fit._Newton] = []
     run = _fit._Newton.run

@@ -15,15 +15,17 @@ import pytest
 from tests.newton.own_models import INIT, MODELS, drawn
 
 import discreet as dp
+from discreet import query as query_file
 from discreet.accounting import Relation
 from discreet.gradients import SPARE
 from discreet.inference import Latents, UseWarning, latents_of, take_apart
-from discreet.newton import ModelPlan, _model, _own, _sampling, _sums, fit_invented_model
+from discreet.newton import ModelPlan, _model, _own, _sampling, fit_invented_model
 from discreet.newton._algebra import Gradients, scale_of
 from discreet.newton._lengths import Lengths
 from discreet.newton._model import EDGES, KINDS, NUM_BINS, ModelSums, Public, moments_of, program_of, rows_of
-from discreet.newton._sums import TURN, in_turns, layout_of
+from discreet.newton._sums import Parts, layout_of
 from discreet.newton._verdict import Signs, verdict
+from discreet.query import TURN
 from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 
 TERMS: dict[str, Any] = {"delta": 1e-6, "progress_bar": False}
@@ -144,7 +146,7 @@ def test_a_row_is_the_same_in_every_place_and_sums_are_exact(kind: str, name: st
 
     def sums(rows: Any) -> np.ndarray:
         with jax.enable_x64(True):
-            *arrays, mask = in_turns(*(x[rows] for x in leaves))
+            *arrays, mask = Parts([x[rows] for x in leaves]).read(0)
             summed = jax.jit(functools.partial(_model.summed, KINDS), static_argnums=1)
             return np.asarray(
                 summed(KINDS.index(kind), latents, [*map(jnp.asarray, arrays)], jnp.asarray(mask), public)
@@ -181,11 +183,10 @@ def test_a_row_that_is_not_clipped_has_no_proof(monkeypatch: pytest.MonkeyPatch)
     x, y = on_a_line(1_000)
     latents = of_model(line, x, y)
     made_for = ModelSums(layout_of([x, y]), Relation.ADD_OR_REMOVE_ONE, True, latents)
+    monkeypatch.setattr(query_file, "_certified", query_file._certified.__wrapped__)
     monkeypatch.setattr(_model, "on_grid", lambda rows, mask, grid: rows * mask[:, None])
-    _sums._certified.cache_clear()
     with jax.enable_x64(True), pytest.raises(dp.PrivacyError):
         program_of("gradients", 7.0, 4, made_for)
-    _sums._certified.cache_clear()
 
 
 def test_with_little_noise_it_is_the_posterior() -> None:

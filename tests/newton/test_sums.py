@@ -13,7 +13,8 @@ import pytest
 
 import discreet as dp
 from discreet.newton import NewtonPlan, _sums, fit_newton
-from discreet.newton._sums import TURN, Parts
+from discreet.newton._sums import Parts
+from discreet.query import TURN
 
 pytestmark = pytest.mark.filterwarnings("ignore::discreet.inference.UseWarning")
 N = 3_000

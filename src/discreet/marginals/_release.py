@@ -7,8 +7,7 @@ whole release: one exact event, with no steps, batches or clipping norm. The num
 from the noisy counts like everything else.
 
 The counts are added up piece by piece in integers, so that they depend neither on the order of the records nor on where
-pieces end. What is proved (`certify`) is the program that gets the last rows and the counts of all others, which are the same
-for two neighbouring tables whose one difference is in the last rows; as the order does not matter, that is every pair.
+pieces end. The programs of the queries (`query`) are given the last rows, and the counts of all others.
 
 A table may have too many pairs of columns. Then a plan has `choices`: after the counts of `tables`, a pair is chosen so many
 times, and counted, as in AIM (McKenna et al., VLDB 2022). A choice is made by the exponential mechanism, of the pair whose counts
@@ -31,7 +30,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
-from jaxtyping import Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 from tqdm.auto import tqdm
 
 from discreet import random
@@ -40,25 +39,19 @@ from discreet._validate import integer, positive
 from discreet.accounting import BoundedRangeDpEvent, Relation, calibrate_noise_multiplier
 from discreet.act import Act
 from discreet.ledger import Ledger
-from discreet.mechanisms import (
-    CHOICE,
-    GAUSSIAN,
-    count_cells,
-    exponential_mechanism,
-    planned_gaussian,
-    table_distances,
-)
+from discreet.mechanisms import CHOICE, GAUSSIAN, count_cells, table_distances
 from discreet.models import Levels
+from discreet.query import LAST, Choice, Gaussian, Query, padded
 from discreet.released import Released
 from discreet.report import Statement, Unit, counted, make_release_statement
 from discreet.tables import PARTS_OF_SCHEMA, OutOfBounds, Report, Schema
-from discreet.verify import Certificate, certify
+from discreet.verify import Certificate
 
 MOST_CELLS = 2**26
 METHOD = "noisy counts"
 _VERSION = 1
-_LAST_ROWS, _FEW_ROWS = 1024, 8
-"""Rows that the certified programs count themselves: any number will do, a small one where there are many tables."""
+_FEW_ROWS = 8
+"""Rows that the programs count themselves where there are many tables: any number will do."""
 _ROWS_AT_ONCE, _ROWS_A_PART = 2**18, 2**16
 """Rows that are gathered before they are counted, and the rows of them that are counted without a break."""
 _BLOCK_CELLS, _TWO_BYTES = 2**15, 2**16
@@ -69,6 +62,7 @@ _SHARE = 0.1
 """Share of the budget, as a squared distance of Gaussians, for choices, as in AIM."""
 
 Table = tuple[str, ...]
+Columns = tuple[tuple[int, ...], ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -272,7 +266,7 @@ class MarginalsPlan:
             f"{self.noise_multiplier:.6g})"
         )
 
-    def certificate(self, key: PRNGKeyArray, rows: int = _LAST_ROWS) -> Certificate:
+    def certificate(self, key: PRNGKeyArray, rows: int = LAST) -> Certificate:
         """Prove what the program that counts `tables` tells of one record. It is the certificate: (key, counted, levels, mask).
 
         Args:
@@ -282,20 +276,12 @@ class MarginalsPlan:
         Raises:
             PrivacyError: The proof failed.
         """
-        weights = self.weights[: len(self.tables)]
-        return self._proved(key, rows, self.levels.sizes, self.columns, weights)
+        query = self._counting(self.levels.sizes, self.columns, self.weights[: len(self.tables)])
+        return query.certificate(key, *_shapes(sum(self.cells), rows, len(self.levels.sizes)))
 
-    def _proved(self, key: PRNGKeyArray, rows: int, sizes: Any, tables: Any, weights: Sequence[int]) -> Certificate:
+    def _counting(self, sizes: tuple[int, ...], tables: Columns, weights: tuple[int, ...]) -> Query:
         multiplier = self.noise / math.hypot(*weights) * _distance(self.relation)
-
-        def noisy(key: PRNGKeyArray, counted: Any, levels: Any, mask: Any) -> Any:
-            counts = count_cells(levels, mask, sizes, tables, weights, counted)
-            return planned_gaussian(key, counts, self.noise, multiplier)
-
-        cells = sum(math.prod(sizes[column] for column in table) for table in tables)
-        shapes = _shapes(cells, rows, len(sizes))
-        event = GAUSSIAN.event(multiplier)
-        return certify(noisy, key, *shapes, records=2, mask=3, relation=self.relation, expect=event)
+        return Query(_Counts(sizes, tables, weights), Gaussian(self.noise, multiplier), self.relation)
 
     def choosing(self, key: PRNGKeyArray, rows: int = _FEW_ROWS) -> tuple[Certificate, Certificate]:
         """Prove what a choice tells of one record, and what the counts of the pair tell. Each is one program for all choices.
@@ -314,16 +300,14 @@ class MarginalsPlan:
         """
         own, sizes = len(self.tables), self.levels.sizes
         tables, longest = self.candidates.columns[own:], max(sizes)
-
-        def choose(key: PRNGKeyArray, counted: Any, levels: Any, mask: Any, expected: Any, biases: Any) -> Any:
-            scores = table_distances(levels, mask, expected, sizes, tables, (1,) * len(tables), biases, counted)
-            return exponential_mechanism(key, scores, self.choice_epsilon)
-
         cells, biases = sum(self.candidates.cells[own:]), jax.ShapeDtypeStruct((len(tables),), np.int64)
-        shapes = (*_shapes(cells, rows, len(sizes)), jax.ShapeDtypeStruct((cells,), np.int64), biases)
-        event = BoundedRangeDpEvent(self.choice_epsilon)
-        chosen = certify(choose, key, *shapes, records=2, mask=3, relation=self.relation, expect=event)
-        return chosen, self._proved(key, rows, (longest, longest), ((0, 1),), (1,))
+        expected = jax.ShapeDtypeStruct((cells,), np.int64)
+        choice = Query(_Distances(sizes, tables), Choice(self.choice_epsilon), self.relation)
+        pair = self._counting((longest, longest), ((0, 1),), (1,))
+        return (
+            choice.certificate(key, *_shapes(cells, rows, len(sizes)), expected, biases),
+            pair.certificate(key, *_shapes(longest**2, rows, 2)),
+        )
 
     def state(self, *, reproducible: bool) -> Statement:
         """Make the statement of one release by this plan."""
@@ -375,6 +359,27 @@ class MarginalsPlan:
             f"{self._unit.noun} moves each such distance by at most {2 if self.relation is Relation.REPLACE_ONE else 1}. Each "
             f"choice has privacy range {self.choice_epsilon:.6g} for distances that move by 1. "
         )
+
+
+class _Counts(NamedTuple):
+    """Weighted counts of cross tables: those of all other records, and of the last ones."""
+
+    sizes: tuple[int, ...]
+    tables: Columns
+    weights: tuple[int, ...]
+
+    def __call__(self, counted: Array, levels: Array, mask: Array) -> Array:
+        return count_cells(levels, mask, *self, counted)
+
+
+class _Distances(NamedTuple):
+    """The distances of tables' counts from expected ones, less the biases: scores, of which one record moves each by 1."""
+
+    sizes: tuple[int, ...]
+    tables: Columns
+
+    def __call__(self, counted: Array, levels: Array, mask: Array, expected: Array, biases: Array) -> Array:
+        return table_distances(levels, mask, expected, *self, (1,) * len(self.tables), biases, counted)
 
 
 def _event(noise_multiplier: float, choice_epsilon: float, choices: int) -> DpEvent:
@@ -495,22 +500,19 @@ def private_marginals(
     if plan.choices and not plan.open:
         raise ValueError("private_marginals: the plan's pairs were chosen already: calibrate a new plan with choices")
     act = Act.on(plan, key, random.Purpose.MARGINALS, ledger=ledger)
-    # In 64 bits a count below 2^53 is exact.
-    with jax.enable_x64(True):
-        rows = _FEW_ROWS if plan.open else _LAST_ROWS
-        first, *choosing = (plan.certificate(act.key, rows), *(plan.choosing(act.key, rows) if plan.open else ()))
-        counted, last = _counted(table, plan.candidates if plan.open else plan, out_of_bounds, person_key, rows)
-        levels, mask = np.zeros((rows, len(plan.schema.columns)), np.int32), np.arange(rows) < len(last)
-        levels[: len(last)] = last
-        act.prove(first, *choosing, times=[1, *[plan.choices] * len(choosing)])
-        act.begin()
-        keys = list(jax.random.split(act.key, 1 + 2 * plan.open)) if plan.open else [act.key]
-        sums = np.asarray(first(keys[0], counted[: sum(plan.cells)], levels, mask), np.float64)
+    rows = _FEW_ROWS if plan.open else LAST
+    first, *choosing = plan.certificate(act.key, rows), *(plan.choosing(act.key, rows) if plan.open else ())
+    counted, last = _counted(table, plan.candidates if plan.open else plan, out_of_bounds, person_key, rows)
+    levels, mask = padded(last, rows)
+    act.prove(first, *choosing, times=[1, *[plan.choices] * len(choosing)])
+    act.begin()
+    keys = list(jax.random.split(act.key, 1 + 2 * plan.open)) if plan.open else [act.key]
+    sums = np.asarray(first(keys[0], counted[: sum(plan.cells)], levels, mask), np.float64)
     counts = sums / np.repeat(np.asarray(plan.weights[: len(plan.tables)], np.float64), plan.cells)
     released = Marginals(plan, counts, act.statement)
     if not plan.open:
         return released
-    chosen = _choose(released, _LastRows(counted, levels, mask), choosing, keys[1:])
+    chosen = _choose(released, (counted, levels, mask), choosing, keys[1:])
     for found in tqdm(chosen, desc="Choosing pairs", total=1 + plan.open, delay=2.0, disable=not progress_bar):
         released = found
         if keep is not None:
@@ -518,22 +520,25 @@ def private_marginals(
     return released
 
 
-class _LastRows(NamedTuple):
-    """The inputs of certified programs: exact counts of the candidates in all but a few rows, and these rows. Not private."""
-
-    counted: Int[np.ndarray, " cell"]
-    levels: Int[np.ndarray, "row column"]
-    mask: Bool[np.ndarray, " row"]
-
-
 def _choose(
-    released: Marginals, held: _LastRows, programs: Sequence[Certificate], keys: Sequence[PRNGKeyArray]
+    released: Marginals,
+    held: tuple[np.ndarray, np.ndarray, np.ndarray],
+    programs: Sequence[Certificate],
+    keys: Sequence[PRNGKeyArray],
 ) -> Iterator[Marginals]:
-    """Choose pairs, count them, and yield all counts before the first and after each; `keys` are two for each choice."""
+    """Choose pairs, count them, and yield all counts before the first and after each.
+
+    Args:
+        released: The counts of the plan's tables.
+        held: Exact counts of the candidates in all but a few rows, and these rows with their mask. Not private.
+        programs: The choice, and the counts of the pair.
+        keys: Two for each choice.
+    """
     from discreet.marginals._twins import Refit
 
     yield released
     (choose, measure), plan = programs, released.plan
+    counted, levels, mask = held
     candidates, own, longest = plan.candidates, len(plan.tables), max(plan.levels.sizes)
     sizes, firsts = plan.levels.sizes, np.cumsum((0, *candidates.cells))
     # The mean of the size of a Gaussian is sqrt(2 / pi) of its standard deviation.
@@ -541,12 +546,11 @@ def _choose(
     refit = Refit(plan)
     for key, its_noise in zip(keys[::2], keys[1::2], strict=True):
         expected = np.rint(refit(released, candidates.columns[own:])).astype(np.int64)
-        with jax.enable_x64(True):
-            place = own + int(choose(key, held.counted[firsts[own] :], held.levels, held.mask, expected, biases))
-            one, other = columns = candidates.columns[place]
-            square, corner = np.zeros((longest, longest), np.int64), np.s_[: sizes[one], : sizes[other]]
-            square[corner] = held.counted[firsts[place] : firsts[place + 1]].reshape(sizes[one], sizes[other])
-            noisy = np.asarray(measure(its_noise, square.ravel(), held.levels[:, columns], held.mask), np.float64)
+        place = own + int(choose(key, counted[firsts[own] :], levels, mask, expected, biases))
+        one, other = columns = candidates.columns[place]
+        square, corner = np.zeros((longest, longest), np.int64), np.s_[: sizes[one], : sizes[other]]
+        square[corner] = counted[firsts[place] : firsts[place + 1]].reshape(sizes[one], sizes[other])
+        noisy = np.asarray(measure(its_noise, square.ravel(), levels[:, columns], mask), np.float64)
         biases[place - own] = _COUNTED
         now = dataclasses.replace(released.plan, tables=(*released.plan.tables, candidates.tables[place]))
         counts = np.concatenate([released.counts, noisy.reshape(longest, longest)[corner].ravel()])

@@ -16,5 +16,3 @@ from discreet.newton._own import DPNewton as DPNewton
 from discreet.newton._own import DPNewtonResult as DPNewtonResult
 from discreet.newton._plan import NUM_GRADIENTS as NUM_GRADIENTS
 from discreet.newton._plan import NewtonPlan as NewtonPlan
-from discreet.newton._sums import GRID_OF_SUMS as GRID_OF_SUMS
-from discreet.newton._sums import on_grid as on_grid

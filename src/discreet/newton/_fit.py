@@ -61,7 +61,8 @@ from discreet.newton._plan import (
 )
 from discreet.newton._releases import Public, RegressionSums, layout_for, plane, program_of
 from discreet.newton._saved import SavedReleases, words_of
-from discreet.newton._sums import MOST_RECORDS, Parts, rounded_up
+from discreet.newton._sums import Parts, rounded_up
+from discreet.query import MOST_RECORDS
 from discreet.released import Released
 from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, Unit, listed
 from discreet.storage import exclusive

@@ -23,14 +23,14 @@ from discreet.newton._model_plan import ModelPlan
 from discreet.newton._own import DPNewton, DPNewtonResult, _Fit, refuse_many
 from discreet.newton._plan import CLASSES, NewtonPlan
 from discreet.newton._releases import Public, sum_of
-from discreet.newton._sums import in_turns
+from discreet.newton._sums import Parts
 
 
 class _Invented:
     """The sums over an invented table, in the place of certified releases."""
 
     def __init__(self, table: Sequence[np.ndarray], plan: NewtonPlan, rng: np.random.Generator) -> None:
-        self._arrays = jax.device_put(in_turns(*table))
+        self._arrays = jax.device_put(Parts(table).read(0))
         self._plan = plan
         self._rng = rng
 
@@ -96,7 +96,7 @@ class _InventedModel:
     """The same of a model: the sums of `_own._Releases`, in the order of the plan."""
 
     def __init__(self, latents: Latents, records: Records, plan: ModelPlan, rng: np.random.Generator) -> None:
-        arrays = in_turns(*(np.asarray(leaf) for leaf in records.leaves))
+        arrays = Parts([np.asarray(leaf) for leaf in records.leaves]).read(0)
         self._arrays = jax.device_put(arrays)
         self._latents = latents
         self._planned = iter(plan.releases)

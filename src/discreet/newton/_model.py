@@ -11,7 +11,7 @@ A record's row is the gradient g of its log-likelihood in the unconstrained late
 | curvature | minus the derivative of (z cut to C), over C'^2, cut to the Frobenius norm 1 | at most 1 |
 
 Nothing is asked of the model: what is not finite adds nothing, whatever the gradient was. Sums are exact, and rows are computed
-alike in every place, as `_sums` says. Which latents no record touches (a hierarchy's mean and scale) the structure tells.
+alike in every place, as `query` says. Which latents no record touches (a hierarchy's mean and scale) the structure tells.
 """
 
 from __future__ import annotations
@@ -28,16 +28,8 @@ from jaxtyping import Array, Float
 
 from discreet._jax import program_digest
 from discreet.inference import Latents
-from discreet.newton._sums import (
-    GRID_OF_PRODUCTS,
-    GRID_OF_SUMS,
-    LARGEST_SHARED,
-    Program,
-    Sums,
-    on_grid,
-    proved,
-    turns_of,
-)
+from discreet.newton._sums import LARGEST_SHARED, Program, Sums, proved
+from discreet.query import GRID_OF_PRODUCTS, GRID_OF_SUMS, on_grid, turns_of
 
 OCTAVES = 24
 EDGES = 2.0 ** np.arange(-OCTAVES, OCTAVES + 0.5, 0.5)

@@ -62,8 +62,9 @@ from discreet.newton._model import EDGES, MOST_CURVED, ModelSums, Public, finger
 from discreet.newton._model_plan import NUM_GRADIENTS, STAGES, ModelPlan, Stage
 from discreet.newton._sampling import draw
 from discreet.newton._saved import SavedReleases
-from discreet.newton._sums import MOST_RECORDS, Parts, layout_of
+from discreet.newton._sums import Parts, layout_of
 from discreet.newton._verdict import UNSEEN_FAR, Signs, verdict
+from discreet.query import MOST_RECORDS
 from discreet.released import Released
 from discreet.report import Statement, Unit, headline, use_words
 from discreet.storage import exclusive

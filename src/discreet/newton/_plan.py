@@ -12,7 +12,7 @@ from discreet._validate import choice, integer, positive, probability
 from discreet.accounting import Relation, calibrate_noise_multiplier, profile, suggest
 from discreet.mechanisms import GAUSSIAN
 from discreet.newton._counts import NUM_BINS
-from discreet.newton._sums import MOST_RECORDS
+from discreet.query import MOST_RECORDS
 from discreet.report import RECORD, Statement, Unit, counted, make_release_statement
 
 METHOD = "private Newton"

@@ -22,7 +22,7 @@ v_max = 1 - 1 / K is the largest trace of diag(p) - p p^T, and the length of e_y
 
 With survey weights, 0 <= s_j <= 1, a row counts s_j times in each sum but that of sizes.
 
-A row that a person does not have is zero, its leading 1 too. `_sums` makes the sums exact and adds the noise.
+A row that a person does not have is zero, its leading 1 too. `query` makes the sums exact and adds the noise.
 """
 
 from __future__ import annotations
@@ -41,17 +41,8 @@ from scipy.linalg import helmert
 
 from discreet.mechanisms import count_cells
 from discreet.newton._counts import EDGES, LOG_MEANS, NUM_BINS, RATIOS
-from discreet.newton._sums import (
-    GRID_OF_PRODUCTS,
-    GRID_OF_SUMS,
-    LARGEST_SHARED,
-    Layout,
-    Program,
-    Sums,
-    on_grid,
-    proved,
-    turns_of,
-)
+from discreet.newton._sums import LARGEST_SHARED, Layout, Program, Sums, proved
+from discreet.query import GRID_OF_PRODUCTS, GRID_OF_SUMS, on_grid, summed, turns_of
 
 _FARTHEST = 20.0  # of a predictor; beyond it nothing changes
 
@@ -239,13 +230,7 @@ def _turns(table: Table) -> list[Array]:
 
 def _summed(block: Block, table: Table, public: Public, grid: float, add: Callable[[Array], Array]) -> Array:
     """The sum over turns of what `add` makes of the blocks of each."""
-
-    def part(turn: Any) -> Array:
-        return add(_blocks(block, turn, public, grid))
-
-    turns = _turns(table)
-    first = jax.eval_shape(part, [array[0] for array in turns])
-    return jax.lax.scan(lambda sum, turn: (sum + part(turn), None), jnp.zeros(first.shape), turns)[0]
+    return summed(lambda *turn: add(_blocks(block, turn, public, grid)), _turns(table))
 
 
 def products(block: Block, table: Table, public: Public) -> Array:

@@ -1,9 +1,4 @@
-"""Exact sums over a table in parts, and their releases with noise, by programs that are proved and compiled once.
-
-A record's rows are bounded, rounded to a grid and clipped (`on_grid`), so that sums are exact in 64 bits: no last bit of a sum
-depends on the records' order, on which others there are, or on how the table is divided. A last bit of a row would move it by a
-whole step of the grid. So each row is computed alike whatever the number of records: `TURN` at a time, by one program, as
-`in_turns` lays them out.
+"""Exact sums (`query`) over a table in parts, and their releases with noise, by programs that are proved and compiled once.
 
 A small table is one part, and one program, compiled in a hurry, sums and adds the noise. Of a larger one each part is summed by
 a program without noise, on any device, by any process, in memory or while it is read; the sums are added, exactly, and go as
@@ -25,7 +20,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -33,46 +27,24 @@ from discreet import random
 from discreet._jax import in_own_settings
 from discreet.accounting import Relation
 from discreet.gradients import SPARE
-from discreet.mechanisms import GAUSSIAN, clip_records, planned_gaussian
-from discreet.verify import Certificate, Given, Runner, certify, runner_of
+from discreet.mechanisms import GAUSSIAN, planned_gaussian
+from discreet.query import TURN, Query, in_turns, turns_for
+from discreet.verify import Certificate, Given, Runner, runner_of
 
-TURN = 128
 PART = 128
 """Turns of a part at most."""
 _LITTLE = 2**20  # numbers in rows and products
 _FEW = 2**14  # numbers of a release
 _MOST_BYTES = 2**26  # of a part
-MOST_RECORDS = 2**26
-GRID_OF_PRODUCTS = 2.0**13  # sums of products of 2^26 rows are exact in 64 bits
-GRID_OF_SUMS = 2.0**24  # and so are sums of 2^26 rows
 LARGEST_SHARED = 2**16  # numbers of a release
-_CLIPPED_FROM = 2.0**-19  # more than `clip_records` keeps below its bound: it leaves rows of this length as they are
 _LEAST_TURNS = 4  # XLA compiles a loop of one otherwise
-
-
-def on_grid(rows: Array, mask: Array, grid: float) -> Array:
-    """Rows of norm at most 1, finite and on the grid: rounding leaves them below 1, and clipping leaves them on it.
-
-    A row divided by its length is longer than 1 where squares underflowed: so it is clipped before it is rounded, too.
-    """
-    room = 1 - math.sqrt(rows.shape[1]) / grid - _CLIPPED_FROM
-    return clip_records(jnp.round(clip_records(rows, 1.0) * room * grid) / grid, 1.0) * mask[:, None]
+_ANY = Given(np.float64(1.0))  # noise: a program that is proved for one is proved again for each, and not traced again
 
 
 def rounded_up(size: int) -> int:
     """The next multiple of 4 with at most three binary digits before its zeros, as 4, 8, 28, 32, 40: few sizes, few programs."""
     step = max(4, 2 ** ((size - 1).bit_length() - 3))
     return max(1, -(-size // step)) * step
-
-
-def turns_of(table: Sequence[Array]) -> list[Array]:
-    """Arrays of `in_turns`, turn by turn."""
-    return [array.reshape(-1, TURN, *array.shape[1:]) for array in table]
-
-
-def in_turns(*arrays: np.ndarray) -> list[np.ndarray]:
-    """Arrays of records and a mask in turns of `TURN`, the last `SPARE` of which stand for nobody (`gradients._contract`)."""
-    return Parts(arrays).read(0)
 
 
 Layout = tuple[tuple[tuple[int, ...], str], ...]
@@ -103,8 +75,7 @@ class Parts:
         self._arrays = list(arrays)
         self.layout = layout or layout_of(arrays)
         self.apart = apart
-        self._filled = TURN - SPARE
-        turns = -(-len(arrays[0]) // self._filled)
+        turns = turns_for(len(arrays[0]))
         self.count, self.turns = 1, rounded_up(turns)
         if apart:
             row = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in self.layout)
@@ -122,17 +93,10 @@ class Parts:
 
     def read(self, number: int) -> list[np.ndarray]:
         """The arrays of a part and its mask."""
-        records = self.turns * self._filled
+        records = self.turns * (TURN - SPARE)
         first = number * records
-        return self._laid([array[first : first + records] for array in self._arrays], self.turns)
-
-    def _laid(self, arrays: Sequence[Any], turns: int) -> list[np.ndarray]:
-        present = np.ones(len(arrays[0]), bool)
-        kinds = [*self.layout, ((), "bool")]
-        return [
-            _in_place(np.asarray(value), shape, dtype, turns)
-            for value, (shape, dtype) in zip([*arrays, present], kinds, strict=True)
-        ]
+        own = [array[first : first + records] for array in self._arrays]
+        return in_turns(own, self.turns, layout=self.layout)
 
     @property
     def last(self) -> list[Array]:
@@ -140,7 +104,8 @@ class Parts:
         if not self.apart:
             return self.part(0)
         if -1 not in self._kept:
-            self._kept[-1] = jax.device_put(self._laid([array[:0] for array in self._arrays], _LEAST_TURNS))
+            nobody = [array[:0] for array in self._arrays]
+            self._kept[-1] = jax.device_put(in_turns(nobody, _LEAST_TURNS, layout=self.layout))
         return self._kept[-1]
 
     def part(self, number: int) -> list[Array]:
@@ -217,18 +182,6 @@ def _in_files(array: Any) -> bool:
     return isinstance(array, mmap.mmap) or getattr(array, "in_files", False)
 
 
-def _in_place(value: np.ndarray, shape: tuple[int, ...], dtype: str, turns: int) -> np.ndarray:
-    """Records in so many turns, filled up with zeros."""
-    filled = TURN - SPARE
-    found = np.zeros((turns, TURN, *shape), dtype)
-    own = found[..., : value.shape[-1]] if shape else found
-    whole = len(value) // filled
-    own[:whole, :filled] = value[: whole * filled].reshape(whole, filled, *value.shape[1:])
-    left = value[whole * filled :]
-    own[whole : whole + 1, : len(left)] = left
-    return found.reshape(-1, *shape)
-
-
 @dataclasses.dataclass(frozen=True)
 class Sums(ABC):
     """The sums over records of one layout that one program can release; programs are kept by it.
@@ -252,6 +205,10 @@ class Sums(ABC):
     @abstractmethod
     def nowhere(self) -> Any:
         """Arrays of what rows are computed with, of the shapes that the program takes."""
+
+    def __call__(self, noise: Any, which: Any, public: Any, before: Array, *arrays: Array) -> tuple[Any, Array]:
+        """The noise that a release is given, and the exact sum over all parts, of those `before` and of this one."""
+        return noise, before + self.of(which, public, arrays)
 
     @abstractmethod
     def of(self, which: Any, public: Any, arrays: Sequence[Array]) -> Float[Array, " size"]:
@@ -286,23 +243,22 @@ def _computed_with(sums: Sums) -> tuple[Any, Any]:
     return jax.ShapeDtypeStruct((), np.int32), public
 
 
-def _arguments(sums: Sums, noise: float, turns: int) -> tuple[Any, ...]:
-    """What a release is certified for."""
-    before = jax.ShapeDtypeStruct((sums.size,), np.float64)
-    key = random.key(0 if sums.reproducible else None)
-    return key, Given(np.float64(noise)), *_computed_with(sums), before, *_shapes(sums, turns)
+@dataclasses.dataclass(frozen=True)
+class _GivenNoise:
+    """Gaussian noise of the standard deviation that is an argument of the program, in units of the bound on one record.
 
+    Attributes:
+        most: The largest.
+    """
 
-@functools.lru_cache(maxsize=64)
-def _certified(sums: Sums, turns: int, most: float) -> Certificate:
-    """A release of any of the sums, compiled once for all of them and for all noises up to `most`."""
+    most: float
 
-    def release(key: PRNGKeyArray, noise: Any, which: Any, public: Any, before: Any, *arrays: Any) -> Any:
-        return planned_gaussian(key, before + sums.of(which, public, arrays), noise, most)
+    def event(self) -> None:
+        """None: it follows from the noise that is given."""
 
-    last = 5 + len(sums.layout)
-    arguments = _arguments(sums, 1.0, turns)
-    return certify(release, *arguments, records=tuple(range(5, last)), mask=last, relation=sums.relation)
+    def __call__(self, key: PRNGKeyArray, total: tuple[Any, Array]) -> Any:
+        noise, exact = total
+        return planned_gaussian(key, exact, noise, self.most)
 
 
 @functools.lru_cache(maxsize=64)
@@ -379,7 +335,12 @@ def proved(sums: Sums, which: int, noise: float, turns: int) -> Program:
     Raises:
         PrivacyError: There is no proof.
     """
+    # Compiled once for all sums, and for all noises up to `most`.
     most = 1.0 if noise <= GAUSSIAN.most_multiplier(sums.size) else noise
-    found = _certified(sums, turns, most).given(*_arguments(sums, noise, turns))
+    query = Query(sums, _GivenNoise(most), sums.relation, records=tuple(range(5, 6 + len(sums.layout))))
+    key = random.key(0 if sums.reproducible else None)
+    before = jax.ShapeDtypeStruct((sums.size,), np.float64)
+    arguments = *_computed_with(sums), before, *_shapes(sums, turns)
+    found = query.certificate(key, _ANY, *arguments).given(key, Given(np.float64(noise)), *arguments)
     found.check(GAUSSIAN.event(noise))
     return Program(sums, which, noise, found.repeating(quickly=sums.size <= _FEW))

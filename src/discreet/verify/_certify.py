@@ -355,23 +355,24 @@ def _record_value(name: str, kind: Any, is_mask: bool, table: Batch) -> Private:
 
 
 def refuse_captured_records(
-    program: ClosedJaxpr, step: Callable[..., Any], args: tuple[Any, ...], positions: tuple[int, ...]
+    program: ClosedJaxpr, chain: tuple[str, ...], args: tuple[Any, ...], positions: tuple[int, ...]
 ) -> None:
     """Refuse a table that is a constant of the program, since constants count as public."""
     leaves = [shown(x) for i in positions if 0 <= i < len(args) for x in jax.tree.leaves(args[i])]
     arrays = [
         x for x in leaves if not isinstance(x, jax.ShapeDtypeStruct) and not is_key(jax.eval_shape(lambda x=x: x))
     ]
-    tables = [x for x in map(np.asarray, arrays) if x.size > 1 and len(np.unique(x)) > 1]
+    tables = [x for x in map(np.asarray, arrays) if x.size > 1]
     for value in all_constants(program):
         for table in tables if not is_key(value) else ():
             nan = table.dtype.kind == "f"
-            if value.shape == table.shape and np.array_equal(value, table, equal_nan=nan):
+            same = value.shape == table.shape and np.array_equal(value, table, equal_nan=nan)
+            if same and len(np.unique(table)) > 1:
                 raise PrivacyError(
                     f"the program holds the records as a constant of shape {list(table.shape)}: the function uses a variable "
                     "from outside that is equal to an argument, and constants count as public.",
                     "use the argument inside of the function.",
-                    chain=line_of(step),
+                    chain=chain,
                 )
 
 
@@ -414,6 +415,7 @@ class Certificate:
     trail: Trail = dataclasses.field(repr=False)
     _program: ClosedJaxpr = dataclasses.field(repr=False)
     _wide: bool = dataclasses.field(repr=False)
+    _records: tuple[int, ...] = dataclasses.field(repr=False)
     _in_tree: Any = dataclasses.field(repr=False)
     _out_tree: Any = dataclasses.field(repr=False)
     _how: Mapping[str, bool] = dataclasses.field(default_factory=dict, repr=False)  # it is compiled
@@ -507,6 +509,17 @@ class Certificate:
                 "upper bound at values of the symbols."
             )
         return found
+
+    def refuse_captured(self, *args: Any) -> None:
+        """Refuse records that the program holds as a constant, which counts as public; `certify` did so for its own arguments.
+
+        Args:
+            args: As for a call.
+
+        Raises:
+            PrivacyError: The program holds an array that is equal to one of the records' or to the mask.
+        """
+        refuse_captured_records(self._program, (), args, self._records)
 
     def check(self, claimed: Any) -> None:
         """Check that a claimed event covers the program.
@@ -774,7 +787,8 @@ def _proved(
         # Drop code that no output needs, in the proof and in the run; effects were refused above.
         traced = without_dead_code(program), out_shape, jnp.result_type(float) == np.float64
     program, out_shape, wide = traced
-    refuse_captured_records(program, step, args, positions if mask is None else (*positions, mask))
+    masked = positions if mask is None else (*positions, mask)
+    refuse_captured_records(program, line_of(step), args, masked)
     checker = Checker(relation, Table(masked=mask is not None), trail.see)
     names = names_of(step, args)
     inputs = inputs_of(checker, args, names, positions, mask)
@@ -805,6 +819,7 @@ def _proved(
         _given={i: np.asarray(x.value) for i, x in _given(args).items()},
         _program=program,
         _wide=wide,
+        _records=masked,
         _in_tree=jax.tree.structure(args),
         _out_tree=jax.tree.structure(out_shape),
     )
