@@ -83,6 +83,10 @@ FARTHER, ELSEWHERE = 1.8, 0.2
 """Of the share that adds up: longer gradients' over that of shorter ones; the variance of the difference, over all latents."""
 DRAWN = 0.7  # share of a latent's variance that long gradients make, where the verdict names it
 LEAST = 0.05  # eigenvalue of the curvature, of their mean
+DOUBTED_NOISE, DOUBTED_SHARE = 3.0, 0.15
+"""An eigenvalue of the curvature that counts half in the posterior: in deviations of the noise, and of their mean; the less."""
+FAINT, MADE_OF_NOISE = 0.3, 3.0
+"""A direction of which records say little: its eigenvalue, of their mean, and in deviations of the noise that may make it."""
 FARTHEST = 0.5  # standard deviations by which an entry of the curvature is shrunk
 WIDEST = 2.0
 """Cap on the posterior's variance, over that without the curvature's error, in the allowance for that error: else both grow."""
@@ -181,7 +185,8 @@ def _table(result: DPNewtonResult) -> Iterator[tuple[str, str, str, str]]:
         learned = np.asarray(result.learned[name])
         for place in np.ndindex(value.shape):
             if shown == _SHOWN:
-                yield "...", "", "", ""
+                others = sum(other.size for other in estimate.values()) - _SHOWN
+                yield f"... {others} others", "", "", ""
                 return
             shown += 1
             low, high = interval[name][(slice(None), *place)]
@@ -562,9 +567,12 @@ class _Fit:
         def extra(distance: float, spread: float) -> float:
             return moved + error * (distance + min(spread, widest))
 
+        # Records may say nearly nothing in a direction where the curvature seems small: then that is noise.
+        doubt = min(DOUBTED_NOISE * self.curvature_sigma, DOUBTED_SHARE * float(np.trace(self.improved)) / size)
+        surely = rebuilt(self.improved, lambda values: values**3 / (values**2 + doubt**2))
         theta, covariance, found = settle(
             self.gradients,
-            self.improved,
+            surely,
             self.sampling + hidden,
             self.normal_prior,
             self.theta,
@@ -598,6 +606,11 @@ class _Fit:
         if self.unseen > UNSEEN_FAR and len(self.far):
             moves = self.to @ np.linalg.solve(self.improved, self.to.T)
             far_out = decided_by(self.far, moves, np.sqrt(np.diag(self.to @ covariance @ self.to.T)))
+        values_of, directions = np.linalg.eigh(self.improved)
+        few = values_of < min(MADE_OF_NOISE * self.curvature_sigma, FAINT * float(np.trace(self.improved)) / size)
+        faint = self.to @ directions[:, few]
+        variances = np.einsum("ij,jk,ik->i", faint, directions[:, few].T @ covariance @ directions[:, few], faint)
+        faint_share = variances / np.diag(self.to @ covariance @ self.to.T)
         signs = Signs(
             ratio=ratio,
             moved=moved_by,
@@ -610,6 +623,7 @@ class _Fit:
             learned=learned,
             moved_most=drawn > DRAWN,
             far_out=far_out,
+            faint=faint_share > DRAWN,
         )
         return DPNewtonResult(
             draws={name: np.asarray(values[name]) for name in latents.objective.structure.global_latents},

@@ -21,6 +21,7 @@ FITS = 0.5  # least curvature over the gradients' second moment; where the model
 UNSEEN = 0.12  # share of the gradients that may have been clipped behind the noise, in a fit for its coefficients
 UNSEEN_FAR, MOST_UNSEEN_FAR = 0.01, 0.02
 """The same where records far out decide some latents, which are then named; and where they decide most of them."""
+MOST_NAMED = 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Signs:
         learned: For each coordinate the share of the prior's variance that is gone.
         moved_most: Coordinates whose variance is mostly that of long gradients, of those that records touch.
         far_out: Coordinates that records far out decide, of the same.
+        faint: Coordinates in whose variance such directions prevail as records say little about.
     """
 
     ratio: float
@@ -52,10 +54,11 @@ class Signs:
     learned: Float[np.ndarray, " latent"]
     moved_most: Bool[np.ndarray, " touched"]
     far_out: Bool[np.ndarray, " touched"]
+    faint: Bool[np.ndarray, " touched"]
 
     def called(self, which: Bool[np.ndarray, " touched"]) -> str:
         """Some coordinates, in words."""
-        return listed([name for name, chosen in zip(self.names, which, strict=False) if chosen])
+        return listed([name for name, chosen in zip(self.names, which, strict=False) if chosen], most=MOST_NAMED)
 
 
 def verdict(signs: Signs) -> tuple[str, str]:
@@ -110,14 +113,11 @@ def _of_all(signs: Signs) -> tuple[str, str]:
     far_out = ""
     if signs.far_out.any():
         far_out = (
-            f"records far out decide {signs.called(signs.far_out)}, and the noise may hide that up to {100 * signs.unseen:.1f} "
-            "% are there"
+            f"records far out decide {signs.called(signs.far_out)}: the noise may hide that up to {100 * signs.unseen:.1f} % are "
+            "there, and then these intervals miss"
         )
     if signs.far_out.mean() > 0.5 and signs.unseen > MOST_UNSEEN_FAR:
-        return PREDICTION, (
-            f"{far_out}: where the model's tails are too short, intervals miss. A larger epsilon, more records, or a likelihood "
-            "with longer tails help"
-        )
+        return PREDICTION, f"{far_out}. A larger epsilon, more records, or a likelihood with longer tails help"
     reason = (
         "the intervals include the noise and that of sampling. Records with long gradients count less: where the model is wrong, "
         "that moves the estimates"
@@ -126,4 +126,9 @@ def _of_all(signs: Signs) -> tuple[str, str]:
         reason += f", most of all {signs.called(signs.moved_most)}"
     if far_out:
         reason += f"; {far_out}"
+    if signs.faint.any():
+        reason += (
+            f". Of {signs.called(signs.faint)} together records may say nearly nothing, which the noise hides. If columns hardly "
+            "differ from each other, as one and its square, centre and scale them by public numbers"
+        )
     return COEFFICIENTS, reason
