@@ -87,6 +87,7 @@ DOUBTED_NOISE, DOUBTED_SHARE = 3.0, 0.15
 """An eigenvalue of the curvature that counts half in the posterior: in deviations of the noise, and of their mean; the less."""
 FAINT, MADE_OF_NOISE = 0.3, 3.0
 """A direction of which records say little: its eigenvalue, of their mean, and in deviations of the noise that may make it."""
+FAINTLY = 0.4  # share of a latent's variance in such directions, where the verdict names it
 FARTHEST = 0.5  # standard deviations by which an entry of the curvature is shrunk
 WIDEST = 2.0
 """Cap on the posterior's variance, over that without the curvature's error, in the allowance for that error: else both grow."""
@@ -606,10 +607,14 @@ class _Fit:
         if self.unseen > UNSEEN_FAR and len(self.far):
             moves = self.to @ np.linalg.solve(self.improved, self.to.T)
             far_out = decided_by(self.far, moves, np.sqrt(np.diag(self.to @ covariance @ self.to.T)))
-        values_of, directions = np.linalg.eigh(self.improved)
-        few = values_of < min(MADE_OF_NOISE * self.curvature_sigma, FAINT * float(np.trace(self.improved)) / size)
-        faint = self.to @ directions[:, few]
-        variances = np.einsum("ij,jk,ik->i", faint, directions[:, few].T @ covariance @ directions[:, few], faint)
+        curvatures, directions = np.linalg.eigh(self.improved)
+        few = curvatures < min(MADE_OF_NOISE * self.curvature_sigma, FAINT * float(np.trace(self.improved)) / size)
+        # Where the prior says more, it does not matter.
+        of_prior = self.to.T @ self.precision @ self.to
+        few &= curvatures > np.einsum("ji,jk,ki->i", directions, of_prior, directions)
+        directions = directions[:, few]
+        faint = self.to @ directions
+        variances = np.einsum("ij,jk,ik->i", faint, directions.T @ covariance @ directions, faint)
         faint_share = variances / np.diag(self.to @ covariance @ self.to.T)
         signs = Signs(
             ratio=ratio,
@@ -623,7 +628,7 @@ class _Fit:
             learned=learned,
             moved_most=drawn > DRAWN,
             far_out=far_out,
-            faint=faint_share > DRAWN,
+            faint=faint_share > FAINTLY,
         )
         return DPNewtonResult(
             draws={name: np.asarray(values[name]) for name in latents.objective.structure.global_latents},
