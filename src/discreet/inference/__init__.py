@@ -30,5 +30,6 @@ from discreet.inference._result import warn_of_use as warn_of_use
 from discreet.inference._saved import SavedFit as SavedFit
 from discreet.inference._step import DPSVIState as DPSVIState
 from discreet.inference._structure import NoPointError as NoPointError
+from discreet.inference._support import observed_of as observed_of
 from discreet.inference._trace import NoiseAware as NoiseAware
 from discreet.inference._trace import Trace as Trace

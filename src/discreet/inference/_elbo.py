@@ -202,14 +202,6 @@ class Objective:
         trace, _ = self._trace(self.programs.model, self.placeholder, key, values)
         return {name: _unconstrained(trace[name]) for name in self.structure.global_latents}
 
-    def observed(self, values: Mapping[str, Any], record: Sequence[Any]) -> list[tuple[Array, Array]]:
-        """What the model observes of a record, given the global latents' values, and whether it lies in its support."""
-        trace, _ = self._trace(self.programs.model, [x[None] for x in record], jax.random.key(0), values)
-        sites = [trace[name] for name in self.structure.observed]
-        return [
-            (site["value"], jnp.all(site["fn"].support(site["value"]))) for site in sites if site["type"] == "sample"
-        ]
-
     def _draw(
         self, psi: Mapping[str, Any], key: PRNGKeyArray, rows: Sequence[Any]
     ) -> tuple[dict[str, Any], Float[Array, ""]]:

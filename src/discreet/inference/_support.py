@@ -150,6 +150,16 @@ def _look_at(objective: Objective, psi: Mapping[str, Any]) -> _Look:
     return _Look([i - first for i in used], program, list(outputs), words, lookups, list(filled))
 
 
+def observed_of(
+    objective: Objective, values: Mapping[str, Any], record: Sequence[Array]
+) -> list[tuple[Array, Bool[Array, ""]]]:
+    """What the model observes of a record, given its global latents' values, and whether that lies outside of the support."""
+    programs, structure = objective.programs, objective.structure
+    rows = [x[None] for x in record]
+    trace, _ = programs.trace(programs.model, rows, jax.random.key(0), structure.record_plates, values)
+    return [(trace[name]["value"], _outside(trace[name])[1]) for name in structure.observed]
+
+
 def _outside(site: Mapping[str, Any]) -> tuple[Bool[Array, ""], Bool[Array, ""]]:
     """Whether a site has a value that is not finite; and whether it has such a value or one outside the support."""
     value = jnp.asarray(site["value"])

@@ -6,12 +6,14 @@ are missed. How gradients grow follows from the model alone: of an artificial re
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from discreet.inference import Latents, other_values
+from discreet.inference import Latents, observed_of, other_values
 from discreet.newton._algebra import Matrix, Vector
 
 NUM_RECORDS = 4  # in each direction
@@ -39,7 +41,7 @@ def pulls_from_far(latents: Latents, vector: Vector) -> Float[np.ndarray, "recor
     with jax.enable_x64(latents.wide):
         point = jnp.asarray(vector, float)
         values = jax.jit(latents.values)(point)
-        observed = jax.jit(objective.observed)
+        observed = jax.jit(functools.partial(observed_of, objective))
         gradient = jax.jit(latents.gradients)
         record = artificial()
         seen = [value for value, _ in observed(values, record)]
@@ -51,7 +53,7 @@ def pulls_from_far(latents: Latents, vector: Vector) -> Float[np.ndarray, "recor
                 pulls = []
                 for distance in (NEARER, FARTHER):
                     record[place] = jnp.asarray(np.round(distance * way), record[place].dtype)
-                    if all(inside for _, inside in observed(values, record)):
+                    if not any(outside for _, outside in observed(values, record)):
                         pulls.append(np.asarray(gradient(point[: latents.num_touched], record), np.float64))
                 if len(pulls) == 2 and np.isfinite(pulls).all():
                     near, far = np.linalg.norm(pulls, axis=1)

@@ -18,6 +18,7 @@ from tqdm.auto import tqdm
 from discreet import random
 from discreet.inference import Latents, Records, objective_of_points, take_apart
 from discreet.newton import _model
+from discreet.newton._far import pulls_from_far
 from discreet.newton._fit import NewtonResult, _checked, _Newton, names_of
 from discreet.newton._model_plan import ModelPlan
 from discreet.newton._own import DPNewton, DPNewtonResult, _Fit, refuse_many
@@ -144,7 +145,8 @@ def fit_invented_model(
     words = np.array([seed], np.uint32)
     with jax.enable_x64(True), tqdm(disable=True) as bar:
         releases: Any = _InventedModel(latents, records, plan, np.random.default_rng(seed))
-        return _Fit(releases, latents, plan, start).run(bar).result(words, statement)
+        fit = _Fit(releases, latents, plan, start, pulls_from_far(latents, start))
+        return fit.run(bar).result(words, statement)
 
 
 def names_of_latents(

@@ -315,6 +315,7 @@ class DPNewton:
         with exclusive(checkpoint):
             saved = SavedReleases(checkpoint, key, self.plan)
             latents, start = self._latents(saved.key, records)
+            far = pulls_from_far(latents, start)
             given = {name: np.asarray(value).tolist() for name, value in self.init.items()}
             options = str((person, max_rows, given))
             saved.describe(plan=repr(self.plan), options=options, records=saved.digest(records.leaves))
@@ -325,7 +326,7 @@ class DPNewton:
                 releases = _Releases(latents, records, self.plan, act, saved)
                 bar = tqdm(total=NUM_GRADIENTS, desc="Newton", delay=2.0, disable=not progress_bar)
                 with saved.begun(act), bar:
-                    fit = _Fit(releases, latents, self.plan, start).run(bar)
+                    fit = _Fit(releases, latents, self.plan, start, far).run(bar)
                     result = fit.result(saved.words, act.statement)
         warn_of_use(result, act.statement)
         return result
@@ -404,8 +405,15 @@ class _Releases:
 class _Fit:
     """The state of a fit: all of it follows from releases and public numbers."""
 
-    def __init__(self, releases: _Releases, latents: Latents, plan: ModelPlan, start: Vector) -> None:
-        self.releases, self.latents, self.plan = releases, latents, plan
+    def __init__(
+        self,
+        releases: _Releases,
+        latents: Latents,
+        plan: ModelPlan,
+        start: Vector,
+        far: Float[np.ndarray, "pull latent"],
+    ) -> None:
+        self.releases, self.latents, self.plan, self.far = releases, latents, plan, far
         self.prior = moments_of(latents)
         self.size = latents.num_touched
         own = slice(0, self.size)
@@ -507,8 +515,6 @@ class _Fit:
         first = FIRST if stage.curvature else 1
         of_prior = np.sqrt(np.diag(self.prior.covariance)[: self.size])
         self.lean, self.lean_variance = np.zeros(self.size), 0.0
-        if stage.curvature:
-            self.far = pulls_from_far(self.latents, np.concatenate([self.at, self.prior.mean[self.size :]]))
         for step in range(len(stage.gradients)):
             bar.update(1)
             theta = back @ self.at
