@@ -273,7 +273,7 @@ def model(x, y):
 
 def test_a_model_of_ones_own_has_intervals(survey: Path) -> None:
     (survey / "mine.py").write_text("import jax.numpy as jnp" + OWN)
-    words = "--data survey.csv --schema visits.toml --model mine.py:model --epsilon 2"
+    words = "--data survey.csv --schema visits.toml --model mine.py:model --epsilon 5"
     assert "noisy sums of gradients" in fit(f"{words} --dry-run").stdout
     assert not (survey / "out").exists()
     said = " ".join(fit(f"{words} --out out").stdout.split())
