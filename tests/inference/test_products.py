@@ -135,3 +135,49 @@ def test_the_vector_with_products_is_the_same_model(model: Any) -> None:
     size = latents.num_touched
     pulled = jax.jacobian(moved)(unchanged)[:size].T @ latents.gradients(vector[:size], record)
     np.testing.assert_allclose(pulled, plain.gradients(unchanged[: plain.num_touched], record), atol=1e-4)
+
+
+@with_mean
+def arms(x: Any, group: Any) -> Any:
+    tau, first, second = positive("tau"), standard("first"), standard("second")
+    return jnp.where(group == 1, tau * first, 0) + jnp.where(group == 2, tau * second, 0)
+
+
+@with_mean
+def ages(x: Any, group: Any) -> Any:
+    tau, old, young = positive("tau"), standard("old"), standard("young")
+    return tau * jnp.where(x > 65, old, young)
+
+
+def noisier_visits(x: Any, group: Any, y: Any) -> None:
+    tau, z = positive("tau"), standard("z", (3,))
+    with numpyro.plate("people", len(y)):
+        numpyro.sample("y", dist.Normal(tau * z[group], jnp.where(group >= 2, tau, 1)), obs=y)
+
+
+def noisier_far_out(x: Any, group: Any, y: Any) -> None:
+    tau, z = positive("tau"), standard("z", (3,))
+    with numpyro.plate("people", len(y)):
+        numpyro.sample("y", dist.Normal(tau * z[group], jnp.sqrt(1 + (tau * x / 1000) ** 2)), obs=y)
+
+
+def rates(x: Any, group: Any, y: Any) -> None:
+    tau, z, t = positive("tau"), standard("z", (20,)), standard("t")
+    with numpyro.plate("people", len(y)):
+        numpyro.sample("y", dist.Normal(jnp.exp(10 * x * (tau * z).sum()) + (tau + t) * x, 1), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("model", "products"),
+    [
+        (arms, [("first", ("tau",)), ("second", ("tau",))]),
+        (ages, [("old", ("tau",)), ("young", ("tau",))]),
+        (noisier_visits, []),
+        (noisier_far_out, []),
+        (rates, []),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_scale_that_acts_otherwise_for_some_records_is_no_part_of_a_product(model: Any, products: Any) -> None:
+    """Seen with codes of 0 and 1 and numbers near 0 alone, each was: effects of the others were a scale too small or large."""
+    assert list(found_in(model).products) == products

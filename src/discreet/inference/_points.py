@@ -20,7 +20,7 @@ from discreet.inference._elbo import LATENT, PARAM, Objective, loss_at_start
 from discreet.inference._products import Products, products_of
 from discreet.inference._records import Program, Records, refuse_tables, value_of_improper
 from discreet.inference._structure import NoPointError, PointGuide, bijection_of, parameter_of
-from discreet.inference._support import refuse_outside_support
+from discreet.inference._support import outside_of_arrays, refuse_outside_support
 
 
 def objective_of_points(
@@ -171,8 +171,12 @@ class Latents:
         """A draw of the vector from the prior."""
         return self.joined(self.objective.points(key, {}))
 
-    def with_products(self) -> Latents:
-        """The latents with products in the place of those that records touch only beside a scale; see `_products`."""
+    def with_products(self, psi: Mapping[str, Any]) -> Latents:
+        """The latents with products in the place of those that records touch only beside a scale; see `_products`.
+
+        Args:
+            psi: As for `of`.
+        """
         scales, others = [], []
         for name, transform in _transforms_of(self.objective).items():
             if isinstance(transform, ExpTransform):
@@ -187,6 +191,7 @@ class Latents:
             jax.jit(lambda at, record: self.split(self.gradients(at, record))),
             self.split,
             self.objective.example,
+            jax.jit(outside_of_arrays(self.objective, psi)),
         )
         beside = {scale for _, names in products for scale in names}
         touched = tuple(site for site in self.touched if site[0] not in beside)
@@ -226,4 +231,4 @@ def latents_of(records: Records, key: PRNGKeyArray, *, static: Mapping[str, Any]
     refuse_tables(jax.tree.leaves(static), [records.size])
     objective, psi = objective_of_points(records, key, static=static, **made_of)
     refuse_outside_support(objective, psi, [(list(records.leaves), None)])
-    return Latents.of(objective, psi).with_products()
+    return Latents.of(objective, psi).with_products(psi)

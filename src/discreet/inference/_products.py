@@ -22,8 +22,10 @@ Products = tuple[tuple[str, tuple[str, ...]], ...]
 """Names of latents that records touch only in a product, each with the names of its scales."""
 
 NUM_POINTS = 3
-NUM_CHANGES = 4
-CLOSE = 1e-4  # of the largest derivative
+SIZES = 0.1, 1.0, 10.0, 100.0, 1e4
+NUM_CHANGES = 2
+FEWEST_CODES = 12
+CLOSE = 1e-3  # of the largest derivative of a record
 
 
 def products_of(
@@ -33,6 +35,7 @@ def products_of(
     gradients: Callable[[Array, Sequence[Array]], Values],
     split: Callable[[np.ndarray], Values],
     record: Sequence[Array],
+    astray: Callable[[Sequence[Array]], bool],
 ) -> Products:
     """Latents that records touch only in a product with scales.
 
@@ -43,17 +46,24 @@ def products_of(
         gradients: The gradient of a record's log-likelihood at unconstrained values.
         split: From these to values of single latents.
         record: An artificial record.
+        astray: Whether a record has an index outside of an array.
     """
     if not any(_fits(shape, other) for shape in scales.values() for other in others.values()):
         return ()
     rng = np.random.default_rng(0)
+    codes = max([FEWEST_CODES, *(length for shape in (*scales.values(), *others.values()) for length in shape)])
     tried = []
     for at in rng.normal(size=(NUM_POINTS, size)):
-        for near in _records_near(record, rng):
+        for near in _records_near(record, codes, rng):
+            if astray(near):
+                continue
             pulls = {name: np.asarray(pull) for name, pull in gradients(jnp.asarray(at, float), near).items()}
             if all(np.isfinite(pull).all() for pull in pulls.values()):
                 tried.append((split(at), pulls))
     found: dict[str, tuple[str, ...]] = {}
+    # What no such record touches may stand beside a scale where others do.
+    if not tried or any(not np.any([pulls[name] != 0 for _, pulls in tried], axis=0).all() for name in tried[0][1]):
+        return ()
     for scale, shape in scales.items():
         fitting = [name for name, other in others.items() if _fits(shape, other)]
         for name in _beside(scale, shape, fitting, tried):
@@ -61,37 +71,47 @@ def products_of(
     return tuple(found.items())
 
 
-def other_values(values: Array, rng: np.random.Generator) -> Array:
-    """Artificial values in the place of others: of numbers from a standard normal, of codes 0 and 1, which all arrays have."""
+def other_values(values: Array, rng: np.random.Generator, size: float = 1.0, codes: int = 2) -> Array:
+    """Artificial values in the place of others: of numbers from a normal of this size, of codes from 0 on."""
     if jnp.issubdtype(values.dtype, jnp.floating):
-        return jnp.asarray(rng.normal(size=values.shape), values.dtype)
-    return jnp.asarray(rng.integers(0, 2, values.shape), values.dtype)
+        return jnp.asarray(size * rng.normal(size=values.shape), values.dtype)
+    return jnp.asarray(rng.integers(0, codes, values.shape), values.dtype)
 
 
-def _records_near(record: Sequence[Array], rng: np.random.Generator) -> Iterator[list[Array]]:
-    """The record, and others with new values in one of its arrays or in all of them."""
+def _records_near(record: Sequence[Array], codes: int, rng: np.random.Generator) -> Iterator[list[Array]]:
+    """The record, and others with new values in one of its arrays or in all of them, of many sizes."""
     yield list(record)
-    for _ in range(NUM_CHANGES):
-        yield [other_values(values, rng) for values in record]
-        for place, values in enumerate(record):
-            yield [*record[:place], other_values(values, rng), *record[place + 1 :]]
+    # Beside large numbers an index outside of an array is not noticed.
+    for size, few in (*((size, 2) for size in SIZES), (0.5, codes), (1.0, codes)):
+        for _ in range(NUM_CHANGES):
+            yield [other_values(values, rng, size, few) for values in record]
+            for place, values in enumerate(record):
+                yield [*record[:place], other_values(values, rng, size, few), *record[place + 1 :]]
+    for place, values in enumerate(record):
+        if jnp.issubdtype(values.dtype, jnp.integer):
+            for code in range(codes):
+                others = [other_values(values, rng) for values in record]
+                yield [*others[:place], jnp.full(values.shape, code, values.dtype), *others[place + 1 :]]
 
 
 def _beside(
     scale: str, shape: Sequence[int], others: Sequence[str], tried: Sequence[tuple[Values, Values]]
 ) -> list[str]:
     """The latents that stand beside a scale in products, if records touch it in no other way."""
-    if not others or not tried:
+    # Of each record by itself: one with huge pulls does not excuse the others.
+    sizes = [max(float(np.abs(pulls[name]).max()) for name in pulls) for _, pulls in tried]
+    known = [(values, pulls, size) for (values, pulls), size in zip(tried, sizes, strict=True) if size > 0]
+    if not others or not known:
         return []
-    pull = np.concatenate([pulls[scale].ravel() for _, pulls in tried])
+    pull = np.concatenate([pulls[scale].ravel() / size for _, pulls, size in known])
     parts = [
-        np.concatenate([_folded(values[name] * pulls[name], shape).ravel() for values, pulls in tried])
+        np.concatenate([_folded(values[name] * pulls[name], shape).ravel() / size for values, pulls, size in known])
         for name in others
     ]
     shares = np.linalg.lstsq(np.column_stack(parts), pull)[0]
     beside = [(name, part) for name, part, share in zip(others, parts, shares, strict=True) if share > 0.5]
     missed = np.abs(pull - sum(part for _, part in beside)).max()
-    return [name for name, _ in beside] if missed <= CLOSE * np.abs(pull).max() else []
+    return [name for name, _ in beside] if missed <= CLOSE else []
 
 
 def _fits(shape: Sequence[int], other: Sequence[int]) -> bool:

@@ -83,14 +83,10 @@ def refuse_outside_support(
     if objective not in _LOOKS:
         _LOOKS[objective] = _look_at(objective, psi)
     look = _LOOKS[objective]
-    start = jax.tree.leaves(moved_start(psi, np.random.default_rng(0)))
+    reads_outside = outside_of_arrays(objective, psi)
 
     def astray(record: Sequence[Array]) -> Bool[Array, " 1"]:
-        # Python takes -1, by which pandas codes a missing cell, for the last element: far below 0 it is outside.
-        far = [jnp.where(x < 0, jnp.iinfo(x.dtype).min // 2, x) if x.dtype.kind == "i" else x for x in record]
-        losses = [run_jaxpr(program, *start, *far)[0] for program in look.filled]
-        depends = ~jnp.isclose(*losses, rtol=1e-4, atol=1e-6, equal_nan=True)
-        return (depends & ~_is_absent(record, laid=laid))[None]
+        return (reads_outside(record) & ~_is_absent(record, laid=laid))[None]
 
     def lost(record: Sequence[Array]) -> Bool[Array, " output"]:
         outside = look.outside([record[i] for i in look.reads])
@@ -112,6 +108,22 @@ def refuse_outside_support(
                 "another group, or as zero. Codes of n groups are 0 to n - 1: recode them, give the array as many elements, or "
                 "remove records without a group; effect.at[group].get(mode=...) says what such a record gets."
             )
+
+
+def outside_of_arrays(objective: Objective, psi: Mapping[str, Any]) -> Callable[[Sequence[Array]], Bool[Array, ""]]:
+    """Whether a record has an index outside of an array in which the model looks it up, as a function of the record."""
+    if objective not in _LOOKS:
+        _LOOKS[objective] = _look_at(objective, psi)
+    look = _LOOKS[objective]
+    start = jax.tree.leaves(moved_start(psi, np.random.default_rng(0)))
+
+    def astray(record: Sequence[Array]) -> Bool[Array, ""]:
+        # Python takes -1, by which pandas codes a missing cell, for the last element: far below 0 it is outside.
+        far = [jnp.where(x < 0, jnp.iinfo(x.dtype).min // 2, x) if x.dtype.kind == "i" else x for x in record]
+        losses = [run_jaxpr(program, *start, *far)[0] for program in look.filled]
+        return ~jnp.isclose(*losses, rtol=1e-4, atol=1e-6, equal_nan=True)
+
+    return astray
 
 
 def _look_at(objective: Objective, psi: Mapping[str, Any]) -> _Look:

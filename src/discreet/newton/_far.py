@@ -17,6 +17,7 @@ from discreet.inference import Latents, observed_of, other_values
 from discreet.newton._algebra import Matrix, Vector
 
 NUM_RECORDS = 4  # in each direction
+NUM_LOOKS = 30
 NEARER, FARTHER = 1e3, 1e5
 GROWING = 0.05
 """The least power of the distance by which a gradient grows without limit: 2 for a normal's scale, 0.1 for a Student t's nu."""
@@ -43,9 +44,12 @@ def pulls_from_far(latents: Latents, vector: Vector) -> Float[np.ndarray, "recor
         values = jax.jit(latents.values)(point)
         observed = jax.jit(functools.partial(observed_of, objective))
         gradient = jax.jit(latents.gradients)
-        record = artificial()
-        seen = [value for value, _ in observed(values, record)]
-        places = [place for place, x in enumerate(record) if any(_same(x, value) for value in seen)]
+        places = list(range(len(objective.example)))
+        for _ in range(NUM_LOOKS):
+            # Codes of two arrays may be the same by chance.
+            record = artificial()
+            seen = [value for value, _ in observed(values, record)]
+            places = [place for place in places if any(_same(record[place], value) for value in seen)]
         for place in places:
             for sign in [1, -1] * NUM_RECORDS:
                 record = artificial()
@@ -57,7 +61,7 @@ def pulls_from_far(latents: Latents, vector: Vector) -> Float[np.ndarray, "recor
                         pulls.append(np.asarray(gradient(point[: latents.num_touched], record), np.float64))
                 if len(pulls) == 2 and np.isfinite(pulls).all():
                     near, far = np.linalg.norm(pulls, axis=1)
-                    if far >= near * (FARTHER / NEARER) ** GROWING:
+                    if far > 0 and far >= near * (FARTHER / NEARER) ** GROWING:
                         found.append(pulls[1][None])
     return np.concatenate(found)
 
