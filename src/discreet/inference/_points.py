@@ -135,17 +135,33 @@ class Latents:
             found[name] = points[name] * jnp.exp(logs)
         return jnp.concatenate([jnp.ravel(found[name]) for name, _ in self.sites])
 
+    def apart(self, vector: Array) -> Float[Array, " latent"]:
+        """The vector with the latents themselves in the place of their products."""
+        points = self._points(vector)
+        return jnp.concatenate([jnp.ravel(points[name]) for name, _ in self.sites])
+
+    def together(self, vector: Array) -> Float[Array, " latent"]:
+        """The inverse of `apart`."""
+        return self.joined(self.split(vector))
+
+    def log_scale(self, vector: Array) -> Float[Array, ""]:
+        """The logarithm of by how much `together` enlarges volumes."""
+        return jnp.asarray(sum(jnp.sum(logs) for _, logs in self._log_scales(self.split(vector))))
+
     def _log_scales(self, points: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """The latents that are in a product, with the logarithm of its scale."""
         for name, scales in self.products:
             yield name, sum(jnp.broadcast_to(points[scale], jnp.shape(points[name])) for scale in scales)
 
-    def _psi(self, vector: Any) -> dict[str, Any]:
-        """The latents' own unconstrained values, as the guide's parameters."""
+    def _points(self, vector: Any) -> dict[str, Any]:
+        """The latents' own unconstrained values."""
         points = self.split(vector)
         for name, logs in self._log_scales(points):
             points[name] = points[name] * jnp.exp(-logs)
-        return {parameter_of(name): value for name, value in points.items()}
+        return points
+
+    def _psi(self, vector: Any) -> dict[str, Any]:
+        return {parameter_of(name): value for name, value in self._points(vector).items()}
 
     def gradients(self, at: Array, record: Sequence[Array]) -> Float[Array, " latent"]:
         """The gradient of one record's log-likelihood, in the precision of the model."""
@@ -161,7 +177,7 @@ class Latents:
     def log_prior(self, vector: Array) -> Float[Array, ""]:
         """Log prior density of the unconstrained vector."""
         _, free = self.objective.link(self._psi(vector), jax.random.key(0))
-        return -free - sum(jnp.sum(logs) for _, logs in self._log_scales(self.split(vector)))
+        return -free - self.log_scale(vector)
 
     def values(self, vector: Array) -> dict[str, Array]:
         """The latents' values in the model."""

@@ -9,7 +9,7 @@ the last sweeps leave the posterior as it is.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -33,19 +33,45 @@ def _log_priors(latents: Latents, vectors: Array) -> Array:
     return jax.vmap(latents.log_prior)(vectors)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _apart(latents: Latents, vectors: Array) -> Array:
+    return jax.vmap(latents.apart)(vectors)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _together(latents: Latents, vectors: Array) -> tuple[Array, Array]:
+    return jax.vmap(latents.together)(vectors), jax.vmap(latents.log_scale)(vectors)
+
+
 class _Target(NamedTuple):
-    """The posterior."""
+    """The posterior, of products or of the latents themselves."""
 
     latents: Latents
     precision: Matrix
     pull: Vector
+    apart: bool = False
 
     def log_density(self, vectors: Chains) -> Float[np.ndarray, " chain"]:
         """The logarithm of the density of each vector, but for a constant."""
+        volume: Any = 0.0
+        if self.apart:
+            vectors, volume = self.products(vectors)
         own = vectors[:, : len(self.pull)]
         with jax.enable_x64(self.latents.wide):
             prior = _log_priors(self.latents, vectors.astype(np.float64 if self.latents.wide else np.float32))
-        return np.asarray(prior, np.float64) + own @ self.pull - np.sum((own @ self.precision) * own, axis=1) / 2
+        likelihood = own @ self.pull - np.sum((own @ self.precision) * own, axis=1) / 2
+        return np.asarray(prior, np.float64) + likelihood + volume
+
+    def products(self, vectors: Chains) -> tuple[Chains, Float[np.ndarray, " chain"]]:
+        """The vectors with products, and the logarithms of the volumes."""
+        with jax.enable_x64(True):
+            found, volume = _together(self.latents, vectors)
+        return np.asarray(found), np.asarray(volume)
+
+    def themselves(self, vectors: Chains) -> Chains:
+        """The inverse."""
+        with jax.enable_x64(True):
+            return np.asarray(_apart(self.latents, vectors))
 
 
 def _sweeps(target: _Target, states: Chains, centre: Vector, root: Matrix, rng: np.random.Generator) -> Chains:
@@ -101,19 +127,45 @@ def draw(
         pull: As above.
     """
     rng = np.random.default_rng(words)
-    size, first = len(mean), covariance
     root = np.linalg.cholesky(covariance)
-    states = mean + rng.normal(size=(NUM_CHAINS, size)) @ root.T
-    target = _Target(latents, precision, pull)
-    found = []
+    states = mean + rng.normal(size=(NUM_CHAINS, len(mean))) @ root.T
+    frames = [_Frame(_Target(latents, precision, pull), mean, covariance)]
+    if latents.products:
+        target = _Target(latents, precision, pull, apart=True)
+        found = target.themselves(states)
+        inside = np.clip(found, *np.quantile(found, [0.05, 0.95], axis=0))
+        frames.append(_Frame(target, inside.mean(axis=0), np.diag(inside.var(axis=0) + 1e-6)))
+    kept = []
     for look in range(WARM_UPS + KEPT + 1):
-        states = _sweeps(target, states, mean, _WIDER * root, rng)
+        for frame in frames:
+            states = frame.moved(states, rng)
         if look < WARM_UPS:
-            # Of few chains in many dimensions the covariance is not known: the first one holds it up.
-            share = NUM_CHAINS / (NUM_CHAINS + 3 * size)
-            mean = states.mean(axis=0)
-            covariance = share * np.cov(states.T).reshape(size, size) + (1 - share) * first
-            root = np.linalg.cholesky(covariance + 1e-12 * np.diag(np.diag(first)))
+            for frame in frames:
+                frame.fit(states)
         elif look > WARM_UPS:
-            found.append(states)
-    return np.concatenate(found)
+            kept.append(states)
+    return np.concatenate(kept)
+
+
+class _Frame:
+    """Coordinates of the chains, and the t that resembles the posterior in them."""
+
+    def __init__(self, target: _Target, mean: Vector, covariance: Matrix) -> None:
+        self.target, self.mean, self.first = target, mean, covariance
+        self.root = np.linalg.cholesky(covariance)
+
+    def moved(self, states: Chains, rng: np.random.Generator) -> Chains:
+        """The chains after some sweeps."""
+        own = self.target.themselves(states) if self.target.apart else states
+        found = _sweeps(self.target, own, self.mean, _WIDER * self.root, rng)
+        return self.target.products(found)[0] if self.target.apart else found
+
+    def fit(self, states: Chains) -> None:
+        """Fit the t to where the chains are."""
+        own = self.target.themselves(states) if self.target.apart else states
+        size = own.shape[1]
+        # Of few chains in many dimensions the covariance is not known: the first one holds it up.
+        share = NUM_CHAINS / (NUM_CHAINS + 3 * size)
+        self.mean = own.mean(axis=0)
+        covariance = share * np.cov(own.T).reshape(size, size) + (1 - share) * self.first
+        self.root = np.linalg.cholesky(covariance + 1e-12 * np.diag(np.diag(self.first)))
