@@ -126,6 +126,7 @@ class Act:
         Raises:
             PrivacyError: They are more, or proved for another relation than the plan's.
         """
+        assert programs, "Nothing was proved."
         runs = list(zip(programs, times or [1] * len(programs), strict=True))
         event = ComposedDpEvent([SelfComposedDpEvent(program.event, count) for program, count in runs])
         slack = sum(program.slack * count for program, count in runs)

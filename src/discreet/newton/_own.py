@@ -106,8 +106,8 @@ class DPNewtonResult(Released, what="private Newton fit of a model", parts=(Mode
         learned: For each latent's unconstrained coordinates the share of the prior's variance that is gone; where it is small,
             the prior decides. Of a latent that records touch only in a product with scales, the share is the product's.
         clipped: Share of the records whose gradient was longer than the bound, by a noisy histogram.
-        counted: Share of the records whose gradient was finite, by the same; the others count as nothing. 1 where the noise may
-            hide that there are any.
+        counted: Share of the records whose gradient was finite, by the same; the others count as nothing. `dropped` has the
+            standard error of its noise.
         ratio: Standard deviation of the releases' noise over that of sampling.
         moved: Distance of the estimate from where the last gradients were taken, over its own spread.
         lack: By how many standard deviations the last gradients miss what the curvature says.
@@ -423,7 +423,7 @@ class _Fit:
         self.at = start[own]
         self.to = np.diag(np.sqrt(np.diag(self.prior.covariance)[own]))
         self.reach, self.short = 1.0, 1.0
-        self.clipped, self.unseen, self.counted = 0.0, 0.0, 1.0
+        self.clipped, self.unseen, self.missing, self.counted = 0.0, 0.0, 0.0, 1.0
 
     def run(self, bar: Any) -> _Fit:
         """All stages."""
@@ -451,7 +451,9 @@ class _Fit:
     def _bound(self, stage: Stage) -> None:
         """The bound C whose noise and whose clipping together are the least; and what clipping takes away."""
         (*raw, lost), sigma = self.releases("lengths", self._public)
-        self.counted = 1 - float(np.clip(lost / self.plan.num_records, 0, 1)) if lost > SEEN * sigma else 1.0
+        # Shown whatever the noise; the verdict only says what stands out.
+        self.counted = 1 - float(np.clip(lost / self.plan.num_records, 0, 1))
+        self.missing = 1 - self.counted if lost > SEEN * sigma else 0.0
         lengths = Lengths(np.array(raw), sigma)
         noise = self.plan.noise(sum(stage.gradients))
         edges = EDGES[1:]
@@ -629,7 +631,7 @@ class _Fit:
             fits=fits,
             clipped=self.clipped,
             unseen=self.unseen,
-            missing=1 - self.counted,
+            missing=self.missing,
             names=names,
             learned=learned,
             moved_most=drawn > DRAWN,
