@@ -82,3 +82,30 @@ def test_the_few_directions_of_records_far_out() -> None:
     np.testing.assert_allclose(np.abs(few.T), [[1, 0, 0, 0]], atol=0.05)
     assert span_of(np.eye(4)) is None
     assert span_of(np.zeros((0, 4))) is None
+
+
+def with_outliers(mean: Any) -> Any:
+    parts = [dist.Normal(mean, numpyro.sample("sigma", dist.HalfNormal(1))), dist.Normal(0, 30)]
+    return dist.MixtureGeneral(dist.Categorical(jnp.array([0.95, 0.05])), parts)
+
+
+def pulls_in(model: Any, *data: Any) -> np.ndarray:
+    records = take_apart(data, {})
+    made_of = {"placeholder": None, "static": {}, "num_records": records.size}
+    latents = latents_of(records, dp.random.key(0), model=model, **made_of)
+    return pulls_from_far(latents, np.zeros(latents.size))
+
+
+def test_records_that_pull_nothing_are_none() -> None:
+    """Of a far component a normal's gradient is 0: from such pulls no direction could be found, behind the debit."""
+    assert len(pulls_in(line(with_outliers), X, X)) == 0
+
+
+def test_a_column_of_codes_is_not_taken_for_what_is_observed() -> None:
+    def doses(dose: Any, y: Any) -> None:
+        b = numpyro.sample("b", dist.Normal(0, 1))
+        with numpyro.plate("people", len(y)):
+            numpyro.sample("y", dist.Bernoulli(logits=b * dose), obs=y)
+
+    codes = np.arange(20) % 2
+    assert len(pulls_in(doses, codes, codes)) == 0
