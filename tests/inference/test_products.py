@@ -181,3 +181,25 @@ def rates(x: Any, group: Any, y: Any) -> None:
 def test_a_scale_that_acts_otherwise_for_some_records_is_no_part_of_a_product(model: Any, products: Any) -> None:
     """Seen with codes of 0 and 1 and numbers near 0 alone, each was: effects of the others were a scale too small or large."""
     assert list(found_in(model).products) == products
+
+
+@with_mean
+def nested(x: Any, group: Any) -> Any:
+    above = numpyro.sample("above", dist.Normal(standard("mu"), positive("tau")))
+    return numpyro.sample("b", dist.StudentT(4, above, positive("lam")).expand([3]).to_event(1))[group]
+
+
+@pytest.mark.parametrize(
+    ("model", "scaled"),
+    [(groups, ()), (centred, ("b",)), (nested, ("above", "b")), (line, ())],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_standard_latents_are_the_same_model(model: Any, scaled: tuple[str, ...]) -> None:
+    latents = found_in(model)
+    assert latents.scaled == scaled
+    vector = latents.drawn(jax.random.key(3))
+    standard_ones = latents.apart(vector)
+    back, volume = latents.together(standard_ones)
+    np.testing.assert_allclose(back, vector, rtol=1e-4, atol=1e-5)
+    change = jax.jacobian(lambda at: latents.together(at)[0])(standard_ones)
+    np.testing.assert_allclose(volume, np.linalg.slogdet(change)[1], atol=1e-4)

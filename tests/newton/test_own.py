@@ -720,18 +720,20 @@ def test_a_record_that_no_constant_makes_is_passed() -> None:
 
 
 @pytest.mark.parametrize("deviation", [0.3, 0.01])
-def test_a_scale_of_products_is_drawn_however_much_records_say(deviation: float) -> None:
-    """Forty effects near 0.03, each known up to a deviation: drawn by products alone, the scale's 5 % were .07 for .003."""
+@pytest.mark.parametrize("centred", [True, False])
+def test_a_hierarchys_scale_is_drawn_however_much_records_say(deviation: float, centred: bool) -> None:
+    """Forty effects near 0.03, each known up to a deviation: drawn by effects alone, the scale's 5 % were .07 for .003."""
 
     def many_groups(group: Any, y: Any) -> None:
         scale = numpyro.sample("scale", dist.HalfNormal(1))
-        z = numpyro.sample("z", dist.Normal(0, 1).expand([40]).to_event(1))
+        spread, factor = (scale, 1) if centred else (1, scale)
+        z = numpyro.sample("z", dist.Normal(0, spread).expand([40]).to_event(1))
         with numpyro.plate("people", len(y)):
-            numpyro.sample("y", dist.Normal(scale * z[group], 1), obs=y)
+            numpyro.sample("y", dist.Normal(factor * z[group], 1), obs=y)
 
     rng = np.random.default_rng(0)
     latents = of_model(many_groups, rng.integers(0, 40, 500), rng.normal(size=500).astype(np.float32))
-    assert latents.products == (("z", ("scale",)),)
+    assert [name for name, _ in latents.above] == ["scale"]
     effects = 0.03 * rng.normal(size=40)
     precision, pull = np.eye(40) / deviation**2, effects / deviation**2
     prior = moments_of(latents)

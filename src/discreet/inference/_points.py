@@ -14,13 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
+from numpyro.distributions import Cauchy, Laplace, Logistic, Normal, StudentT
 from numpyro.distributions.transforms import ExpTransform, IdentityTransform
 
+from discreet._jax import inputs_of_outputs
 from discreet.inference._elbo import LATENT, PARAM, Objective, loss_at_start
 from discreet.inference._products import Products, products_of
 from discreet.inference._records import Program, Records, refuse_tables, value_of_improper
 from discreet.inference._structure import NoPointError, PointGuide, bijection_of, parameter_of
-from discreet.inference._support import outside_of_arrays, refuse_outside_support
+from discreet.inference._support import outside_of_arrays, refuse_outside_support, without_wrappers
 
 
 def objective_of_points(
@@ -78,6 +80,9 @@ def _check_priors(objective: Objective) -> None:
         )
 
 
+LOCATED = Cauchy, Laplace, Logistic, Normal, StudentT
+
+
 @dataclasses.dataclass(frozen=True)
 class Latents:
     """The unconstrained global latents of a model as one vector: first those that records touch.
@@ -88,6 +93,7 @@ class Latents:
         above: The same of the others.
         wide: Whether the model is computed in 64 bits.
         products: Latents in whose place the vector has their product with scales, and the names of these.
+        scaled: Latents whose prior has a location and a scale that other latents decide.
     """
 
     objective: Objective
@@ -95,6 +101,7 @@ class Latents:
     above: tuple[tuple[str, tuple[int, ...]], ...]
     wide: bool
     products: Products = ()
+    scaled: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, objective: Objective, psi: Mapping[str, Any]) -> Latents:
@@ -136,17 +143,48 @@ class Latents:
         return jnp.concatenate([jnp.ravel(found[name]) for name, _ in self.sites])
 
     def apart(self, vector: Array) -> Float[Array, " latent"]:
-        """The vector with the latents themselves in the place of their products."""
+        """The vector with standard latents: those that are `scaled` less their location and over their scale, and no products."""
         points = self._points(vector)
+        for name, (location, scale) in self._standards(self.values(vector)).items():
+            points[name] = (points[name] - location) / scale
         return jnp.concatenate([jnp.ravel(points[name]) for name, _ in self.sites])
 
-    def together(self, vector: Array) -> Float[Array, " latent"]:
-        """The inverse of `apart`."""
-        return self.joined(self.split(vector))
+    def together(self, vector: Array) -> tuple[Float[Array, " latent"], Float[Array, ""]]:
+        """The inverse of `apart`, and the logarithm of by how much it enlarges volumes."""
+        standard = self.split(vector)
+        own = self.objective.constrain({parameter_of(name): value for name, value in standard.items()})
+        values = self.objective.draw_globals(own, jax.random.key(0))
 
-    def log_scale(self, vector: Array) -> Float[Array, ""]:
-        """The logarithm of by how much `together` enlarges volumes."""
-        return jnp.asarray(sum(jnp.sum(logs) for _, logs in self._log_scales(self.split(vector))))
+        def rule(site: Mapping[str, Any]) -> Any:
+            if site["name"] not in self.scaled:
+                return value_of_improper(site)
+            fn = without_wrappers(site["fn"])
+            return fn.loc + fn.scale * standard[site["name"]]
+
+        others = {name: value for name, value in values.items() if name not in self.scaled}
+        trace = self._trace(others, rule)
+        found = {name: trace[name]["value"] for name in self.scaled}
+        points = standard | found
+        volume = self.log_volume(points)
+        for name, (_, scale) in self._standards(values | found).items():
+            volume += jnp.sum(jnp.broadcast_to(jnp.log(scale), points[name].shape))
+        return self.joined(points), volume
+
+    def _trace(self, values: Mapping[str, Any], rule: Any = value_of_improper) -> dict[str, Any]:
+        """The model's sites, with values of global latents."""
+        objective, key = self.objective, jax.random.key(0)
+        programs, plates = objective.programs, objective.structure.record_plates
+        return programs.trace(programs.model, objective.placeholder, key, plates, values, rule=rule)[0]
+
+    def _standards(self, values: Mapping[str, Any]) -> dict[str, tuple[Array, Array]]:
+        """Location and scale of the prior of each latent that is `scaled`."""
+        trace = self._trace(values) if self.scaled else {}
+        found = {name: without_wrappers(trace[name]["fn"]) for name in self.scaled}
+        return {name: (fn.loc, fn.scale) for name, fn in found.items()}
+
+    def log_volume(self, points: Mapping[str, Any]) -> Float[Array, ""]:
+        """The logarithm of by how much products enlarge volumes."""
+        return jnp.asarray(sum((jnp.sum(logs) for _, logs in self._log_scales(points)), 0.0))
 
     def _log_scales(self, points: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """The latents that are in a product, with the logarithm of its scale."""
@@ -177,7 +215,7 @@ class Latents:
     def log_prior(self, vector: Array) -> Float[Array, ""]:
         """Log prior density of the unconstrained vector."""
         _, free = self.objective.link(self._psi(vector), jax.random.key(0))
-        return -free - self.log_scale(vector)
+        return -free - self.log_volume(self.split(vector))
 
     def values(self, vector: Array) -> dict[str, Array]:
         """The latents' values in the model."""
@@ -187,8 +225,8 @@ class Latents:
         """A draw of the vector from the prior."""
         return self.joined(self.objective.points(key, {}))
 
-    def with_products(self, psi: Mapping[str, Any]) -> Latents:
-        """The latents with products in the place of those that records touch only beside a scale; see `_products`.
+    def arranged(self, psi: Mapping[str, Any]) -> Latents:
+        """The latents with products in the place of those that records touch only beside a scale, and what is `scaled`.
 
         Args:
             psi: As for `of`.
@@ -212,7 +250,21 @@ class Latents:
         beside = {scale for _, names in products for scale in names}
         touched = tuple(site for site in self.touched if site[0] not in beside)
         above = tuple(site for site in self.touched if site[0] in beside) + self.above
-        return dataclasses.replace(self, touched=touched, above=above, products=products)
+        scaled = self._scaled_of(others)
+        return dataclasses.replace(self, touched=touched, above=above, products=products, scaled=scaled)
+
+    def _scaled_of(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Those of some real latents whose prior has a location, and a scale that other latents decide."""
+        found = []
+
+        def scales(vector: Array) -> list[Array]:
+            trace = self._trace(self.values(vector))
+            sites = {name: without_wrappers(trace[name]["fn"]) for name in names}
+            found[:] = [name for name, fn in sites.items() if isinstance(fn, LOCATED)]
+            return [sites[name].scale for name in found]
+
+        program = jax.make_jaxpr(scales)(jnp.zeros(self.size))
+        return tuple(name for name, used in zip(found, inputs_of_outputs(program), strict=True) if any(used))
 
 
 def _transforms_of(objective: Objective) -> dict[str, Any]:
@@ -247,4 +299,4 @@ def latents_of(records: Records, key: PRNGKeyArray, *, static: Mapping[str, Any]
     refuse_tables(jax.tree.leaves(static), [records.size])
     objective, psi = objective_of_points(records, key, static=static, **made_of)
     refuse_outside_support(objective, psi, [(list(records.leaves), None)])
-    return Latents.of(objective, psi).with_products(psi)
+    return Latents.of(objective, psi).arranged(psi)

@@ -177,7 +177,7 @@ def _outside(site: Mapping[str, Any]) -> tuple[Bool[Array, ""], Bool[Array, ""]]
     value = jnp.asarray(site["value"])
     finite = jnp.isfinite(value).all()
     try:
-        inside = finite & jnp.all(_without_wrappers(site["fn"]).support(value))
+        inside = finite & jnp.all(without_wrappers(site["fn"]).support(value))
     except (*FAILURES, NotImplementedError):
         # A distribution that is only ever observed need not say what its support is.
         inside = finite
@@ -227,7 +227,7 @@ def _in_any(
     return np.asarray(run_kept(run)(leaves, [] if held is None else [held]))
 
 
-def _without_wrappers(fn: Any) -> Any:
+def without_wrappers(fn: Any) -> Any:
     while isinstance(fn, ExpandedDistribution | MaskedDistribution | Independent):
         fn = fn.base_dist
     return fn
@@ -246,7 +246,7 @@ _IN_WORDS = (
 
 def _in_words(fn: Any) -> str:
     """Describe a distribution and its support, without numbers that may depend on the record."""
-    fn = _without_wrappers(fn)
+    fn = without_wrappers(fn)
     support = getattr(fn, "support", None)
     while isinstance(support, constraints.independent):
         support = support.base_constraint

@@ -4,6 +4,9 @@ The posterior of a model's latents is prior(u) exp(pull @ u - u @ precision @ u 
 ellipse through its state and a draw from a Student t that resembles the posterior (Nishihara, Murray and Adams, JMLR 2014): no
 gradient, no step size, no rejection. While the chains warm up, the t is fitted to where they are; then it stands still, so that
 the last sweeps leave the posterior as it is.
+
+Where the scale of a latent's prior is a latent, sweeps alternate between the vector and standard latents (as Yu and Meng, JCGS
+2011, interweave): where records say much, an effect hardly depends on its scale; where they say little, a standard effect does.
 """
 
 from __future__ import annotations
@@ -40,11 +43,11 @@ def _apart(latents: Latents, vectors: Array) -> Array:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _together(latents: Latents, vectors: Array) -> tuple[Array, Array]:
-    return jax.vmap(latents.together)(vectors), jax.vmap(latents.log_scale)(vectors)
+    return jax.vmap(latents.together)(vectors)
 
 
 class _Target(NamedTuple):
-    """The posterior, of products or of the latents themselves."""
+    """The posterior, of the vector or of standard latents."""
 
     latents: Latents
     precision: Matrix
@@ -55,20 +58,20 @@ class _Target(NamedTuple):
         """The logarithm of the density of each vector, but for a constant."""
         volume: Any = 0.0
         if self.apart:
-            vectors, volume = self.products(vectors)
+            vectors, volume = self.vectors(vectors)
         own = vectors[:, : len(self.pull)]
         with jax.enable_x64(self.latents.wide):
             prior = _log_priors(self.latents, vectors.astype(np.float64 if self.latents.wide else np.float32))
         likelihood = own @ self.pull - np.sum((own @ self.precision) * own, axis=1) / 2
         return np.asarray(prior, np.float64) + likelihood + volume
 
-    def products(self, vectors: Chains) -> tuple[Chains, Float[np.ndarray, " chain"]]:
-        """The vectors with products, and the logarithms of the volumes."""
+    def vectors(self, vectors: Chains) -> tuple[Chains, Float[np.ndarray, " chain"]]:
+        """The vectors of standard latents, and the logarithms of the volumes."""
         with jax.enable_x64(True):
             found, volume = _together(self.latents, vectors)
         return np.asarray(found), np.asarray(volume)
 
-    def themselves(self, vectors: Chains) -> Chains:
+    def standard(self, vectors: Chains) -> Chains:
         """The inverse."""
         with jax.enable_x64(True):
             return np.asarray(_apart(self.latents, vectors))
@@ -130,9 +133,9 @@ def draw(
     root = np.linalg.cholesky(covariance)
     states = mean + rng.normal(size=(NUM_CHAINS, len(mean))) @ root.T
     frames = [_Frame(_Target(latents, precision, pull), mean, covariance)]
-    if latents.products:
+    if latents.products or latents.scaled:
         target = _Target(latents, precision, pull, apart=True)
-        found = target.themselves(states)
+        found = target.standard(states)
         inside = np.clip(found, *np.quantile(found, [0.05, 0.95], axis=0))
         frames.append(_Frame(target, inside.mean(axis=0), np.diag(inside.var(axis=0) + 1e-6)))
     kept = []
@@ -156,13 +159,13 @@ class _Frame:
 
     def moved(self, states: Chains, rng: np.random.Generator) -> Chains:
         """The chains after some sweeps."""
-        own = self.target.themselves(states) if self.target.apart else states
+        own = self.target.standard(states) if self.target.apart else states
         found = _sweeps(self.target, own, self.mean, _WIDER * self.root, rng)
-        return self.target.products(found)[0] if self.target.apart else found
+        return self.target.vectors(found)[0] if self.target.apart else found
 
     def fit(self, states: Chains) -> None:
         """Fit the t to where the chains are."""
-        own = self.target.themselves(states) if self.target.apart else states
+        own = self.target.standard(states) if self.target.apart else states
         size = own.shape[1]
         # Of few chains in many dimensions the covariance is not known: the first one holds it up.
         share = NUM_CHAINS / (NUM_CHAINS + 3 * size)
