@@ -1,11 +1,10 @@
-"""The default settings of each model at epsilon 1, beside a fit without privacy, on simulated tables.
+"""The default settings of each regression at epsilon 1, beside a fit without privacy, on simulated tables.
 
     python examples/default_settings.py                      # a few minutes on two idle cores
     python examples/default_settings.py --records 2000 --only logistic
 
 Regressions: ten features, uniform in [-1, 1]; the figure is the root mean square error of intercept and weights (those of
-each group) to the truth, beside that of scikit-learn without privacy (a fit for each group). Tables of numbers: four
-columns; the figure is the mean log-density of 4,000 new rows in nats, by normal scores. Ends by asserting that privacy
+each group) to the truth, beside that of scikit-learn without privacy (a fit for each group). Ends by asserting that privacy
 costs no more than docs/models.md says.
 """
 
@@ -15,7 +14,7 @@ import argparse
 from collections.abc import Callable
 
 import numpy as np
-from sklearn import decomposition, linear_model, mixture
+from sklearn import linear_model
 
 import discreet as dp
 from discreet.models import (
@@ -26,12 +25,8 @@ from discreet.models import (
     negative_binomial_regression,
     poisson_regression,
 )
-from discreet.tables import schema_from_bounds
 
 TRUTH = np.array([0.3, 0.8, -0.5, 0.0, 0.4, -0.3, 0.8, -0.5, 0.0, 0.4, -0.3])  # intercept first
-NUMBERS = schema_from_bounds("a=0:1,b=0:1,c=0:1,d=0:1")
-LOADINGS = np.array([[0.7, 0.0], [0.6, 0.3], [0.0, 0.7], [-0.4, 0.5]])
-CENTRES = np.array([[-1, -1, 0, 0.5], [1, 0, 0.5, -1], [0, 1.2, -1, 0]])
 GROUPS = 5
 DELTA = 1e-5
 Figures = tuple[float, float]
@@ -84,37 +79,6 @@ def groups(num_records: int) -> Figures:
     return error(draws["group_intercept"].mean(axis=0), draws["group_weights"].mean(axis=0), truth), free
 
 
-def numbers(kind: str) -> Callable[[int], Figures]:
-    """Log-density of new rows under the mean of a private posterior, and under scikit-learn's fit."""
-
-    def rows(size: int, rng: np.random.Generator) -> np.ndarray:
-        if kind == "mixture":
-            drawn = CENTRES[rng.choice(3, size, p=[0.5, 0.3, 0.2])] + 0.35 * rng.normal(size=(size, 4))
-        else:
-            drawn = rng.normal(size=(size, 2)) @ LOADINGS.T + 0.4 * rng.normal(size=(size, 4))
-        return np.clip(drawn, -3.09, 3.09).astype(np.float32)
-
-    def measure(num_records: int) -> Figures:
-        rng = np.random.default_rng(num_records)
-        records, new = rows(num_records, rng), rows(4_000, rng)
-        if kind == "mixture":
-            draws = fitted(dp.models.GaussianMixture(NUMBERS), records)
-            free = mixture.GaussianMixture(3, covariance_type="diag", random_state=0).fit(records)
-            private = mixture.GaussianMixture(8, covariance_type="diag")
-            share = np.exp(draws["component"].mean(axis=0))
-            private.weights_, private.means_ = share / share.sum(), draws["means"].mean(axis=0)
-            private.covariances_ = (0.1 + draws["scales"].mean(axis=0)) ** 2
-            private.precisions_cholesky_ = 1 / np.sqrt(private.covariances_)
-            return float(private.score(new)), float(free.score(new))
-        draws = fitted(dp.models.FactorAnalysis(NUMBERS), records)
-        private = decomposition.FactorAnalysis(2)
-        private.mean_, private.components_ = draws["centre"].mean(axis=0), draws["loadings"].mean(axis=0).T
-        private.noise_variance_ = (0.1 + draws["own"].mean(axis=0)) ** 2
-        return float(private.score(new)), float(decomposition.FactorAnalysis(2).fit(records).score(new))
-
-    return measure
-
-
 def binary(predictor, rng):
     """0 or 1."""
     return rng.random(len(predictor)) < 1 / (1 + np.exp(-predictor))
@@ -142,8 +106,6 @@ MODELS: dict[str, tuple[Callable[[int], Figures], float, float]] = {
         0.04,
     ),
     "groups": (groups, 0.3, 0.1),
-    "mixture": (numbers("mixture"), 0.3, 0.05),
-    "factors": (numbers("factors"), 0.1, 0.03),
 }
 
 

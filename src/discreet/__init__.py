@@ -1,6 +1,6 @@
 """Differentially private probabilistic programming on JAX and NumPyro.
 
-The names in `_HOME`, which most programs need, are found here; everything else in a module, as `dp.models.GaussianMixture`.
+The names in `_HOME`, which most programs need, are found here; everything else in a module, as `dp.models.MixtureOfProducts`.
 Names and modules are loaded when they are first used (PEP 562), so `import discreet` alone imports neither JAX nor SciPy.
 
 >>> import discreet as dp

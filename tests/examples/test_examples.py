@@ -19,7 +19,7 @@ def test_logistic_regression_reaches_its_figures(name, table, repository):
 @pytest.mark.exhaustive
 def test_default_settings_reach_their_figures_on_a_small_table(repository):
     script = repository / "examples" / "default_settings.py"
-    command = [sys.executable, script, "--records", "2000", "--only", "linear", "groups", "factors", "mixture"]
+    command = [sys.executable, script, "--records", "2000", "--only", "linear", "groups"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("2000 records: private") == 4
+    assert done.stdout.count("2000 records: private") == 2

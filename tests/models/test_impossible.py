@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow
 import pytest
 
-from discreet.models import FactorAnalysis, MixtureOfProducts
+from discreet.models import MixtureOfProducts
 from discreet.tables import (
     Column,
     DataError,
@@ -64,16 +64,13 @@ def test_no_twin_has_them_and_other_rows_keep_their_law(fault, monkeypatch) -> N
             assert abs(drawn.mean() - wanted.mean()) < 4 * np.hypot(drawn.std() / 63, wanted.std() / 63)
 
 
-def test_numbers_alone_and_what_cannot_be_drawn() -> None:
+def test_what_cannot_be_drawn() -> None:
     two = (COLUMNS[0], Column(name="years", kind=Kind.REAL, bounds=(0, 80)))
-    model = FactorAnalysis(Schema(columns=two, impossible=((("age", (0, 20)), ("years", (5, 80))),)), factors=1)
-    latents = {"centre": np.zeros(2), "loadings": np.zeros((2, 1)), "own": np.full(2, 0.5)}
-    twin = model.draw(latents, 500, np.random.default_rng(0))
-    assert len(twin) == 500
-    assert not np.any((twin["age"].to_numpy() <= 20) & (twin["years"].to_numpy() >= 5))
-    never = Schema(columns=two, impossible=((("age", (0, 99)), ("years", (0, 80))),))
+    never = MixtureOfProducts(Schema(columns=two, impossible=((("age", (0, 99)), ("years", (0, 80))),)), components=1)
+    total = sum(never.levels.sizes)
+    latents = {"component": np.zeros(1), "base": np.zeros(total), "deviations": np.zeros((1, total))}
     with pytest.raises(ValueError, match="nearly all rows"):
-        FactorAnalysis(never, factors=1).draw(latents, 5, np.random.default_rng(0))
+        never.draw(latents, 5, np.random.default_rng(0))
 
 
 def test_they_are_written_and_read(tmp_path) -> None:

@@ -3,12 +3,10 @@
 The regressions are plain NumPyro functions of (x, y). Each takes features of about unit size (`discreet.tables.encode` maps
 public bounds to [-1, 1]), has an intercept and weakly informative priors, and declares its records by
 `numpyro.plate("data", x.shape[0])`. `multinomial_regression` and `hierarchical` make such a function, the latter of
-(x, group, y). The others model whole tables, for synthetic twins: `MixtureOfProducts` and `TableVAE` for mixed columns,
-`GaussianMixture` and `FactorAnalysis` for numbers.
+(x, group, y). `MixtureOfProducts` models a whole table, for synthetic twins.
 """
 
 from discreet.models._cells import Levels as Levels
-from discreet.models._cells import Scores as Scores
 from discreet.models._defaults import Defaults as Defaults
 from discreet.models._defaults import defaults_for as defaults_for
 from discreet.models._defaults import guide_for as guide_for
@@ -20,7 +18,4 @@ from discreet.models._regression import logistic_regression as logistic_regressi
 from discreet.models._regression import multinomial_regression as multinomial_regression
 from discreet.models._regression import negative_binomial_regression as negative_binomial_regression
 from discreet.models._regression import poisson_regression as poisson_regression
-from discreet.models._tables import FactorAnalysis as FactorAnalysis
-from discreet.models._tables import GaussianMixture as GaussianMixture
 from discreet.models._tables import MixtureOfProducts as MixtureOfProducts
-from discreet.models._tables import TableVAE as TableVAE

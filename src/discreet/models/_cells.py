@@ -1,9 +1,8 @@
 """Encode a table's cells as numbers for models, by the public schema alone, and decode them.
 
-There are two codes. `Levels` maps each column to finitely many public levels: categories unchanged, numbers by slices of their
-bounds. `Scores` maps each number to a normal score, with its position between its bounds as a probability. Decoding any draw
-of a model gives a cell within its bounds. A record's code depends on that record's cells and the schema only, and errors name
-columns and rules, never a cell.
+`Levels` maps each column to finitely many public levels: categories unchanged, numbers by slices of their bounds. Decoding any
+draw of a model gives a cell within its bounds. A record's code depends on that record's cells and the schema only, and errors
+name columns and rules, never a cell.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy import special
 
 from discreet._validate import choice, integer, require
 from discreet.tables import (
@@ -279,8 +277,8 @@ class Levels:
         return values if column.kind is Kind.REAL else np.floor(values)
 
 
-_VALUES_IN_SLICE, _VALUES_IN_BOUNDS = 20, 10_000
-"""Least number of values of a column without a step, in each slice and in columns without slices."""
+_VALUES_IN_SLICE = 20
+"""Least number of values of a column without a step in each slice."""
 
 
 def _few_decimals(values: np.ndarray, low: Any, high: Any, most: float) -> np.ndarray:
@@ -396,97 +394,3 @@ def _period(first: datetime.date, last: datetime.date) -> str:
         if months == 1:
             return f"{first:%Y-%m}"
     return str(first) if first == last else f"{first} to {last}"
-
-
-# --- cells as normal scores ---------------------------------------------------------------
-
-
-# Probability beyond either bound: a cell at its bound is 3.09 standard deviations from the middle.
-_EDGE = 1e-3
-
-
-@dataclasses.dataclass(frozen=True)
-class Scores:
-    """The normal scores of a schema's numbers. Public: derived from the schema alone.
-
-    With u the cell's position between its bounds, from 0 to 1, its score is the standard normal quantile of 0.001 + 0.998 u:
-    the middle of the bounds is 0, the bounds are -3.09 and 3.09, and a column that is uniform between its bounds has about
-    normal scores. A count or a day is at the middle of its slot. Decoding gives a cell within the bounds for every score.
-
-    Attributes:
-        schema: The public description of the table: columns with bounds, no missing cells.
-
-    Raises:
-        DataError: A column has categories, or its missing cells are allowed.
-
-    >>> from discreet.tables import schema_from_bounds
-    >>> scores = Scores(schema_from_bounds("age=20:60"))
-    >>> [round(score, 2) for score in scores.encode({"age": [20.0, 40.0, 60.0]})[:, 0].tolist()]
-    [-3.09, 0.0, 3.09]
-    >>> scores.decode(np.array([[0.0], [-99.0]]))["age"].to_pylist()
-    [40.0, 20.0]
-    """
-
-    schema: Schema
-
-    def __post_init__(self) -> None:
-        refuse_several_rows(self.schema)
-        for column in self.schema.columns:
-            if column.bounds is None or column.may_be_missing:
-                what = "categories" if column.bounds is None else "missing cells"
-                raise DataError(
-                    f"column '{column.name}' ({column.kind}) has {what}: this model is for numbers only. Drop the column, or "
-                    "use MixtureOfProducts or TableVAE"
-                )
-
-    def encode(self, table: Any, *, out_of_bounds: str = "refuse") -> Float[np.ndarray, "record column"]:
-        """The score of each cell, float32, columns as in the schema.
-
-        Guarantee: a record's scores depend on that record's cells and the schema only.
-
-        Args:
-            table: Columns by name, as for `Levels.encode`.
-            out_of_bounds: "refuse", or "clip": a number outside its bounds moves to the nearer one.
-
-        Raises:
-            DataError: As `Levels.encode`.
-        """
-        columns = []
-        for column, numbers, _ in coded_columns(table, self.schema, out_of_bounds):
-            low, step, slots = _slots(column)
-            places = (numbers - low + step / 2) / slots
-            columns.append(special.ndtri(_EDGE + (1 - 2 * _EDGE) * places))
-        return np.stack(columns, axis=1).astype(np.float32)
-
-    def decode(self, scores: Float[np.ndarray, "record column"]) -> pyarrow.Table:
-        """The table with the nearest cells: 64-bit floats, 64-bit integers for counts, and days, within their bounds.
-
-        Args:
-            scores: Any finite numbers, columns as in the schema.
-
-        Raises:
-            ValueError: A number is not finite.
-        """
-        require("pyarrow", extra="tables", what="A model of a table")
-        import pyarrow
-
-        from discreet.tables import cells_of
-
-        if not np.isfinite(scores).all():
-            raise ValueError("A score is not finite: pass latents that are a draw of a posterior.")
-        columns: dict[str, Any] = {}
-        for column, found in zip(self.schema.columns, np.transpose(scores), strict=True):
-            low, step, slots = _slots(column)
-            numbers = slots * np.clip((special.ndtr(np.asarray(found, np.float64)) - _EDGE) / (1 - 2 * _EDGE), 0, 1)
-            numbers = low + (np.floor(numbers) if step else numbers)
-            if column.kind is Kind.REAL and column.step is None:
-                numbers = _few_decimals(numbers, -math.inf, math.inf, slots / _VALUES_IN_BOUNDS)
-            columns[column.name] = cells_of(column, numbers)
-        return pyarrow.table(columns)
-
-
-def _slots(column: Column) -> tuple[float, float, float]:
-    """The lower limit of a column, the width of one value (0 for a real one), and the total width."""
-    low, high = column.limits
-    step = 0.0 if column.kind is Kind.REAL else 1.0
-    return low, step, high - low + step

@@ -13,7 +13,7 @@ from numpyro.infer.autoguide import AutoNormal
 from discreet.accounting import Relation, suggest
 from discreet.clipping import ADAPTIVE, AdaptiveClipping
 from discreet.inference import DPSVI
-from discreet.models._tables import FactorAnalysis, GaussianMixture, MixtureOfProducts, TableVAE
+from discreet.models._tables import MixtureOfProducts
 from discreet.plan import PrivacyPlan
 from discreet.sampling import PoissonSampling
 
@@ -34,7 +34,7 @@ class Defaults:
     """Public settings of a fit, and the plan and `DPSVI` that follow from them.
 
     These are the settings of every fit that is given none: of estimators, of the command line, of models of one's own.
-    `defaults_for` has others for models of whole tables.
+    `defaults_for` has others for `MixtureOfProducts`.
 
     Attributes:
         model: A NumPyro model, or a whole table's, such as `MixtureOfProducts(schema)`.
@@ -105,15 +105,6 @@ class Defaults:
         return DPSVI(program, self.guide(), self.optimizer(), plan=plan, **options)
 
 
-# What differs for models of whole tables. Fewer steps of a mixture: the noise is on thousands of parameters (docs/twins.md).
-_TABLES: dict[type, dict[str, Any]] = {
-    MixtureOfProducts: {"num_steps": 300, "learning_rate": 0.05},
-    GaussianMixture: {"num_steps": 500, "learning_rate": 0.05},
-    FactorAnalysis: {"num_steps": 500, "learning_rate": 0.05},
-    TableVAE: {"learning_rate": 0.01},
-}
-
-
 def defaults_for(model: Any) -> Defaults:
     """Look up public defaults for a model; docs/models.md has the figures behind them.
 
@@ -131,4 +122,7 @@ def defaults_for(model: Any) -> Defaults:
     """
     if not callable(getattr(model, "model", model)):
         raise TypeError(f"A {type(model).__name__} is no model: pass a NumPyro model, or one of discreet.models.")
-    return Defaults(model, **_TABLES.get(type(model), {}))
+    if isinstance(model, MixtureOfProducts):
+        # Fewer steps: the noise is on thousands of parameters (docs/twins.md).
+        return Defaults(model, num_steps=300, learning_rate=0.05)
+    return Defaults(model)

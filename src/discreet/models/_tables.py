@@ -1,19 +1,16 @@
-"""Models of whole tables, for synthetic twins.
+"""The model of a whole table, for synthetic twins.
 
-Each is a frozen dataclass made from the public schema, with `encode` (a table to records), `model` and `guide` (for `DPSVI`),
-`placeholder` (an artificial record) and `draw` (a table from one value of the latents). `MixtureOfProducts` and `TableVAE` are
-for mixed columns and use levels; `GaussianMixture` and `FactorAnalysis` are for numbers and use normal scores. The component,
-factors or code of a row are marginalized or inferred by the row's own guide, so a record depends on global latents only and
-its gradient can be clipped by itself.
+It is a frozen dataclass made from the public schema, with `encode` (a table to records), `model` and `guide` (for `DPSVI`),
+`placeholder` (an artificial record) and `draw` (a table from one value of the latents). The component of a row is
+marginalized, so a record depends on global latents only and its gradient can be clipped by itself.
 """
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
@@ -27,7 +24,7 @@ from numpyro.infer import init_to_value
 from numpyro.infer.autoguide import AutoNormal
 
 from discreet._validate import integer
-from discreet.models._cells import Levels, Scores
+from discreet.models._cells import Levels
 from discreet.tables import OutOfBounds, Report, Schema, impossible_rows, rows_of_persons
 
 if TYPE_CHECKING:
@@ -37,116 +34,8 @@ if TYPE_CHECKING:
 _TRIES = 200
 
 
-class _TableModel(abc.ABC):
-    """Base class of models of whole tables; a subclass defines the code of records and rows."""
-
-    schema: Schema
-
-    @abc.abstractmethod
-    def _rows(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> np.ndarray:
-        """Coded rows, drawn at one value of the latents."""
-
-    @abc.abstractmethod
-    def _decode(self, rows: np.ndarray, rng: np.random.Generator) -> pyarrow.Table:
-        """The table of coded rows."""
-
-    def draw(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> pyarrow.Table:
-        """Draw a table of rows at one value of the latents: one draw of each, without the leading axis of `posterior`.
-
-        Each cell is within its column's bounds or categories. Rows with impossible combinations of values (as declared in the
-        schema) are drawn again.
-
-        Raises:
-            ValueError: Hardly any row is possible at these latents.
-        """
-        table = self._decode(self._rows(latents, num_records, rng), rng)
-        if not self.schema.impossible:
-            return table
-        import pyarrow
-
-        parts, left = [], num_records
-        for _ in range(_TRIES):
-            parts.append(table.filter(~impossible_rows(table, self.schema)).slice(0, left))
-            if not (left := left - len(parts[-1])):
-                return pyarrow.concat_tables(parts)
-            table = self._decode(self._rows(latents, max(2 * left, 100), rng), rng)
-        raise ValueError(
-            "nearly all rows that the model draws have values that the schema calls impossible: correct the schema's impossible "
-            "values, or fit a model that is closer to the table"
-        )
-
-
-class _OfLevels(_TableModel):
-    """A model of mixed columns: a record is the levels of its cells."""
-
-    slices: int
-
-    @functools.cached_property
-    def levels(self) -> Levels:
-        """The public levels of the columns."""
-        return Levels(self.schema, self.slices)
-
-    @property
-    def placeholder(self) -> tuple[Int[np.ndarray, "1 column"]]:
-        """An artificial record, for `DPSVI(placeholder=...)`: the first level of each column."""
-        return (np.zeros((1, len(self.schema.columns)), np.int32),)
-
-    def encode(self, table: Any, *, out_of_bounds: str = "refuse") -> Int[np.ndarray, "record column"]:
-        """The records that `model` takes: `Levels.encode`."""
-        return self.levels.encode(table, out_of_bounds=out_of_bounds)
-
-    def _decode(self, rows: np.ndarray, rng: np.random.Generator) -> pyarrow.Table:
-        return self.levels.decode(rows, rng)
-
-
-class _OfNumbers(_TableModel):
-    """A model of numbers: a record is the normal scores of its cells."""
-
-    @functools.cached_property
-    def scores(self) -> Scores:
-        """The public scale of the columns."""
-        return Scores(self.schema)
-
-    @property
-    def placeholder(self) -> tuple[Float[np.ndarray, "1 column"]]:
-        """An artificial record, for `DPSVI(placeholder=...)`: the middle of all bounds."""
-        return (np.zeros((1, len(self.schema.columns)), np.float32),)
-
-    def encode(self, table: Any, *, out_of_bounds: str = "refuse") -> Float[np.ndarray, "record column"]:
-        """The records that `model` takes: `Scores.encode`."""
-        return self.scores.encode(table, out_of_bounds=out_of_bounds)
-
-    def _decode(self, rows: np.ndarray, rng: np.random.Generator) -> pyarrow.Table:
-        del rng
-        return self.scores.decode(rows)
-
-
-class _Started(_TableModel):
-    """A model whose guide is independent normals that start at public numbers."""
-
-    _spread: ClassVar[float]
-
-    @abc.abstractmethod
-    def model(self, records: Any) -> None:
-        """The NumPyro model."""
-
-    @abc.abstractmethod
-    def _start(self, normal: Callable[..., np.ndarray]) -> dict[str, np.ndarray]:
-        """The initial values of the latents; `normal(shape)` gives random public numbers."""
-
-    def guide(self, *, seed: int = 0, spread: float | None = None) -> AutoNormal:
-        """Independent normals with different initial values for components or factors: equal ones would stay equal.
-
-        They start from public random numbers of this `seed`, whose standard deviation, in logits or scores, is `spread`;
-        None: one that suits the model.
-        """
-        rng, scale = np.random.default_rng(seed), self._spread if spread is None else spread
-        start = self._start(lambda *shape: scale * rng.standard_normal(shape, dtype=np.float32))
-        return AutoNormal(self.model, init_loc_fn=init_to_value(values=start), init_scale=0.05)
-
-
 @dataclasses.dataclass(frozen=True)
-class MixtureOfProducts(_OfLevels, _Started):
+class MixtureOfProducts:
     """A mixture of product distributions: given its component, a row's cells are independent.
 
     Defined by the public schema alone. Each cell is one of its column's public levels (`Levels`): a category, a slice of the
@@ -181,7 +70,6 @@ class MixtureOfProducts(_OfLevels, _Started):
     schema: Schema
     components: int = 16
     slices: int = 32
-    _spread: ClassVar[float] = 0.5
 
     def __post_init__(self) -> None:
         integer("components", self.components, hint="16 is a common choice.")
@@ -248,26 +136,57 @@ class MixtureOfProducts(_OfLevels, _Started):
         with numpyro.plate("data", records.shape[0]):
             numpyro.sample("records", mixture, obs=records)
 
-    def _start(self, normal: Callable[..., np.ndarray]) -> dict[str, np.ndarray]:
+    def guide(self, *, seed: int = 0, spread: float = 0.5) -> AutoNormal:
+        """Independent normals with different initial values for components: equal ones would stay equal.
+
+        They start from public random numbers of this `seed`, whose standard deviation, in logits, is `spread`.
+        """
         total = sum(self.sizes)
-        return {
+        noise = np.random.default_rng(seed).standard_normal((self.components, total), dtype=np.float32)
+        start = {
             "component": np.zeros(self.components, np.float32),
             "base": np.zeros(total, np.float32),
-            "deviations": normal(self.components, total),
+            "deviations": spread * noise,
         }
-
-    def _rows(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> np.ndarray:
-        counts, logits = self._shares(latents, num_records, rng)
-        order = rng.permutation(num_records)
-        return np.stack([cells[order] for cells in self._cells(logits, counts, rng)], axis=1)
+        return AutoNormal(self.model, init_loc_fn=init_to_value(values=start), init_scale=0.05)
 
     def draw(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> pyarrow.Table:
-        """Draw a table of rows, or of persons where a person may have several rows, at one value of the latents; as other models.
+        """Draw a table of rows, or of persons where a person may have several rows, at one value of the latents.
 
-        Rows of persons have the schema's person column, with invented identifiers.
+        The latents are one draw of each, without the leading axis of `posterior`. Each cell is within its column's bounds or
+        categories. Rows with impossible combinations of values (as declared in the schema) are drawn again. Rows of persons
+        have the schema's person column, with invented identifiers.
+
+        Raises:
+            ValueError: Hardly any row is possible at these latents.
         """
-        if self.schema.max_rows == 1:
-            return super().draw(latents, num_records, rng)
+        if self.schema.max_rows > 1:
+            return self._persons(latents, num_records, rng)
+        table = self._table(latents, num_records, rng)
+        if not self.schema.impossible:
+            return table
+        import pyarrow
+
+        parts = []
+        left = num_records
+        for _ in range(_TRIES):
+            parts.append(table.filter(~impossible_rows(table, self.schema)).slice(0, left))
+            left -= len(parts[-1])
+            if not left:
+                return pyarrow.concat_tables(parts)
+            table = self._table(latents, max(2 * left, 100), rng)
+        raise ValueError(
+            "nearly all rows that the model draws have values that the schema calls impossible: correct the schema's impossible "
+            "values, or fit a model that is closer to the table"
+        )
+
+    def _table(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> pyarrow.Table:
+        counts, logits = self._shares(latents, num_records, rng)
+        order = rng.permutation(num_records)
+        rows = np.stack([cells[order] for cells in self._cells(logits, counts, rng)], axis=1)
+        return self.levels.decode(rows, rng)
+
+    def _persons(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> pyarrow.Table:
         counts, logits = self._shares(latents, num_records, rng)
         *_, number = self._cells(logits, counts, rng, first=len(self.schema.columns))
         number += 1
@@ -282,7 +201,7 @@ class MixtureOfProducts(_OfLevels, _Started):
         # Identifiers differ between draws, since one twin may combine several.
         mark = rng.bytes(6).hex()
         names = pyarrow.array([f"{mark}-{i}" for i in range(1, num_records + 1)])
-        table = self._decode(cells[order], rng)
+        table = self.levels.decode(cells[order], rng)
         return table.append_column(str(self.schema.person), names.take(pyarrow.array(person[order])))
 
     def _shares(
@@ -314,276 +233,6 @@ class MixtureOfProducts(_OfLevels, _Started):
                 # Without the last edge, rounding of the sum cannot give a level that is not there.
                 found[end - count : end] = np.searchsorted(below[k, :-1], uniform[end - count : end], side="right")
             yield found
-
-
-# Least standard deviation, in scores. Otherwise columns with few values would collapse a component onto one of them.
-_LEAST_SCALE = 0.1
-
-
-@dataclasses.dataclass(frozen=True)
-class GaussianMixture(_OfNumbers, _Started):
-    """A mixture of normal distributions with diagonal covariances, for a table of numbers.
-
-    Defined by the public schema alone, of columns with bounds. Cells are normal scores (`Scores`), so that every draw
-    is a cell within its bounds. Component k has the mean means[k] and the standard deviations 0.1 + scales[k]; a row belongs
-    to it with probability softmax(component)[k], and the component is marginalized.
-
-    Priors: component Normal(0, 1), logits; means Normal(0, 1.5); scales LogNormal(-0.5, 0.75), from 0.14 to 2.6 in 95 of 100
-    cases.
-
-    Attributes:
-        schema: The public description of the table.
-        components: Number of components, 1 at least.
-
-    Raises:
-        DataError: A column has categories or missing cells.
-        ValueError: No component.
-
-    Example::
-
-        mixture = GaussianMixture(schema)
-        dpsvi = dp.DPSVI(mixture.model, mixture.guide(), numpyro.optim.Adam(0.02), plan=plan, placeholder=mixture.placeholder)
-        result = dpsvi.run(dp.random.key(), mixture.encode(table))
-
-    Reference:
-        Jälkö, Dikmen and Honkela, "Differentially private variational inference for non-conjugate models", UAI 2017.
-    """
-
-    schema: Schema
-    components: int = 8
-    _spread: ClassVar[float] = 1.0
-
-    def __post_init__(self) -> None:
-        integer("components", self.components, hint="8 is a common choice.")
-        Scores(self.schema)
-
-    def model(self, records: Float[Array, "record column"]) -> None:
-        """The NumPyro model.
-
-        Args:
-            records: The score of each cell.
-        """
-        shape = (self.components, len(self.schema.columns))
-        component: Any = numpyro.sample("component", dist.Normal(0.0, 1.0).expand([self.components]).to_event(1))
-        means: Any = numpyro.sample("means", dist.Normal(0.0, 1.5).expand(shape).to_event(2))
-        scales: Any = numpyro.sample("scales", dist.LogNormal(-0.5, 0.75).expand(shape).to_event(2))
-        rows = dist.Normal(means, _LEAST_SCALE + scales).to_event(1)
-        with numpyro.plate("data", records.shape[0]):
-            numpyro.sample("records", dist.MixtureSameFamily(dist.Categorical(logits=component), rows), obs=records)
-
-    def _start(self, normal: Callable[..., np.ndarray]) -> dict[str, np.ndarray]:
-        shape = (self.components, len(self.schema.columns))
-        return {
-            "component": np.zeros(self.components, np.float32),
-            "means": normal(*shape),
-            "scales": np.full(shape, 0.7, np.float32),
-        }
-
-    def _rows(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> np.ndarray:
-        component, means, scales = (np.asarray(latents[name], np.float64) for name in ("component", "means", "scales"))
-        shares = np.exp(component - component.max())
-        drawn = rng.choice(len(shares), size=num_records, p=shares / shares.sum())
-        noise = rng.standard_normal((num_records, means.shape[1]))
-        return means[drawn] + (_LEAST_SCALE + scales[drawn]) * noise
-
-
-@dataclasses.dataclass(frozen=True)
-class FactorAnalysis(_OfNumbers, _Started):
-    """Factor analysis of a table of numbers: a few latent factors explain the correlations of its columns.
-
-    Defined by the public schema alone, of columns with bounds. Cells are normal scores (`Scores`), so that every draw
-    is a cell within its bounds. A row is centre + loadings · factors + own · noise, factors and noise standard normal. The
-    factors are marginalized: a row is normal with covariance loadings loadingsᵀ + diag(variance), its variances (0.1 + own)².
-    Loadings are identified up to a rotation; a twin depends on loadings loadingsᵀ only.
-
-    Priors: centre Normal(0, 1.5), loadings Normal(0, 1), own LogNormal(-0.5, 0.75).
-
-    Attributes:
-        schema: The public description of the table.
-        factors: Number of factors, 1 at least.
-
-    Raises:
-        DataError: A column has categories or missing cells.
-        ValueError: No factor.
-
-    Example::
-
-        analysis = FactorAnalysis(schema, factors=2)
-        dpsvi = dp.DPSVI(analysis.model, analysis.guide(), numpyro.optim.Adam(0.02), plan=plan, placeholder=analysis.placeholder)
-        result = dpsvi.run(dp.random.key(), analysis.encode(table))
-    """
-
-    schema: Schema
-    factors: int = 2
-    _spread: ClassVar[float] = 0.3
-
-    def __post_init__(self) -> None:
-        integer("factors", self.factors, hint="2 is a common choice.")
-        Scores(self.schema)
-
-    def model(self, records: Float[Array, "record column"]) -> None:
-        """The NumPyro model.
-
-        Args:
-            records: The score of each cell.
-        """
-        columns = len(self.schema.columns)
-        centre: Any = numpyro.sample("centre", dist.Normal(0.0, 1.5).expand([columns]).to_event(1))
-        loadings: Any = numpyro.sample("loadings", dist.Normal(0.0, 1.0).expand([columns, self.factors]).to_event(2))
-        own: Any = numpyro.sample("own", dist.LogNormal(-0.5, 0.75).expand([columns]).to_event(1))
-        rows = dist.LowRankMultivariateNormal(centre, loadings, jnp.square(_LEAST_SCALE + own))
-        with numpyro.plate("data", records.shape[0]):
-            numpyro.sample("records", rows, obs=records)
-
-    def _start(self, normal: Callable[..., np.ndarray]) -> dict[str, np.ndarray]:
-        columns = len(self.schema.columns)
-        return {
-            "centre": np.zeros(columns, np.float32),
-            "loadings": normal(columns, self.factors),
-            "own": np.full(columns, 0.7, np.float32),
-        }
-
-    def _rows(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> np.ndarray:
-        centre, loadings, own = (np.asarray(latents[name], np.float64) for name in ("centre", "loadings", "own"))
-        factors = rng.standard_normal((num_records, loadings.shape[1]))
-        noise = rng.standard_normal((num_records, len(centre)))
-        return centre + factors @ loadings.T + (_LEAST_SCALE + own) * noise
-
-
-_ROWS_AT_ONCE = 65_536
-
-
-@dataclasses.dataclass(frozen=True)
-class TableVAE(_OfLevels):
-    """A variational auto-encoder of mixed columns: a network with one hidden layer decodes rows from a short code.
-
-    Defined by the public schema alone. Each cell is one of its column's public levels (`Levels`). A row has a standard normal
-    code z; its cells have the logits base + tanh(z · code_weights + hidden_bias) · level_weights, and are independent
-    given the code. The guide computes a row's code from the row, by a network of the same size.
-
-    The decoder's weights are latents, so that each twin has its own draw of them. The encoder's are parameters. Both
-    are clipped, noised and released: several times as many numbers as in a `MixtureOfProducts`, whose twins were three times
-    closer to a table of 30,000 records at epsilon 1 (docs/models.md).
-
-    Priors: all decoder weights Normal(0, 1), base Normal(0, 3).
-
-    Attributes:
-        schema: The public description of the table.
-        code: Length of a row's code, 1 at least.
-        hidden: Width of the hidden layers, 1 at least.
-        slices: Most slices of a column of numbers; see `Levels`.
-
-    Raises:
-        ValueError: A size below 1.
-
-    Example::
-
-        vae = TableVAE(schema)
-        dpsvi = dp.DPSVI(vae.model, vae.guide(), numpyro.optim.Adam(0.01), plan=plan, placeholder=vae.placeholder)
-        result = dpsvi.run(dp.random.key(), vae.encode(table))
-
-    Reference:
-        Kingma and Welling, "Auto-encoding variational Bayes", ICLR 2014.
-    """
-
-    schema: Schema
-    code: int = 4
-    hidden: int = 32
-    slices: int = 16
-
-    def __post_init__(self) -> None:
-        for name in ("code", "hidden"):
-            integer(name, getattr(self, name), hint="It is the width of a layer.")
-        Levels(self.schema, self.slices)
-
-    def model(self, records: Int[Array, "record column"]) -> None:
-        """The NumPyro model.
-
-        Args:
-            records: The level of each cell; an invalid level is ignored.
-        """
-        weights = {
-            name: numpyro.sample(
-                name, dist.Normal(0.0, 3.0 if name == "base" else 1.0).expand(shape).to_event(len(shape))
-            )
-            for name, shape in self._shapes.items()
-        }
-        with numpyro.plate("data", records.shape[0]):
-            z = numpyro.sample("z", dist.Normal(0.0, 1.0).expand([self.code]).to_event(1))
-            numpyro.sample("records", LevelsProduct(_decoded(weights, z, jnp), self.levels.sizes), obs=records)
-
-    def guide(self, *, seed: int = 0) -> Callable[[Int[Array, "record column"]], None]:
-        """Independent normals for the decoder's weights, and an encoder that computes a row's code from the row.
-
-        Args:
-            seed: Seed of the public initial weights.
-        """
-        rng = np.random.default_rng(seed)
-        total, sizes = sum(self.levels.sizes), self.levels.sizes
-        start = {name: _start(rng, shape) for name, shape in self._shapes.items()}
-        shapes = {
-            "encoder_weights": (total, self.hidden),
-            "encoder_bias": (self.hidden,),
-            "code_loc_weights": (self.hidden, self.code),
-            "code_loc_bias": (self.code,),
-            "code_scale_weights": (self.hidden, self.code),
-            "code_scale_bias": (self.code,),
-        }
-        encoder = {name: _start(rng, shape) for name, shape in shapes.items()}
-        shared = AutoNormal(
-            numpyro.handlers.block(self.model, hide=["z", "records"]),
-            init_loc_fn=init_to_value(values=start),
-            init_scale=0.01,
-        )
-
-        def guide(records: Int[Array, "record column"]) -> None:
-            shared(records)
-            w: Any = {name: numpyro.param(name, jnp.asarray(value)) for name, value in encoder.items()}
-            with numpyro.plate("data", records.shape[0]):
-                hidden = jnp.tanh(_ones(records, sizes) @ w["encoder_weights"] + w["encoder_bias"])
-                loc = hidden @ w["code_loc_weights"] + w["code_loc_bias"]
-                scale = jax.nn.softplus(hidden @ w["code_scale_weights"] + w["code_scale_bias"]) + 1e-3
-                numpyro.sample("z", dist.Normal(loc, scale).to_event(1))
-
-        return guide
-
-    def _rows(self, latents: Mapping[str, Any], num_records: int, rng: np.random.Generator) -> np.ndarray:
-        weights = {name: np.asarray(latents[name], np.float32) for name in self._shapes}
-        drawn = np.empty((num_records, len(self.levels.sizes)), np.int32)
-        for start in range(0, num_records, _ROWS_AT_ONCE):
-            rows = drawn[start : start + _ROWS_AT_ONCE]
-            logits = _decoded(weights, rng.standard_normal((len(rows), self.code), np.float32), np)
-            for column, block in enumerate(np.split(logits, np.cumsum(self.levels.sizes)[:-1], axis=1)):
-                shares = np.exp(block - block.max(axis=1, keepdims=True))
-                below = np.cumsum(shares, axis=1)
-                # Without the last edge, rounding of the sum cannot give a level that is not there.
-                uniform = rng.random((len(rows), 1), np.float32) * below[:, -1:]
-                rows[:, column] = np.sum(uniform >= below[:, :-1], axis=1)
-        return drawn
-
-    @property
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the decoder's weights."""
-        total = sum(self.levels.sizes)
-        return {
-            "code_weights": (self.code, self.hidden),
-            "hidden_bias": (self.hidden,),
-            "level_weights": (self.hidden, total),
-            "base": (total,),
-        }
-
-
-def _start(rng: np.random.Generator, shape: tuple[int, ...]) -> Float[np.ndarray, "..."]:
-    """Initial values: zeros for a bias; for weights, normal numbers that preserve the variance from layer to layer."""
-    if len(shape) == 1:
-        return np.zeros(shape, np.float32)
-    return rng.standard_normal(shape, np.float32) / np.float32(np.sqrt(shape[0]))
-
-
-def _decoded(weights: Mapping[str, Any], z: Any, numpy: Any) -> Any:
-    """Logits of the levels of rows with these codes; `numpy` is NumPy or JAX's."""
-    hidden = numpy.tanh(z @ weights["code_weights"] + weights["hidden_bias"])
-    return hidden @ weights["level_weights"] + weights["base"]
 
 
 def _ones(value: Int[Array, "*batch column"], sizes: tuple[int, ...]) -> Float[Array, "*batch level"]:
@@ -715,44 +364,3 @@ class PersonsMixture(LevelsMixture):
         ]
         there = jnp.arange(self.sizes[-1]) < number[..., None]
         return jnp.where(there[..., None], jnp.stack(cells, axis=-1), -1)
-
-
-# Compiled as a whole also where a model is only traced.
-@functools.partial(jax.jit, static_argnums=2)
-def _product_log_density(
-    value: Int[Array, "*batch column"], logits: Float[Array, "*batch level"], sizes: tuple[int, ...]
-) -> Float[Array, "*batch"]:
-    normaliser = sum(jax.nn.logsumexp(block, axis=-1) for block in jnp.split(logits, np.cumsum(sizes)[:-1], axis=-1))
-    return jnp.sum(_ones(value, sizes) * logits, axis=-1) - normaliser
-
-
-class LevelsProduct(dist.Distribution):
-    """Distribution of a row of independent levels.
-
-    Args:
-        logits: Logits of the levels, concatenated over columns.
-        sizes: Number of levels of each column.
-    """
-
-    arg_constraints: ClassVar = {}
-    support = constraints.independent(constraints.nonnegative_integer, 1)  # pyright: ignore[reportAssignmentType]
-    pytree_data_fields = ("logits",)
-    pytree_aux_fields = ("sizes",)
-
-    def __init__(
-        self, logits: Float[Array, "*batch level"], sizes: tuple[int, ...], *, validate_args: bool | None = None
-    ) -> None:
-        self.logits, self.sizes = logits, sizes
-        super().__init__(batch_shape=logits.shape[:-1], event_shape=(len(sizes),), validate_args=validate_args)
-
-    def log_prob(self, value: Int[Array, "*batch column"]) -> Float[Array, "*batch"]:
-        """Log probability of rows, in nats."""
-        return _product_log_density(value, self.logits, self.sizes)
-
-    def sample(self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()) -> Int[Array, "*batch column"]:
-        """Rows of levels."""
-        blocks = jnp.split(self.logits, np.cumsum(self.sizes)[:-1], axis=-1)
-        keys = jax.random.split(key, len(blocks))
-        shape = (*sample_shape, *self.batch_shape)
-        cells = [jax.random.categorical(k, block, shape=shape) for k, block in zip(keys, blocks, strict=True)]
-        return jnp.stack(cells, axis=-1)
