@@ -11,7 +11,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 
 import discreet as dp
@@ -27,7 +26,6 @@ from discreet.page import (
 )
 from discreet.synthetic import utility_report
 from discreet.tables import Column, Kind, Missing, Schema
-from discreet.verify import html_page
 
 from .browser import CHROMIUM, Browser
 from .made_up import PLAN, description_facts, result_of, statement_of, twins_of
@@ -66,11 +64,6 @@ def pages(folder: Path) -> dict[str, str]:
     broken = statement.with_violations("bounds of these columns were taken from the data: income")
     drifting = {**report["course"], "rest": {"kind": "drifting", "from": 150}}
     useful = utility_report(twins, twins_of(10), SCHEMA, training_table=twins_of(11), non_private=True)
-    proof = dp.certify(_private, dp.random.key(0), jnp.ones((100, 3)), jnp.ones(100, bool), records=1, mask=2)
-    try:
-        dp.certify(_leaks, jnp.ones((100, 3)), records=0)
-    except dp.PrivacyError as error:
-        leak = html_page(error)
     return {
         "report": statement_page(statement, **report),
         "report-drifting": statement_page(statement, **{**report, "course": drifting}),
@@ -84,19 +77,7 @@ def pages(folder: Path) -> dict[str, str]:
         ),
         "strong-epsilon": statement_page(statement_of(dataclasses.replace(PLAN, noise_multiplier=0.7))),
         "utility": utility_page(useful, dataset="messy 2026", day=DAY),
-        "proof": html_page(proof),
-        "leak": leak,
     }
-
-
-def _private(key, rows, mask):
-    total = dp.sum_records(dp.clip_records(rows, 1.0), mask)
-    return dp.gaussian_mechanism(key, total, stddev=4.0)
-
-
-def _leaks(rows):
-    scaled = rows / jnp.sqrt(jnp.square(rows).sum())
-    return scaled.sum(0)
 
 
 def main(out: Path) -> None:

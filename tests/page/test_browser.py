@@ -26,7 +26,6 @@ from discreet.page._bound import belief, odds_factor, rightly_named
 from discreet.page._page import FIRST_PRIOR, FIRST_RATE, PRIORS, RATES, Budget, Spent, percent, plain
 from discreet.storage import write_file
 from discreet.tables import schema_from_bounds
-from discreet.verify import html_page
 
 from .browser import CHROMIUM, Browser
 from .made_up import HOSTILE, PLAN, description_facts, draws_of, result_of, statement_of
@@ -200,30 +199,6 @@ def test_key_facts_fill_the_right_of_a_desktop_and_stay(page: Browser) -> None:
     assert right < left < 1280
     page.run("scrollTo(0, 3000)")
     assert 0 <= page.run("document.querySelector('aside').getBoundingClientRect().top") < 100
-
-
-def test_a_proof_switches_between_light_and_dark_by_keyboard(browser: Browser, tmp_path: Path) -> None:
-    proof = dp.certify(
-        lambda key, x, m: dp.gaussian_mechanism(key, dp.sum_records(dp.clip_records(x, 1.0), m), stddev=4.0),
-        dp.random.key(0),
-        np.ones((100, 3), np.float32),
-        np.ones(100, bool),
-        records=1,
-        mask=2,
-    )
-    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
-    browser.open(write_file(tmp_path / "proof.html", html_page(proof)))
-    colour = "getComputedStyle(document.body).backgroundColor"
-    assert browser.run(colour) == "rgb(255, 255, 255)"
-    browser.press("Tab")
-    browser.press(" ")
-    assert browser.run(colour) == "rgb(15, 19, 24)"
-    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
-    assert browser.run(colour) == "rgb(255, 255, 255)"
-    browser.press(" ")
-    assert browser.run(colour) == "rgb(15, 19, 24)"
-    assert browser.complaints() == []
-    browser.call("Emulation.setEmulatedMedia", media="", features=[])
 
 
 def test_the_statement_can_be_saved(page: Browser, tmp_path: Path) -> None:

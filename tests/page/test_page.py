@@ -540,13 +540,5 @@ def test_contrast_is_enough_in_both_themes() -> None:
             assert contrast(colours[name][theme], colours[back][theme]) >= 4.5, (name, back, theme)
         for name in marks:
             assert contrast(colours[name][theme], colours[back][theme]) >= 3, (name, back, theme)
-    proof = files("discreet.verify").joinpath("page.html").read_text(encoding="utf-8")
-    colours = {name: pair for name, *pair in re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\);", proof)}
-    assert set(re.findall(r"var\(--([\w-]+)\)", proof)) == set(colours)
-    backs = [name for name in colours if name.endswith("-back")]
-    assert len(backs) == 4
-    for theme, back in itertools.product((0, 1), ("page", "panel", *backs)):
-        for name in set(colours) - {"page", "panel", "edge", *backs}:
-            assert contrast(colours[name][theme], colours[back][theme]) >= 4.5, (name, back, theme)
     # No colour is written elsewhere, where this test would not see it.
     assert re.findall(r"#[0-9a-f]{3,8}\b", re.sub(r":root \{.*?\}", "", css, count=1, flags=re.DOTALL)) == []

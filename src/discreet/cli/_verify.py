@@ -14,7 +14,7 @@ from discreet._validate import finite_or_none
 from discreet.cli import _options as options
 from discreet.cli._options import AsJson, returned_by
 from discreet.cli._own_model import run_file
-from discreet.cli._terminal import PICTURES, check_file, refusing, say_error, say_json, say_lines, write_file
+from discreet.cli._terminal import PICTURES, check_file, refusing, say_json, say_lines, write_file
 
 
 @refusing
@@ -27,9 +27,6 @@ def verify(
         ),
     ],
     delta: Annotated[float | None, typer.Option(help="Print ε at this δ, too.")] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Write an HTML page that shows the program with the status of each line.")
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Prove that a JAX program is private, or show where it leaks.
@@ -39,35 +36,23 @@ def verify(
 
     `def certificate(): return dp.certify(step, w, xs, ys, mask, key, records=(1, 2), mask=3)`
 
-    Then, with ε at a δ, and with an HTML page:
+    Then, with ε at a δ:
 
-    `discreet verify step.py --delta 1e-5`
-
-    `discreet verify step.py:certificate --html step.html`
+    `discreet verify step.py:certificate --delta 1e-5`
 
     Exit code 0: proved. 1: no proof; prints the lines from the record to the leak, the rule and the remedy. 2: the file or the
     function is missing or fails.
     """
-    if html is not None and html.suffix != ".html":
-        raise ValueError(f"--html {html} must end in .html, so that no source file is overwritten")
     if delta is not None and not 0 < delta < 1:
         raise ValueError(f"--delta is {delta}: give a number between 0 and 1, well below 1 / number of records")
     try:
         found: Any = _outcome(program)
     except dp.PrivacyError as error:
         found = error
-    except ValueError as error:
-        if html is not None and error.__cause__ is not None:
-            say_error(f"Page: {_write_page(html, error.__cause__)}")
-        raise
     if as_json:
-        files = [] if html is None else [_write_page(html, found)]
-        facts = _leak_facts(found) if isinstance(found, dp.PrivacyError) else _proof_facts(found, delta)
-        say_json("verify", {**facts, "files": files})
+        say_json("verify", _leak_facts(found) if isinstance(found, dp.PrivacyError) else _proof_facts(found, delta))
     else:
         (_show_leak(found) if isinstance(found, dp.PrivacyError) else _show_proof(found, delta))
-        if html is not None:
-            say_lines(f"Page: {_write_page(html, found)}")
     if isinstance(found, dp.PrivacyError):
         raise typer.Exit(1)
 
@@ -121,13 +106,6 @@ def _needed(function: Callable[..., object]) -> list[str]:
         return []
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [x.name for x in parameters if x.default is x.empty and x.kind not in kinds]
-
-
-def _write_page(path: Path, outcome: "dp.Certificate | BaseException") -> Path:
-    try:
-        return write_file(path, dp.verify.html_page(outcome))
-    except OSError as error:
-        raise ValueError(f"--html {path} cannot be written to ({error.strerror}): choose another place") from None
 
 
 def _proof_facts(certificate: "dp.Certificate", delta: float | None) -> dict[str, Any]:

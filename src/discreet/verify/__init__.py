@@ -3,7 +3,7 @@
 docs/prover.md explains the lattice, the claims of each abstract value, join and widening, and why each rule is sound.
 
 Each file imports only from those before it: `_errors.py`, `_domain.py` (values, bounds, keys), `_events.py` (ledger, symbols),
-`_interpreter.py` (the walk), `_control.py` (join, loops), `_rules_*.py`, `_certify.py` (entry, certificate), `_page.py` (HTML).
+`_interpreter.py` (the walk), `_control.py` (join, loops), `_rules_*.py`, `_certify.py` (entry, certificate).
 """
 
 from discreet.verify import _control, _rules_elementwise, _rules_linear, _rules_markers, _rules_shape
@@ -16,7 +16,6 @@ from discreet.verify._errors import from_here as from_here
 from discreet.verify._events import Given as Given
 from discreet.verify._events import check_expected as check_expected
 from discreet.verify._events import symbol as symbol
-from discreet.verify._page import html_page as html_page
 
 RULES_ARE_IN = (_control, _rules_elementwise, _rules_shape, _rules_linear, _rules_markers)
 """The modules whose functions register themselves, by `rule`, in the tables of the interpreter."""

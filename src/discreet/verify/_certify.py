@@ -2,8 +2,7 @@
 
 `certify` traces the function, refuses opaque calls (`refuse_outside_effects`, `refuse_closed_books`) and captured records,
 which would count as public (`refuse_captured_records`), walks through the program and requires every output to be public or
-released. The certificate holds the program that was proved, and calling it runs that program. `Trail` records the abstract
-values of each line, for the page and for messages; no proof depends on it.
+released. The certificate holds the program that was proved, and calling it runs that program.
 """
 
 from __future__ import annotations
@@ -16,10 +15,9 @@ import math
 import platform
 import re
 import traceback
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,15 +27,9 @@ from jax.core import Tracer
 
 from discreet._jax import (
     ClosedJaxpr,
-    Jaxpr,
-    JaxprEqn,
-    Var,
     all_constants,
-    around,
     compiled,
-    inner_programs,
     run_jaxpr,
-    source_lines,
     untried_jax,
     users_file,
     without_dead_code,
@@ -55,14 +47,12 @@ from discreet.verify._domain import (
     Key,
     Private,
     Public,
-    Scale,
     Table,
     Value,
     anew,
     constant,
-    total_of,
 )
-from discreet.verify._errors import Origin, PrivacyError, Why, chain_of, from_here, place_of, source_of
+from discreet.verify._errors import Origin, PrivacyError, Why, chain_of, from_here, source_of
 from discreet.verify._events import (
     Fixed,
     Given,
@@ -81,134 +71,6 @@ from discreet.verify._events import (
     times_at,
 )
 from discreet.verify._interpreter import Checker, is_key, refuse_closed_books, refuse_outside_effects
-
-KINDS = ("unknown", "rows", "sum", "key", "released", "public", "unread")
-"""The statuses of a value, the worst first; "unread" is a line that the checker did not reach."""
-
-Place = tuple[str, int]
-
-
-class Status(NamedTuple):
-    """The status of a value, or of all values that leave a line: one of KINDS, and the same in words.
-
-    `bound` is the largest contribution of one record to rows or a sum, as text; empty without a bound.
-    """
-
-    kind: str
-    bound: str
-    text: str
-
-
-class Line(NamedTuple):
-    """One line: the worst of the values that other lines use, and all values computed on it, by operation."""
-
-    status: Status
-    values: tuple[tuple[str, Status], ...]
-
-
-def status_of(value: Value) -> Status:
-    """The status of an abstract value."""
-    if isinstance(value, Key):
-        return Status("key", "", "key, from which random numbers are drawn")
-    if isinstance(value, Public):
-        if value.released:
-            return Status("released", "", "released with noise, or computed from such")
-        return Status("public", "", "public: known without the data")
-    bound = _bound(None if value.terms is None else total_of(value.terms))
-    if value.axes is not None:
-        limit = f"a norm of at most {bound}" if bound else "no bound on their size"
-        if not bound and value.linf is not None:
-            limit = f"numbers of at most {value.linf:.4g} in size"
-        return Status("rows", bound, f"rows of single records, with {limit}")
-    if value.terms is not None:
-        return Status("sum", bound, f"sum over records, to which one adds at most {bound or 'a known amount'}")
-    return Status("unknown", "", f"unknown: {value.why or 'nothing bounds one record'}")
-
-
-def _bound(scale: Scale | None) -> str:
-    return "" if scale is None else f"{scale.factor:.4g}" + (" × a public number" if scale.powers else "")
-
-
-class Trail:
-    """The checker's results, equation by equation; `lines` sorts them by source line."""
-
-    def __init__(self, step: Callable[..., Any]) -> None:
-        self.start = next(map(place_of, line_of(step)), None)
-        self._program: Jaxpr | None = None
-        self._arguments: list[tuple[str, Value]] = []
-        self._seen: dict[tuple[int, ...], tuple[JaxprEqn, Sequence[Value]]] = {}
-
-    def begin(self, program: Jaxpr, names: Sequence[str] = (), values: Sequence[Value] = ()) -> None:
-        """Record the program and its arguments."""
-        self._program = program
-        self._arguments = list(zip(names, values, strict=True))
-
-    def see(self, equation: JaxprEqn, outputs: Sequence[Value]) -> None:
-        """Record the results of an equation, replacing those of an earlier iteration of the enclosing loop."""
-        self._seen[(*map(id, around()), id(equation))] = (equation, outputs)
-
-    def lines(self) -> dict[Place, Line]:
-        """The status of each line that computes something."""
-        passed: dict[Place, list[tuple[bool, str, Status]]] = defaultdict(list)
-        if self.start is not None:
-            passed[self.start] = [(True, f"argument {name}", status_of(x)) for name, x in self._arguments]
-        readers, returned = self._readers()
-        for equation, outputs in self._all_seen():
-            for place in places(equation):
-                for variable, value in zip(equation.outvars, outputs, strict=True):
-                    within = all(place in reader for reader in readers[variable])
-                    leaves = variable in returned or not within
-                    passed[place].append((leaves, equation.primitive.name, status_of(value)))
-        found = {place: _line(entries) for place, entries in passed.items() if entries}
-        unread = Line(Status("unread", "", "the checker did not come this far"), ())
-        for equation in equations(self._program) if self._program is not None else ():
-            for place in places(equation):
-                found.setdefault(place, unread)
-        return found
-
-    def _all_seen(self) -> Iterator[tuple[JaxprEqn, Sequence[Value]]]:
-        """The recorded equations, and those inside equations on public values, which the checker does not enter."""
-        opened = {path[:-1] for path in self._seen}
-        for path, (equation, outputs) in self._seen.items():
-            yield equation, outputs
-            if path not in opened and all(isinstance(x, Public) for x in outputs):
-                for program in inner_programs(equation):
-                    for inner in equations(program.jaxpr):
-                        yield inner, [outputs[0] if outputs else Public()] * len(inner.outvars)
-
-    def _readers(self) -> tuple[dict[Any, list[tuple[Place, ...]]], set[Any]]:
-        """The places of the equations that use each variable; and the variables that programs return."""
-        readers: dict[Any, list[tuple[Place, ...]]] = defaultdict(list)
-        if self._program is None:
-            return readers, set()
-        returned: set[Any] = {x for x in self._program.outvars if isinstance(x, Var)}
-        for equation in equations(self._program):
-            for variable in equation.invars:
-                if isinstance(variable, Var):
-                    readers[variable].append(places(equation))
-            for program in inner_programs(equation):
-                returned |= {x for x in program.jaxpr.outvars if isinstance(x, Var)}
-        return readers, returned
-
-
-def _line(entries: Sequence[tuple[bool, str, Status]]) -> Line:
-    leaving = [status for leaves, _, status in entries if leaves] or [entries[-1][2]]
-    worst = min(leaving, key=lambda status: KINDS.index(status.kind))
-    return Line(worst, tuple(dict.fromkeys((name, status) for _, name, status in entries)))
-
-
-def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
-    """All equations of a program, including those of nested programs."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in inner_programs(equation):
-            yield from equations(inner.jaxpr)
-
-
-def places(equation: JaxprEqn) -> tuple[Place, ...]:
-    """Files and line numbers of the functions that contain an equation."""
-    found = [place_of(line) for line in source_lines(equation)]
-    return tuple(dict.fromkeys(x for x in found if x is not None))
 
 
 def line_of(function: Any) -> tuple[str, ...]:
@@ -394,7 +256,6 @@ class Certificate:
         notes: Reasons why the event is worse than it could be.
         fingerprint: SHA-256 of the program, constants included.
         versions: Versions of discreet, JAX and Python.
-        trail: The abstract values of each line.
     """
 
     event: DpEvent
@@ -412,7 +273,6 @@ class Certificate:
     _given_again: Callable[[tuple[Any, ...]], Certificate] = dataclasses.field(repr=False)
     _fixed: Mapping[int, float] = dataclasses.field(repr=False)
     _given: Mapping[int, np.ndarray] = dataclasses.field(repr=False)
-    trail: Trail = dataclasses.field(repr=False)
     _program: ClosedJaxpr = dataclasses.field(repr=False)
     _wide: bool = dataclasses.field(repr=False)
     _records: tuple[int, ...] = dataclasses.field(repr=False)
@@ -762,26 +622,20 @@ def certify(
     times = times_at(times, {})
     args = jax.tree.map(lambda x: fixed_at(x, {}), args)
     options: dict[str, Any] = {"records": records, "mask": mask, "relation": relation}
-    trail = Trail(step)
-    try:
-        certificate = _proved(step, args, times, trail, **options)
-        if expect is not None:
-            certificate.check(expect)
-    except PrivacyError as error:
-        error.trail = trail
-        raise
+    certificate = _proved(step, args, times, **options)
+    if expect is not None:
+        certificate.check(expect)
     return certificate
 
 
 def _proved(
-    step: Callable[..., Any], args: tuple[Any, ...], times: Any, trail: Trail, traced: Any = None, **options: Any
+    step: Callable[..., Any], args: tuple[Any, ...], times: Any, traced: Any = None, **options: Any
 ) -> Certificate:
     """The certificate; `options` are the arguments of `certify` that `Certificate.at` reuses."""
     records, mask, relation = options["records"], options["mask"], options["relation"]
     positions = (records,) if isinstance(records, int) else tuple(records)
     if traced is None:
         program, out_shape = trace(step, args)
-        trail.begin(program.jaxpr)
         refuse_outside_effects(program.jaxpr)
         refuse_closed_books(program.jaxpr)
         # Drop code that no output needs, in the proof and in the run; effects were refused above.
@@ -789,10 +643,8 @@ def _proved(
     program, out_shape, wide = traced
     masked = positions if mask is None else (*positions, mask)
     refuse_captured_records(program, line_of(step), args, masked)
-    checker = Checker(relation, Table(masked=mask is not None), trail.see)
-    names = names_of(step, args)
-    inputs = inputs_of(checker, args, names, positions, mask)
-    trail.begin(program.jaxpr, names, inputs)
+    checker = Checker(relation, Table(masked=mask is not None))
+    inputs = inputs_of(checker, args, names_of(step, args), positions, mask)
     consts = [captured(checker, x) for x in program.consts]
     outputs = checker.walk(program.jaxpr, consts, inputs)
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(out_shape)]
@@ -810,11 +662,10 @@ def _proved(
         notes=tuple(dict.fromkeys(map(from_here, checker.notes))),
         fingerprint=fingerprint(program, [x.value for x in _given(args).values()]),
         versions={"discreet": version("discreet"), "jax": jax.__version__, "python": platform.python_version()},
-        trail=trail,
         _known=open_in([*jax.tree.leaves(args), times]),
         _beyond=checker.beyond,
         _again=lambda values: _certify_at(values, event, step, args, times, options),
-        _given_again=lambda other: _proved(step, other, times, Trail(step), traced, **options),
+        _given_again=lambda other: _proved(step, other, times, traced, **options),
         _fixed={i: x.value for i, x in enumerate(jax.tree.leaves(args)) if isinstance(x, Fixed)},
         _given={i: np.asarray(x.value) for i, x in _given(args).items()},
         _program=program,

@@ -471,7 +471,7 @@ class _Scan:
 
     def _only_cuts(self, jaxpr: Jaxpr, begin: Any, end: Any) -> bool:
         """True if the counter only selects rows: all iterations do the same to different rows."""
-        told = _told(self.checker.cuts, jaxpr, {begin})
+        told = _told(self.checker, jaxpr, {begin})
         return told is not None and not told & {x for x in jaxpr.outvars if x is not end and not isinstance(x, Literal)}
 
     def _joined(self, i: int, a: Value, b: Value, attempt: int) -> Value:
@@ -637,16 +637,16 @@ def _counter(loop: Loop, jaxpr: Any, begin: Any, end: Any, value: Value) -> Publ
     return Public(counter=(loop, min(first, last), max(first, last)), turns=turns)
 
 
-def _told(cuts: dict[int, bool], jaxpr: Jaxpr, given: set[Any]) -> set[Any] | None:
+def _told(checker: Checker, jaxpr: Jaxpr, given: set[Any]) -> set[Any] | None:
     """The integers computed from `given`, if they only select rows; otherwise None."""
     known = set(given)
     for equation in jaxpr.eqns:
         used = [i for i, x in enumerate(equation.invars) if not isinstance(x, Literal) and x in known]
-        if not used or (equation.primitive is p.dynamic_slice_p and 0 not in used and cuts.get(id(equation), False)):
+        if not used or (equation.primitive is p.dynamic_slice_p and 0 not in used and checker.only_cuts(equation)):
             continue
         if equation.primitive is p.jit_p:
             inside = equation.params["jaxpr"].jaxpr
-            told = _told(cuts, inside, {inside.invars[i] for i in used})
+            told = _told(checker, inside, {inside.invars[i] for i in used})
             if told is None:
                 return None
             pairs = zip(equation.outvars, inside.outvars, strict=True)

@@ -134,7 +134,6 @@ class PrivacyError(RefusedError):
         chain: Source lines from the record argument to the place where the proof ended: "file:line (function): text".
         rule: The claim that could not be proved.
         remedy: The usual remedy.
-        trail: The abstract values of each line up to there; None if there are none.
     """
 
     def __init__(self, rule: str, remedy: str, *, output: str = "", chain: tuple[str, ...] = ()) -> None:
@@ -147,7 +146,6 @@ class PrivacyError(RefusedError):
         while kept and place_of(kept[-1]) is not None and place_of(kept[-1]) == place_of(passed[-1]):
             kept.pop()
         self.chain = (*kept, *passed[-1:])
-        self.trail: object | None = None
         lines = [f"No proof of privacy: {f'output {output} leaks. ' if output else ''}{self.rule}"]
         lines += [f"  {'from' if i == 0 else '  ->'} {line}" for i, line in enumerate(self.chain)]
         lines.append(f"Remedy: {remedy}")

@@ -407,7 +407,6 @@ def _scale(checker: Any, equation: JaxprEqn, values: list[Public]) -> Scale | No
 
 
 Rule = Callable[["Checker", JaxprEqn, list[Value]], "Value | list[Value]"]
-Observer = Callable[[JaxprEqn, list[Value]], None]
 
 RULES: dict[Primitive, Rule] = {}
 """Keyed by the primitive object, since names are not unique."""
@@ -547,10 +546,9 @@ _LEAST = 1e-9
 class Checker:
     """The state of one proof."""
 
-    def __init__(self, relation: Relation, table: Batch | None = None, observer: Observer | None = None) -> None:
+    def __init__(self, relation: Relation, table: Batch | None = None) -> None:
         self.relation = relation  # the neighbouring relation
         self.table = table or Table()  # the records
-        self.observer = observer  # called with the results of every equation, at each visit
         self.keys = KeyRing()
         self.items: list[Any] = []  # releases and draws in the innermost loop or branch, in order
         self.notes: list[str] = []  # reasons why a sensitivity is larger than it could be
@@ -568,7 +566,9 @@ class Checker:
         # Rows that a loop takes by number, keyed by their definition, and the equations that only take them; the loops
         # whose iterations differ by more than their records.
         self.windows: dict[tuple[Any, ...], Part] = {}
-        self.cuts: dict[int, bool] = {}
+        self.cuts: dict[
+            int, tuple[bool, JaxprEqn]
+        ] = {}  # by identity; the equation is kept, so that no other one has it
         self.placed: set[Any] = set()
 
     def schedule(self, scale: Scale | None, turns: Turns | None) -> None:
@@ -649,10 +649,12 @@ class Checker:
             before = operands[0].batch if isinstance(operands[0], Private) else None
             now = outputs[0].batch if isinstance(outputs[0], Private) else None
             cut = now is not before and now in self.windows.values()
-            self.cuts[id(equation)] = self.cuts.get(id(equation), True) and cut
-        if self.observer is not None:
-            self.observer(equation, outputs)
+            self.cuts[id(equation)] = (self.only_cuts(equation, default=True) and cut, equation)
         return outputs
+
+    def only_cuts(self, equation: JaxprEqn, *, default: bool = False) -> bool:
+        """True if an equation takes rows of the table by number at each visit so far; `default` before the first."""
+        return self.cuts.get(id(equation), (default, equation))[0]
 
     def _keyed(self, value: Value, variable: Any) -> Value:
         """The keys that a program derives from public values alone."""
