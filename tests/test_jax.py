@@ -159,7 +159,7 @@ def test_entry_points_compute_by_the_usual_rules() -> None:
     mixed = _jax.in_own_settings(lambda: float(jnp.ones(2, jnp.int8) @ jnp.ones(2, jnp.float32) + jnp.zeros(3)[0]))
     with jax.numpy_dtype_promotion("strict"), jax.transfer_guard("disallow"):
         assert mixed() == 2.0
-    for name in ("init", "update", "run", "run_many", "certify", "get_params", "posterior"):
+    for name in ("init", "update", "run", "certify", "get_params", "posterior"):
         assert hasattr(getattr(dp.DPSVI, name), "__wrapped__"), name
 
 

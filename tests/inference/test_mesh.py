@@ -54,8 +54,6 @@ def test_options_that_know_no_mesh_say_so(refused):
     dpsvi = dp.DPSVI(model, AutoNormal(model), Adam(0.01), plan=plan)
     with refused(TypeError, "mesh= is an option of run and certify"):
         dpsvi.init(dp.random.key(), Y, mesh=ONE)
-    with refused(TypeError, "mesh= is an option of run and certify"):
-        dpsvi.run_many(jax.random.split(dp.random.key(0), 2), Y, mesh=ONE)
     with refused(TypeError, "mesh is a str"):
         dpsvi.run(dp.random.key(), Y, mesh="records")
 

@@ -75,7 +75,6 @@ ENTRIES = {
     "exponential_mechanism": lambda key: dp.exponential_mechanism(key, jnp.zeros(3), 1.0),
     "certify": lambda key: dp.certify(own_release, key, Y, records=(1,))(key, Y),
     "DPSVI.certify": lambda key: make().certify(Y),
-    "DPSVI.run_many": lambda key: make().run_many(jax.random.split(dp.random.key(0), 2), Y),
     "describe": lambda key: dp.describe(TABLE, SCHEMA, epsilon=1.0, delta=1e-6, rng_key=key),
     "LinearRegression": lambda key: estimators.LinearRegression(
         epsilon=1.0, delta=1e-6, bounds=(-1, 1), target_bounds=(-1, 1)

@@ -10,7 +10,6 @@ from numpyro.infer.autoguide import AutoNormal
 from numpyro.optim import Adam
 
 import discreet as dp
-from discreet.inference import _loop
 from discreet.inference._step import PlanNumbers, PrivateStep
 from discreet.verify import Given, _certify
 from discreet.verify._certify import trace
@@ -188,34 +187,3 @@ def test_a_certificate_runs_with_the_values_that_it_knows():
     assert certificate(key, X, sigma).shape == (2,)
     with pytest.raises(ValueError, match="the certificate is for"):
         certificate(key, X, np.float32(1.0))
-
-
-def test_many_fits_in_one_call_are_those_that_run_makes():
-    # The private loss is about a guess that each key makes anew.
-    options = {"loss_share": 0.0}
-    plans = [make(**changes).plan for changes in OTHER.values()]
-    keys = jax.random.split(dp.random.key(7), len(plans))
-    start = {"mean_auto_loc": np.zeros(2), "mean_auto_scale": np.full(2, 0.1)}
-    before = _loop._many._cache_size()
-    many = make(options=options).run_many(keys, X, plans=plans, init_params=start)
-    assert _loop._many._cache_size() == before + 1
-    assert many.losses.shape == (len(plans), 150)
-    for number, (key, plan) in enumerate(zip(keys, plans, strict=True)):
-        fit = dp.DPSVI(model, AutoNormal(model), Adam(0.05), plan=plan, **options)
-        alone = fit.run(key, X, progress_bar=False, init_params=start)
-        assert np.isnan(many.losses[number, plan.num_steps :]).all()
-        np.testing.assert_array_equal(many.clipping_norms[number, : plan.num_steps], alone.clipping_norms)
-        for name, value in alone.last_params.items():
-            np.testing.assert_allclose(many.last_params[name][number], value, rtol=1e-3, atol=1e-4)
-        tail = alone.trace.iterates[-(plan.num_steps // 10) :].mean(axis=0)
-        np.testing.assert_allclose(many.params["mean_auto_loc"][number], tail[:2], rtol=1e-3, atol=1e-3)
-
-
-def test_seeds_alone_differ_and_secret_keys_are_refused():
-    keys = jax.random.split(dp.random.key(7), 3)
-    many = make().run_many(keys, X)
-    assert len(np.unique(many.params["mean_auto_loc"][:, 0])) == 3
-    with pytest.raises(ValueError, match="made from a seed"):
-        make().run_many(jax.random.split(dp.random.key(), 2), X)
-    with pytest.raises(ValueError, match="one plan for each key"):
-        make().run_many(keys, X, plans=[make().plan])

@@ -6,7 +6,6 @@ from discreet.inference._dpsgld import releases_of as releases_of
 from discreet.inference._dpsvi import DPSVI as DPSVI
 from discreet.inference._dpsvi import starting_objective as starting_objective
 from discreet.inference._dpsvi import update_in_loop as update_in_loop
-from discreet.inference._loop import ManyFits as ManyFits
 from discreet.inference._ops import DrawsPlan as DrawsPlan
 from discreet.inference._ops import OnePosteriorSample as OnePosteriorSample
 from discreet.inference._ops import OPSResult as OPSResult

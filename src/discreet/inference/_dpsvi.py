@@ -6,7 +6,6 @@ proves the program, debits the ledger, and makes the releases (`_loop`). All ref
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import itertools
@@ -37,10 +36,8 @@ from discreet.gradients import BookKeepingEngine, EngineReport
 from discreet.inference._elbo import LATENT, Objective, loss_at_start
 from discreet.inference._loop import (
     Checkpoint,
-    ManyFits,
     certify_fit,
     check_provable,
-    fit_many,
     run_steps,
     update_once,
     with_proof,
@@ -691,80 +688,6 @@ class DPSVI:
             "Parameters of the records themselves stayed beside the data: they were updated without noise, are no "
             "part of any result, and entered what was released through their own record's clipped contribution alone."
         )
-
-    @in_own_settings
-    def run_many(
-        self,
-        keys: PRNGKeyArray,
-        *args: Any,
-        plans: Sequence[PrivacyPlan] | None = None,
-        init_params: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> ManyFits:
-        """Fit the same records once for each key, many fits in one compiled call: to compare plans, or seeds.
-
-        Each fit makes the steps that `run` would make from that key, but that all start from the same initial values and
-        `params` is the mean over the last tenth of the steps. Fits of one program (plans that differ in noise, clipping norm
-        or number of steps, and in a rate whose batches have the same room) are one call: side by side on a GPU, one after
-        another on a CPU.
-
-        **For artificial or public records.** Nothing is proved, debited or stated, so only keys from seeds are accepted, which
-        are not private. Fitting records of people many times costs the budget of all fits together.
-
-        Args:
-            keys: One for each fit, as `jax.random.split(discreet.random.key(0), 8)`: shape (fit,).
-            args: The records, as for `run`.
-            plans: One for each key, for the same number of records. None: this DPSVI's plan for all.
-            init_params: As in `run`.
-            kwargs: As args.
-
-        Returns:
-            Arrays whose leading axis is the fits.
-
-        Raises:
-            TypeError, ValueError: Secret keys, as many plans as there are no keys, or as `run`.
-
-        Example:
-            >>> import jax, numpy as np, numpyro, numpyro.distributions as dist, discreet as dp
-            >>> from numpyro.infer.autoguide import AutoDelta
-            >>> def model(x):
-            ...     mean = numpyro.sample("mean", dist.Normal(0, 10))
-            ...     with numpyro.plate("data", len(x)):
-            ...         numpyro.sample("x", dist.Normal(mean, 1), obs=x)
-            >>> x = np.random.default_rng(0).normal(3.0, 1.0, 400).astype(np.float32)
-            >>> plans = [dp.PrivacyPlan(sampling=dp.PoissonSampling(0.1), clipping_norm=1.0, noise_multiplier=sigma,
-            ...     num_steps=300, num_records=400) for sigma in (0.5, 8.0)]
-            >>> dpsvi = dp.DPSVI(model, AutoDelta(model), numpyro.optim.Adam(0.05), plan=plans[0])
-            >>> fits = dpsvi.run_many(jax.random.split(dp.random.key(0), 2), x, plans=plans)
-            >>> fits.params["mean_auto_loc"].shape, fits.losses.shape
-            ((2,), (2, 300))
-        """
-        records, key = take_apart(args, kwargs), random.key(0)
-        if jnp.shape(keys) != (len(keys),) or not random.is_reproducible(keys[0]):
-            raise ValueError(
-                "run_many takes one axis of keys made from a seed, such as jax.random.split(discreet.random.key(0), 8): its "
-                "results are not accounted for. To fit records of people, call run."
-            )
-        chosen = [self.plan] * len(keys) if plans is None else list(plans)
-        if len(chosen) != len(keys):
-            raise ValueError(f"run_many has {len(keys)} keys and {len(chosen)} plans. Pass one plan for each key.")
-        fits: dict[PrivacyPlan, Any] = {}
-        starts: dict[int, tuple[DPSVIState, PrivateStep]] = {}
-        for plan in dict.fromkeys(chosen):
-            other = copy.copy(self)
-            vars(other).update(plan=plan, _steps={})
-            other._check_options()
-            other._check_records(records)
-            if plan.num_records not in starts:
-                state = other._begin(key, records, init_params)._replace(rng_key=None)
-                objective, psi = other._initialised().objective, self.optim.get_params(state.optim_state)
-                refuse_outside_support(objective, psi, [(records.leaves, None)])
-                starts[plan.num_records] = state, other._initialised()
-            # The model is looked at once for all plans.
-            state, step = starts[plan.num_records]
-            state = state._replace(clipping_norm=jnp.float32(plan.clipping.start))
-            fits[plan] = state, dataclasses.replace(step, **other._of_plan(step.released)), plan
-        return fit_many([fits[plan] for plan in chosen], keys, [jnp.asarray(x) for x in records.leaves])
 
     @in_own_settings
     def posterior(self, key: PRNGKeyArray, params: Mapping[str, Any], num_samples: int) -> dict[str, Array]:

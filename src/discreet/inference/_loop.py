@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -408,79 +408,6 @@ def update_once(
         step = dataclasses.replace(step, engine=dataclasses.replace(step.engine, shuffled=False))
     state, figures, _ = step.move(state, keys, numbers, leaves, batch)
     return state, jnp.where(paid, figures.loss, jnp.nan)
-
-
-class ManyFits(NamedTuple):
-    """The result of `DPSVI.run_many`, one row of each array for each fit. Not private: the keys were made from seeds.
-
-    Attributes:
-        params: Values of the `param` sites, the mean over the last tenth of the plan's steps: shape (fit, ...).
-        last_params: The same after the last step.
-        losses: Private loss estimates, in nats, biased as in `DPSVIResult`: shape (fit, longest plan's steps), NaN behind a
-            plan's last step.
-        clipping_norms: C of each step, likewise.
-    """
-
-    params: dict[str, np.ndarray]
-    last_params: dict[str, np.ndarray]
-    losses: Float[np.ndarray, "fit step"]
-    clipping_norms: Float[np.ndarray, "fit step"]
-
-
-def fit_many(
-    fits: Sequence[tuple[DPSVIState, PrivateStep, PrivacyPlan]], keys: PRNGKeyArray, leaves: Sequence[Array]
-) -> ManyFits:
-    """Run a fit for each key, those of one program in one call."""
-    size, longest = leaves[0].shape[0], max(plan.num_steps for _, _, plan in fits)
-    alike: dict[Any, list[int]] = {}
-    tables = [plan.sampling.prepare(size) for _, _, plan in fits]
-    for number, (_, step, plan) in enumerate(fits):
-        shapes = tuple(x.shape for x in jax.tree.leaves(tables[number]))
-        alike.setdefault((step, plan.sampling.drawing(size), shapes), []).append(number)
-    rows: dict[int, Any] = {}
-    for (step, drawing, _), numbers in alike.items():
-        inputs = [(PlanNumbers.of(fits[i][2]), fits[i][0], tables[i]) for i in numbers]
-        stacked = jax.tree.map(lambda *x: jnp.stack(x), *inputs)
-        found = jax.device_get(_many(step, drawing, longest, *stacked, list(leaves), keys[np.array(numbers)]))
-        for place, number in enumerate(numbers):
-            rows[number] = jax.tree.map(lambda x, place=place: x[place], found)
-    params, last, losses, norms = jax.tree.map(lambda *x: np.stack(x), *(rows[i] for i in range(len(fits))))
-    steps = np.array([plan.num_steps for _, _, plan in fits])
-    beyond = np.arange(longest) >= steps[:, None]
-    return ManyFits(params, last, np.where(beyond, np.nan, losses), np.where(beyond, np.nan, norms))
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _many(
-    step: PrivateStep,
-    drawing: Any,
-    longest: int,
-    numbers: PlanNumbers,
-    state: DPSVIState,
-    tables: Any,
-    leaves: list[Array],
-    keys: PRNGKeyArray,
-) -> Any:
-    flat, unravel = ravel_pytree(
-        jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), step.optim.get_params(state.optim_state))
-    )
-
-    def one(fit: tuple[PlanNumbers, DPSVIState, Any, PRNGKeyArray]) -> Any:
-        numbers, state, tables, key = fit
-        norm, mean = state.clipping_norm, start_mean(flat.size, keep=True)
-        keys = StepKeys.derive(key, memory=step.local is not None)
-        end, mean, figures, norms, _, _ = many_steps(
-            step, drawing, longest, False, False, keys, state, mean, numbers, leaves, tables, numbers.num_steps
-        )
-        # At the plan's last step the second row is the mean of its last tenth.
-        psi = unravel(mean[1]), step.optim.get_params(end.optim_state)
-        norms = norms if step.adapts else jnp.full(longest, norm)
-        return *map(step.objective.constrain, psi), figures[:, 0], norms
-
-    # A CPU has no lanes to fill, and mapping makes it run all branches of a step and wait for the longest of many loops: two
-    # to three times the work. There the fits follow one another in the one call.
-    at_once = None if jax.default_backend() == "cpu" else 64
-    return jax.lax.map(one, (numbers, state, tables, keys), batch_size=at_once)
 
 
 # --- The proof ---
