@@ -11,7 +11,6 @@ from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
 from discreet.models import logistic_regression
-from discreet.plots import plot_posterior
 from discreet.tables import encode, schema_from_dict
 
 rng = np.random.default_rng(1)
@@ -118,9 +117,9 @@ result.plot()
 draws = result.noise_aware("regression", start=0.5).posterior(
     dp.random.key(), 1_000
 )
-plot_posterior(
-    draws, feature_names=records.feature_names, statement=result.statement
-)
+low, high = np.quantile(draws["weights"], [0.05, 0.95], axis=0)
+for name, *ends in zip(records.feature_names, low, high, strict=True):
+    print("{:20} {:6.2f} to {:5.2f}".format(name, *ends))
 
 # %% [markdown]
 # ## What is left
