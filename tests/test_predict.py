@@ -16,7 +16,6 @@ from discreet.predict import (
     class_probabilities,
     classification_metrics,
     linear_predictor,
-    plug_in_probabilities,
     probit_probabilities,
 )
 
@@ -76,20 +75,6 @@ def test_persons_with_several_rows() -> None:
     found = class_probabilities(masked, {"w": W}, x, None, mask, max_elements=500)
     assert found.shape == (7, 3, 2)
     np.testing.assert_allclose(found[..., 1], expit(x @ W.T).mean(axis=-1), rtol=1e-5)
-    plug_in = plug_in_probabilities(masked, {"w": W}, x, None, mask)
-    np.testing.assert_allclose(plug_in[..., 1], expit(x @ W.mean(axis=0)), rtol=1e-4)
-
-
-def test_plug_in_is_at_the_mean_of_unconstrained_space() -> None:
-    top, share = np.exp(RNG.normal(size=50)), RNG.uniform(0.1, 0.9, size=50)
-    found = plug_in_probabilities(three_classes, {"w": W, "top": top, "scale": top * share}, X)
-    # HalfNormal goes through exp, Uniform(0, top) through a sigmoid times top.
-    mean_top = np.exp(np.log(top).mean())
-    scale = mean_top * expit(np.log(share / (1 - share)).mean())
-    logits = scale * (X @ W.mean(axis=0))
-    np.testing.assert_allclose(
-        found, softmax(np.stack([-logits, 0 * logits, logits], axis=1), axis=1), rtol=1e-3, atol=1e-5
-    )
 
 
 def outcome(x: Any, y: Any = None) -> None:

@@ -21,10 +21,9 @@ import numpyro.handlers as handlers
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 from numpyro.distributions import MaskedDistribution
-from numpyro.infer.util import constrain_fn, unconstrain_fn
 from scipy.special import expit
 
-from discreet._numpyro import one_model, trace_of
+from discreet._numpyro import trace_of
 from discreet._validate import left_out, require
 
 __all__ = [
@@ -32,7 +31,6 @@ __all__ = [
     "class_probabilities",
     "classification_metrics",
     "linear_predictor",
-    "plug_in_probabilities",
     "probit_probabilities",
 ]
 
@@ -103,29 +101,6 @@ def class_probabilities(
         first = max(0, min(start, rows - batch))
         out[first : first + batch] = predict(draws, [x[first : first + batch] for x in leaves])
     return out
-
-
-def plug_in_probabilities(
-    model: Model, draws: Mapping[str, Any], *args: Any, site: str | None = None, **kwargs: Any
-) -> Float[np.ndarray, "row class"]:
-    """Class probabilities at one point, the posterior mean in unconstrained space.
-
-    Cheaper than `class_probabilities`, whose arguments, result and errors it has, and more certain than the posterior is.
-    """
-    draws = {name: jnp.asarray(value) for name, value in draws.items()}
-    _num_draws(draws)
-    leaves, rebuild = _rows(args)
-    few = rebuild([x[:1] for x in leaves])
-    name, _ = _find_site(model, {name: value[0] for name, value in draws.items()}, few, kwargs, site)
-    # To NumPyro what is predicted is a latent, unless it has some value.
-    observed = handlers.condition(model, {name: jnp.zeros(1, jnp.int32)})
-    # Supports may depend on other latents, so each draw is taken there by its own transforms.
-    seeded = handlers.seed(observed, jax.random.key(0))
-    with one_model:
-        free = jax.vmap(lambda draw: unconstrain_fn(seeded, few, dict(kwargs), draw))(draws)
-        mean = constrain_fn(seeded, few, dict(kwargs), jax.tree.map(lambda x: jnp.mean(x, axis=0), free))
-    point = {name: jnp.asarray(mean[name])[None] for name in draws}
-    return class_probabilities(model, point, *args, site=site, **kwargs)
 
 
 def _num_draws(draws: Mapping[str, Array]) -> int:
