@@ -22,9 +22,7 @@ from discreet.page import (
     panels_of_draws,
     profile_pairs,
     statement_page,
-    utility_page,
 )
-from discreet.synthetic import utility_report
 from discreet.tables import Column, Kind, Missing, Schema
 
 from .browser import CHROMIUM, Browser
@@ -63,7 +61,6 @@ def pages(folder: Path) -> dict[str, str]:
     }
     broken = statement.with_violations("bounds of these columns were taken from the data: income")
     drifting = {**report["course"], "rest": {"kind": "drifting", "from": 150}}
-    useful = utility_report(twins, twins_of(10), SCHEMA, training_table=twins_of(11), non_private=True)
     return {
         "report": statement_page(statement, **report),
         "report-drifting": statement_page(statement, **{**report, "course": drifting}),
@@ -76,7 +73,6 @@ def pages(folder: Path) -> dict[str, str]:
             **common,
         ),
         "strong-epsilon": statement_page(statement_of(dataclasses.replace(PLAN, noise_multiplier=0.7))),
-        "utility": utility_page(useful, dataset="messy 2026", day=DAY),
     }
 
 

@@ -27,14 +27,12 @@ from discreet.page import (
     panels_of_draws,
     profile_pairs,
     statement_page,
-    utility_page,
 )
 from discreet.page._page import day_words
 from discreet.report import COEFFICIENTS, EACH_ROW_A_PERSON, NOT_USABLE, PREDICTION, Receipt, Statement, Unit
-from discreet.synthetic import utility_report
 from discreet.tables import Column, Kind, Missing, Schema, schema_from_bounds
 
-from .made_up import HOSTILE, PLAN, description_facts, draws_of, result_of, statement_of, twins_of, with_figures
+from .made_up import HOSTILE, PLAN, description_facts, draws_of, result_of, statement_of, with_figures
 
 VOID = {"meta", "img", "br", "input", "link", "hr"}
 SCHEMA = schema_from_bounds("age=17:90,smoker=no|yes")
@@ -269,22 +267,6 @@ def test_no_program_names_are_on_the_page() -> None:
         assert word not in text, word
     for word in ("paid for", "ariational", "noise multiplier", "unconstrained"):
         assert word not in text, word
-
-
-def test_a_page_of_utility_says_that_it_is_not_private() -> None:
-    schema = schema_from_bounds("age=17:90,visits=0:40,smoker=no|yes")
-    real = twins_of(9).set_column(0, "age", pyarrow.array(np.full(400, 30.0)))
-    report = utility_report([twins_of(0), twins_of(1)], real, schema, training_table=twins_of(8), non_private=True)
-    page = Page(utility_page(report, dataset=HOSTILE))
-    assert "NOT PRIVATE." in page.texts["span"][0]
-    assert "✓" not in page.text
-    assert "400 evaluation rows and 400 training rows" in page.text
-    assert [x["class"] for x in page.of("div") if "verdict" in (x.get("class") or "")] == ["verdict banner"]
-    assert "100.0 %" in page.text
-    assert "{{ 7 * 7 }}" in page.text
-    names = [x["id"] for _, x in page.elements if "id" in x]
-    assert {x["href"][1:] for x in page.of("a")} <= set(names)
-    assert len([x for x in page.of("th") if x.get("scope") == "row"]) > 10
 
 
 def test_parameters_are_called_by_the_feature_that_they_weigh() -> None:

@@ -486,26 +486,22 @@ def utility(
         str | None, typer.Option(help="Column to predict. Default: the schema's target, or each column in turn.")
     ] = None,
     plot: Plot = None,
-    html: Annotated[Path | None, typer.Option(help="Write the report as a page to this file (.html).")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Measure how well synthetic twins replace a table. NOT PRIVATE for the real rows.
 
-    `discreet utility twin-1.csv twin-2.csv --evaluation-non-private test.csv --schema schema.toml --html utility.html`
+    `discreet utility twin-1.csv twin-2.csv --evaluation-non-private test.csv --schema schema.toml --plot utility.png`
 
     Trains a standard model of the target on each twin and tests it on the real rows, compares the marginals of columns and pairs
     and the association of columns, and trains a classifier to distinguish twins from real rows. No ε covers the figures.
     """
     check_file(plot, "--plot", PICTURES)
-    check_file(html, "--html", (".html", ".htm"))
     described = dp.tables.schema_from_toml(schema, target=target)
     report = dp.synthetic.utility_report(
         twins, evaluation_non_private, described, training_table=training_non_private, non_private=True
     )
     if plot is not None:
         report.plot(plot)
-    if html is not None:
-        write_file(html, dp.page.utility_page(report))
     say_error(
         f"NOT PRIVATE: the report contains exact figures of the rows in {evaluation_non_private}. Unless they are "
         "public, show it only to people who may see them."

@@ -16,5 +16,4 @@ from discreet.page._page import marginals_of as marginals_of
 from discreet.page._page import panel_of_summary as panel_of_summary
 from discreet.page._page import panels_of_draws as panels_of_draws
 from discreet.page._page import statement_page as statement_page
-from discreet.page._page import utility_page as utility_page
 from discreet.page._page import write_report as write_report

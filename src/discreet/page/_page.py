@@ -267,7 +267,6 @@ class Bar:
     share: float
     least: float
     most: float
-    real: float | None = None  # The share of real rows, on a page that is not private
     apart: bool = False  # True for missing cells after slices of numbers
 
 
@@ -282,7 +281,7 @@ class Marginal:
     @property
     def top(self) -> float:
         """The largest share."""
-        return max((max(bar.most, bar.real or 0.0) for bar in self.bars), default=0.0) or 1.0
+        return max((bar.most for bar in self.bars), default=0.0) or 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -325,9 +324,8 @@ def few(bars: Sequence[Bar]) -> tuple[Bar, ...]:
     # Their extremes are not those of the sum, so the mean stands for them.
     others = [bars[i] for i in order[MOST_LEVELS - 1 :]]
     rest = float(sum(bar.share for bar in others))
-    real = None if others[0].real is None else float(sum(bar.real or 0.0 for bar in others))
     kept = [bars[i] for i in np.sort(order[: MOST_LEVELS - 1])]
-    return (*kept, Bar(f"{len(others)} others", rest, rest, rest, real))
+    return (*kept, Bar(f"{len(others)} others", rest, rest, rest))
 
 
 # Where the sliders stop, in percent.
@@ -390,7 +388,6 @@ def statement_page(
         ("machine", "Files", True),
     )
     known: dict[str, Any] = {
-        "utility": None,
         "title": f"Privacy statement: {dataset or statement.method}",
         "kicker": ("Description" if description else "Fit") if dataset else "Privacy statement",
         "dataset": dataset,
@@ -433,97 +430,6 @@ def statement_page(
 
 # The colour of the box on the result's use, and its sign.
 _USE = {COEFFICIENTS: ("holds", "✓"), PREDICTION: ("warned", "✓"), NOT_USABLE: ("", "✗")}
-
-
-def utility_page(report: Any, *, dataset: str = "", day: datetime.date | None = None) -> str:
-    """A page on the utility of synthetic twins, HTML: **not private** for the real rows, as its banner says.
-
-    Args:
-        report: A report by `discreet.synthetic.utility_report`.
-        dataset: The name of the table.
-        day: When the report was made.
-
-    Returns:
-        One file that loads nothing, with the report's figures and each column's shares, twins beside real rows.
-    """
-    facts, trained = report.to_dict(), report.training
-
-    def row(name: str, about: str, twins: tuple[float, float], *others: float | None) -> Any:
-        spread = f" ± {figure(twins[1])}" if math.isfinite(twins[1]) else ""
-        return name, about, [figure(twins[0]) + spread, *map(figure, others)]
-
-    predicted = [
-        row(
-            f"{target}: {score}",
-            report.models[target],
-            report.prediction(target, score),
-            guessed,
-            *([trained.prediction[target][score]] if trained else []),
-        )
-        for target, scores in report.guessing.items()
-        for score, guessed in scores.items()
-    ]
-    whole = [
-        row(name, facts["meaning"][name], report.figure(name), *([trained.figures()[name]] if trained else []))
-        for name in report.twins[0].figures()
-    ]
-    heads, counts = (["training rows"] if trained else []), f"{report.evaluation_rows:,} evaluation rows"
-    tables = [
-        ("prediction", "Prediction", facts["meaning"]["prediction"], ["score", "twins", "guessing", *heads], predicted),
-        ("whole", "The whole table", "", ["figure", "twins", *heads], whole),
-    ]
-    shown = list(report.shares.items())[:MOST_COLUMNS]
-    columns = [
-        Marginal(
-            name,
-            "",
-            few(
-                [
-                    Bar(label, 100 * twin, 100 * twin, 100 * twin, 100 * real, x.missing and place == len(x.names) - 1)
-                    for place, (label, real, twin) in enumerate(zip(x.names, x.first, x.second, strict=True))
-                ]
-            ),
-        )
-        for name, x in shown
-    ]
-    date = day_words(day)
-    rows = sorted(set(report.twin_rows))
-    counted = [
-        ("Twins", f"{len(report.twins)}, of {' to '.join(f'{x:,}' for x in rows[:: max(1, len(rows) - 1)])} rows")
-    ]
-    counted.append(("Evaluation rows (real)", f"{report.evaluation_rows:,}"))
-    if report.training_rows:
-        counted.append(("Training rows (real)", f"{report.training_rows:,}"))
-    return _rendered(
-        {
-            "utility": {
-                "rows": counts + (f" and {report.training_rows:,} training rows" if trained else ""),
-                "tables": [table for table in tables if table[-1]],
-            },
-            "statement": None,
-            "title": f"NOT PRIVATE: utility of twins{f' of {dataset}' if dataset else ''}",
-            "kicker": "Utility of synthetic twins",
-            "dataset": dataset,
-            "day": date,
-            "version": "",
-            "facts": [*((name, x) for name, x in (("Table", dataset), ("Date", date)) if x), *counted],
-            "contents": [*((table[0], table[1]) for table in tables if table[-1]), ("columns", "Columns")],
-            "marginals": Marginals(len(report.twins), report.twin_rows, tuple(columns), len(report.shares)),
-        }
-    )
-
-
-def figure(value: float | None) -> str:
-    """A figure of the utility, in three digits.
-
-    >>> figure(0.83412), figure(1234.5), figure(None), figure(float("nan"))
-    ('0.834', '1,234', '', 'none')
-    """
-    if value is None:
-        return ""
-    if not math.isfinite(value):
-        return "none"
-    return number(float(f"{value:.3f}") if abs(value) < 100 else round(value))
 
 
 def _rendered(known: dict[str, Any]) -> str:
