@@ -14,8 +14,6 @@ from discreet.compat.d3p.dputil import (
     NoiseScale,
     approximate_sigma,
     approximate_sigma_remove_relation,
-    get_epsilon_R,
-    get_epsilon_S,
 )
 from discreet.compat.d3p.minibatch import poisson_batchify_data
 
@@ -109,16 +107,3 @@ def test_bad_input(function):
         function(0.0, 1e-5, 0.1, 10)
     with pytest.raises(ValueError, match="delta"):
         function(1.0, 1.0, 0.1, 10)
-
-
-def test_the_fourier_accountants_names_bound_poisson_batches():
-    """The relation of each, against dp_accounting's event; d3p's own epsilon for q = 0.01, sigma = 1 is 2.84."""
-    event = dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(1.0)), 1000)
-    for function, relation in ((get_epsilon_R, Relation.ADD_OR_REMOVE_ONE), (get_epsilon_S, Relation.REPLACE_ONE)):
-        epsilon = function(1e-5, 1.0, 0.01, 999.5, nx=1e5)
-        assert epsilon == pytest.approx(profile(event, relation).epsilon(1e-5), rel=1e-3)
-        with pytest.raises(ValueError, match="sigma"):
-            function(1e-5, 0.0, 0.01, 10)
-        with pytest.raises(ValueError, match="target_delta"):
-            function(1.0, 1.0, 0.01, 10)
-    assert get_epsilon_S(1e-5, 1.0, 0.01, 1000) == pytest.approx(2.84, abs=0.01)

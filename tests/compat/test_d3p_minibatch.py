@@ -10,7 +10,6 @@ import pytest
 import discreet.compat.d3p as d3p
 from discreet.accounting import Relation
 from discreet.compat.d3p.minibatch import (
-    batch_size_to_q,
     live_sources,
     poisson_batchify_data,
     q_to_batch_size,
@@ -137,7 +136,6 @@ def test_a_pass_costs_one_step_without_amplification():
 def test_sizes_and_rates():
     assert q_to_batch_size(0.29, 100) == 29, "0.29 * 100 is 28.999999999999996"
     assert q_to_batch_size(0.299, 100) == 29
-    assert batch_size_to_q(29, 100) == 0.29
 
 
 @pytest.mark.parametrize("batchify", [subsample_batchify_data, split_batchify_data])

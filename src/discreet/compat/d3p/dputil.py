@@ -15,7 +15,6 @@ from fractions import Fraction
 
 from dp_accounting import DpEvent, dp_event
 
-from discreet._validate import positive, probability
 from discreet.accounting import Relation, calibrate_noise_multiplier, profile
 from discreet.mechanisms import GAUSSIAN
 
@@ -23,8 +22,6 @@ __all__ = [
     "D3PAccountingWarning",
     "approximate_sigma",
     "approximate_sigma_remove_relation",
-    "get_epsilon_R",
-    "get_epsilon_S",
 ]
 
 _LARGEST_TABLE = 2**31 - 1
@@ -141,59 +138,6 @@ def approximate_sigma_remove_relation(
     rate, steps = _check(q, num_iter)
     target = Calibration(target_eps, delta, rate, steps, Relation.ADD_OR_REMOVE_ONE)
     return _calibrate(_poisson(rate, steps), target, poisson=rate < 1)
-
-
-def get_epsilon_R(  # noqa: N802 - d3p's name
-    target_delta: float = 1e-6,
-    sigma: float = 2.0,
-    q: float = 0.01,
-    ncomp: float = 10_000,
-    nx: float = 1e6,
-    L: float = 20.0,
-) -> float:
-    """Compute epsilon of Poisson batches under ADD_OR_REMOVE_ONE; named after the Fourier accountant's function.
-
-    Guarantee: `ncomp` Gaussian releases with noise multiplier `sigma`, each from a batch that includes each record
-    independently with probability q, are (epsilon, target_delta)-private: an upper bound, by `discreet.accounting.profile`.
-
-    Args:
-        target_delta: Target delta, above 0, well below 1 / N.
-        sigma: Noise standard deviation / clipping threshold, on the sum.
-        q: Sampling rate.
-        ncomp: Number of updates; a fraction is rounded up.
-        nx: Accepted and unused: discreet chooses the grid, on the safe side.
-        L: Likewise.
-
-    Raises:
-        ValueError: A number out of range.
-
-    >>> round(get_epsilon_R(1e-6, 4.3, 0.01, 10_000), 2)
-    1.0
-    """
-    del nx, L
-    return _epsilon_of_poisson(target_delta, sigma, q, ncomp, Relation.ADD_OR_REMOVE_ONE)
-
-
-def get_epsilon_S(  # noqa: N802 - d3p's name
-    target_delta: float = 1e-6,
-    sigma: float = 2.0,
-    q: float = 0.01,
-    ncomp: float = 10_000,
-    nx: float = 1e6,
-    L: float = 20.0,
-) -> float:
-    """Compute epsilon of **Poisson** batches under REPLACE_ONE; arguments as in `get_epsilon_R`.
-
-    d3p uses this for batches of fixed size, for which it is too small: use `DPSVI.get_epsilon` for those.
-    """
-    del nx, L
-    return _epsilon_of_poisson(target_delta, sigma, q, ncomp, Relation.REPLACE_ONE)
-
-
-def _epsilon_of_poisson(delta: float, sigma: float, q: float, num_iter: float, relation: Relation) -> float:
-    rate, steps = _check(q, num_iter)
-    event = _poisson(rate, steps)(positive("sigma", sigma))
-    return profile(event, relation, slack=_slack(steps, poisson=rate < 1)).epsilon(probability("target_delta", delta))
 
 
 def whole_steps(num_iter: float) -> int:

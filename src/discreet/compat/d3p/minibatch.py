@@ -21,19 +21,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
-from jaxtyping import Array, Int
+from jaxtyping import Array
 
 from discreet import random
-from discreet._validate import probability
 from discreet.accounting import Relation
 from discreet.compat.d3p.random import as_key
 from discreet.plan import PrivacyPlan
 from discreet.sampling import Batch, FixedSizeSampling, FullBatch, PoissonSampling, Sampling, feistel_permutation
 
 __all__ = [
-    "batch_size_to_q",
     "poisson_batchify_data",
-    "poisson_sample_idxs",
     "q_to_batch_size",
     "split_batchify_data",
     "subsample_batchify_data",
@@ -408,23 +405,6 @@ def _take(arrays: tuple[Array, ...], indices: Array) -> tuple[Array, ...]:
     return tuple(array[indices] for array in arrays)
 
 
-def poisson_sample_idxs(
-    rng_key: Any, q: float, N: int, rng_suite: Any = None, cutoff_size: int | None = None
-) -> tuple[Int[Array, "cutoff"], Int[Array, ""]]:
-    """Select the indices of records independently with probability q, for your own sampler.
-
-    `poisson_batchify_data` does not use it, and no statement covers it: each coin is a float32, whose probability differs from
-    q by up to 2^-24, and an index beyond `cutoff_size` (None: N) is lost.
-
-    Returns:
-        Indices of distinct records, the selected ones first, and the number selected.
-    """
-    del rng_suite
-    selected = jax.random.uniform(as_key(rng_key), (N,)) < probability("q", q)
-    first = jnp.argsort(~selected, stable=True)
-    return first[: N if cutoff_size is None else min(cutoff_size, N)], jnp.sum(selected)
-
-
 def q_to_batch_size(q: float, N: int) -> int:
     """Compute the batch size for a sampling rate q of N records: q N rounded down, up to the rounding error of q.
 
@@ -432,12 +412,3 @@ def q_to_batch_size(q: float, N: int) -> int:
     29
     """
     return math.floor(q * N * (1 + 1e-12))
-
-
-def batch_size_to_q(batch_size: int, N: int) -> float:
-    """Compute the sampling rate q of a batch size.
-
-    >>> batch_size_to_q(29, 100)
-    0.29
-    """
-    return batch_size / N

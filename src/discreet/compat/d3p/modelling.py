@@ -6,7 +6,6 @@ predictions at a person's covariates reveal them.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,8 +19,7 @@ from numpyro import handlers
 
 from discreet import optimizers
 from discreet._numpyro import NumPyroOptim, trace_of
-from discreet.compat.d3p.random import as_key, convert_to_jax_rng_key
-from discreet.sampling import feistel_permutation
+from discreet.compat.d3p.random import convert_to_jax_rng_key
 
 __all__ = [
     "ADADP",
@@ -256,22 +254,6 @@ class ADADP(NumPyroOptim):
 # --- d3p.util: helpers for shapes and types of arguments ---
 
 
-def map_over_secondary_dims(f: Callable[[Array], Any]) -> Callable[[Array], Array]:
-    """Turn a function of a vector (a,) into one of an array (a, b, ...), with one result for each of the entries b, ...
-
-    >>> map_over_secondary_dims(jnp.sum)(jnp.ones((3, 2, 4))).shape
-    (2, 4)
-    """
-
-    @functools.wraps(f)
-    def mapped(values: Array) -> Array:
-        columns = jnp.moveaxis(values, 0, -1)
-        results = jax.vmap(f)(columns.reshape(-1, columns.shape[-1]))
-        return results.reshape(columns.shape[:-1])
-
-    return mapped
-
-
 def example_count(a: ArrayLike) -> int:
     """Return the length of the leading axis; 1 for a scalar.
 
@@ -314,42 +296,3 @@ def is_int_scalar(x: Any) -> bool:
 def normalize(x: ArrayLike) -> Array:
     """Scale `x` to norm 1."""
     return jnp.asarray(x) / jnp.linalg.norm(jnp.asarray(x))
-
-
-def unvectorize_shape(a: ArrayLike, d: int) -> tuple[int, ...]:
-    """Return the shape of `a`, with leading axes of length 1 to at least `d` axes.
-
-    >>> unvectorize_shape(jnp.zeros(3), 2), unvectorize_shape(jnp.zeros((4, 3)), 1)
-    ((1, 3), (4, 3))
-    """
-    shape = jnp.shape(a)
-    return (1,) * (d - len(shape)) + shape
-
-
-unvectorize_shape_1d = functools.partial(unvectorize_shape, d=1)
-unvectorize_shape_2d = functools.partial(unvectorize_shape, d=2)
-unvectorize_shape_3d = functools.partial(unvectorize_shape, d=3)
-
-
-def sample_from_array(rng_key: Any, x: ArrayLike, n: int, axis: int, rng_suite: Any = None) -> Array:
-    """Sample `n` distinct entries of `x` along an axis, in random order.
-
-    The permutation is `discreet.sampling.feistel_permutation`, which is not exactly uniform. The batchifiers of `minibatch` do
-    not use it.
-
-    Args:
-        rng_key: A key of any kind.
-        x: The array.
-        n: Number of entries, at most the length of the axis.
-        axis: The axis.
-        rng_suite: Accepted and unused: the key determines the generator.
-
-    Raises:
-        ValueError: More entries than there are.
-    """
-    del rng_suite
-    values = jnp.asarray(x)
-    length = values.shape[axis]
-    if not 0 <= n <= length:
-        raise ValueError(f"n is {n}; there are {length} entries along axis {axis} to choose from without replacement.")
-    return jnp.take(values, feistel_permutation(as_key(rng_key), jnp.arange(n), length), axis)

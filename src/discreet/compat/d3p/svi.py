@@ -49,41 +49,12 @@ from discreet.plan import PrivacyPlan
 from discreet.report import Statement, make_statement
 from discreet.sampling import FixedSizeSampling
 
-__all__ = ["DPSVI", "DPSVIState", "clip_gradient", "full_norm", "get_observations_scale", "normalize_gradient"]
+__all__ = ["DPSVI", "DPSVIState", "get_observations_scale"]
 
 _OPEN_HORIZON = 10**9
 """Steps of the plan behind a loop of unknown length, of which only the sampler and noise are used."""
 
 Program = Callable[..., Any]
-
-
-# --- gradients as vectors: d3p's helpers, which DPSVI does not use ---------------------------
-
-
-def full_norm(vector_parts: Any, ord: Any = 2) -> Float[Array, ""] | float:
-    """Compute the norm of a tree of arrays as one vector; `ord` as in `numpy.linalg.norm`. 0 without arrays."""
-    parts = [jnp.ravel(part) for part in jax.tree.leaves(vector_parts)]
-    return jnp.linalg.norm(jnp.concatenate(parts), ord) if parts else 0.0
-
-
-def normalize_gradient(gradient_parts: Any, ord: Any = 2) -> Any:
-    """Divide a tree of arrays by its `full_norm`."""
-    norm = full_norm(gradient_parts, ord)
-    return jax.tree.map(lambda part: part / norm, gradient_parts)
-
-
-def clip_gradient(gradient_parts: Any, c: Any) -> Any:
-    """Scale a tree of arrays down to `full_norm` c if it is longer.
-
-    Clipping by hand does not make a fit private: `DPSVI` does not use this function.
-
-    Raises:
-        ValueError: c is 0.
-    """
-    if not isinstance(c, Tracer) and c <= 0:
-        raise ValueError(f"c is {c}; a clipping threshold must be above 0.")
-    factor = 1 / jnp.maximum(1.0, full_norm(gradient_parts) / c)
-    return jax.tree.map(lambda part: factor * part, gradient_parts)
 
 
 def get_observations_scale(
