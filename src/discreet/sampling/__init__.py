@@ -1,6 +1,5 @@
 """Samplers: draw batches as row numbers and a mask, and name the event of a step on a batch."""
 
-from discreet.sampling._draws import feistel_permutation as feistel_permutation
 from discreet.sampling._samplers import SAMPLERS as SAMPLERS
 from discreet.sampling._samplers import Batch as Batch
 from discreet.sampling._samplers import Drawing as Drawing

@@ -550,7 +550,7 @@ class FixedSizeSampling(Sampling):
 
     Reference:
         Prediger, Loppi, Kaski, Honkela. d3p. PoPETs 2022(2), section 4.3, walks a Feistel permutation instead, which
-        is uniform only as far as its round function is random: see `feistel_permutation`.
+        is uniform only as far as its round function is random: see `discreet.compat.d3p.feistel`.
 
     >>> FixedSizeSampling(batch_size=32).rate_for(500)
     0.064

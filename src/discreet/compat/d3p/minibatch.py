@@ -25,9 +25,10 @@ from jaxtyping import Array
 
 from discreet import random
 from discreet.accounting import Relation
+from discreet.compat.d3p.feistel import feistel_permutation
 from discreet.compat.d3p.random import as_key
 from discreet.plan import PrivacyPlan
-from discreet.sampling import Batch, FixedSizeSampling, FullBatch, PoissonSampling, Sampling, feistel_permutation
+from discreet.sampling import Batch, FixedSizeSampling, FullBatch, PoissonSampling, Sampling
 
 __all__ = [
     "poisson_batchify_data",
