@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import discreet as dp
-from discreet import moments
-from discreet import query as query_file
+from discreet import moments, query as query_file
 from discreet.moments import TURN, MomentsPlan, Sum, fit_moments
 from discreet.query import Gaussian, Query, in_turns, turns_for
 from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION

@@ -18,12 +18,12 @@ def names_for_type_checkers() -> tuple[set[str], dict[str, str]]:
     modules, names = set(), {}
     for node in block.body:
         if isinstance(node, ast.ImportFrom):
-            (alias,) = node.names
-            assert alias.asname == alias.name  # else it is not re-exported
-            if node.module == "discreet":
-                modules.add(alias.name)
-            else:
-                names[alias.name] = str(node.module).removeprefix("discreet.")
+            for alias in node.names:
+                assert alias.asname == alias.name  # else it is not re-exported
+                if node.module == "discreet":
+                    modules.add(alias.name)
+                else:
+                    names[alias.name] = str(node.module).removeprefix("discreet.")
     return modules, names
 
 

@@ -27,8 +27,7 @@ from scipy import stats
 from sklearn.metrics import log_loss, roc_auc_score
 
 import discreet as dp
-from discreet import query as query_file
-from discreet import scores
+from discreet import query as query_file, scores
 from discreet.accounting import FINE_ORDERS, RenyiBound, event_from_dict, event_to_dict, profile
 from discreet.accounting._profile import _selected
 from discreet.audit import judge

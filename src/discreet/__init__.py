@@ -49,67 +49,74 @@ _HOME = {
 }
 
 if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; tests/test_names.py compares the two.
-    from discreet import accounting as accounting
-    from discreet import act as act
-    from discreet import audit as audit
-    from discreet import clipping as clipping
-    from discreet import compat as compat
-    from discreet import estimators as estimators
-    from discreet import gradients as gradients
-    from discreet import inference as inference
-    from discreet import inference_data as inference_data
-    from discreet import ledger as ledger
-    from discreet import marginals as marginals
-    from discreet import mechanisms as mechanisms
-    from discreet import models as models
-    from discreet import moments as moments
-    from discreet import newton as newton
-    from discreet import optimizers as optimizers
-    from discreet import page as page
-    from discreet import plan as plan
-    from discreet import planning as planning
-    from discreet import plots as plots
-    from discreet import predict as predict
-    from discreet import query as query
-    from discreet import random as random
-    from discreet import released as released
-    from discreet import report as report
-    from discreet import sampling as sampling
-    from discreet import scores as scores
-    from discreet import standardise as standardise
-    from discreet import storage as storage
-    from discreet import synthetic as synthetic
-    from discreet import tables as tables
-    from discreet import verify as verify
+    from discreet import (
+        accounting as accounting,
+        act as act,
+        audit as audit,
+        clipping as clipping,
+        compat as compat,
+        estimators as estimators,
+        gradients as gradients,
+        inference as inference,
+        inference_data as inference_data,
+        ledger as ledger,
+        marginals as marginals,
+        mechanisms as mechanisms,
+        models as models,
+        moments as moments,
+        newton as newton,
+        optimizers as optimizers,
+        page as page,
+        plan as plan,
+        planning as planning,
+        plots as plots,
+        predict as predict,
+        query as query,
+        random as random,
+        released as released,
+        report as report,
+        sampling as sampling,
+        scores as scores,
+        standardise as standardise,
+        storage as storage,
+        synthetic as synthetic,
+        tables as tables,
+        verify as verify,
+    )
     from discreet.accounting import Relation as Relation
     from discreet.clipping import AdaptiveClipping as AdaptiveClipping
-    from discreet.inference import DPSGLD as DPSGLD
-    from discreet.inference import DPSVI as DPSVI
-    from discreet.inference import DPSVIResult as DPSVIResult
-    from discreet.inference import OnePosteriorSample as OnePosteriorSample
-    from discreet.inference import load_result as load_result
-    from discreet.ledger import Ledger as Ledger
-    from discreet.ledger import LedgerError as LedgerError
-    from discreet.ledger import SpentError as SpentError
+    from discreet.inference import (
+        DPSGLD as DPSGLD,
+        DPSVI as DPSVI,
+        DPSVIResult as DPSVIResult,
+        OnePosteriorSample as OnePosteriorSample,
+        load_result as load_result,
+    )
+    from discreet.ledger import Ledger as Ledger, LedgerError as LedgerError, SpentError as SpentError
     from discreet.marginals import describe as describe
-    from discreet.mechanisms import clip_records as clip_records
-    from discreet.mechanisms import exponential_mechanism as exponential_mechanism
-    from discreet.mechanisms import gaussian_mechanism as gaussian_mechanism
-    from discreet.mechanisms import laplace_mechanism as laplace_mechanism
-    from discreet.mechanisms import poisson_subsample as poisson_subsample
-    from discreet.mechanisms import subsample_without_replacement as subsample_without_replacement
-    from discreet.mechanisms import sum_records as sum_records
-    from discreet.newton import DPNewton as DPNewton
-    from discreet.newton import fit as fit
+    from discreet.mechanisms import (
+        clip_records as clip_records,
+        exponential_mechanism as exponential_mechanism,
+        gaussian_mechanism as gaussian_mechanism,
+        laplace_mechanism as laplace_mechanism,
+        poisson_subsample as poisson_subsample,
+        subsample_without_replacement as subsample_without_replacement,
+        sum_records as sum_records,
+    )
+    from discreet.newton import DPNewton as DPNewton, fit as fit
     from discreet.plan import PrivacyPlan as PrivacyPlan
     from discreet.report import Statement as Statement
-    from discreet.sampling import FixedSizeSampling as FixedSizeSampling
-    from discreet.sampling import FullBatch as FullBatch
-    from discreet.sampling import PoissonSampling as PoissonSampling
-    from discreet.verify import Certificate as Certificate
-    from discreet.verify import PrivacyError as PrivacyError
-    from discreet.verify import certify as certify
-    from discreet.verify import symbol as symbol
+    from discreet.sampling import (
+        FixedSizeSampling as FixedSizeSampling,
+        FullBatch as FullBatch,
+        PoissonSampling as PoissonSampling,
+    )
+    from discreet.verify import (
+        Certificate as Certificate,
+        PrivacyError as PrivacyError,
+        certify as certify,
+        symbol as symbol,
+    )
 
     __version__: str
 else:

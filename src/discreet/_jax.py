@@ -30,16 +30,21 @@ import jax
 import jax.numpy as jnp
 import jaxlib.version
 import numpy as np
-from jax._src import core as jax_core
-from jax._src import distributed as jax_distributed
-from jax._src import xla_bridge
+from jax._src import core as jax_core, distributed as jax_distributed, xla_bridge
 from jax.core import ShapedArray, Tracer
 from jax.experimental.compilation_cache import compilation_cache
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend import source_info_util
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, jaxpr_as_fun
-from jax.extend.core import Var as Var
-from jax.extend.core import primitives as primitives
+from jax.extend.core import (
+    ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Primitive,
+    Var as Var,
+    jaxpr_as_fun,
+    primitives as primitives,
+)
 from jax.extend.random import define_prng_impl as define_prng_impl
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import dce_jaxpr

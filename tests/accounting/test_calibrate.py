@@ -6,8 +6,7 @@ import time
 
 import pytest
 from dp_accounting import GaussianDpEvent, dp_event
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from discreet.accounting import Relation, calibrate_noise_multiplier, calibrate_num_steps, profile
 

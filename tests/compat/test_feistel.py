@@ -5,8 +5,7 @@ import functools
 import jax
 import numpy as np
 import pytest
-from jax import lax
-from jax import numpy as jnp
+from jax import lax, numpy as jnp
 from scipy import stats
 
 from discreet.compat.d3p import feistel as _feistel

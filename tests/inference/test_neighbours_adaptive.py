@@ -20,8 +20,7 @@ from discreet import mechanisms
 from discreet.accounting import Relation
 from discreet.clipping import AdaptiveClipping
 from discreet.gradients import ReferenceEngine
-from discreet.inference import DPSVI
-from discreet.inference import _dpsvi as setup_file
+from discreet.inference import DPSVI, _dpsvi as setup_file
 from discreet.plan import PrivacyPlan
 from discreet.sampling import FullBatch, PoissonSampling
 

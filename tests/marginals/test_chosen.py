@@ -10,15 +10,20 @@ import pytest
 from typer.testing import CliRunner
 
 import discreet as dp
-from discreet import mechanisms
-from discreet import query as query_file
+from discreet import mechanisms, query as query_file
 from discreet.accounting import BoundedRangeDpEvent, profile
 from discreet.act import Act
 from discreet.audit import Verdict
 from discreet.audit._audits import verdict_of
 from discreet.cli._app import app
-from discreet.marginals import Marginals, MarginalsPlan, fit_twins, private_marginals, twin_tables
-from discreet.marginals import _release as release_file
+from discreet.marginals import (
+    Marginals,
+    MarginalsPlan,
+    _release as release_file,
+    fit_twins,
+    private_marginals,
+    twin_tables,
+)
 from discreet.marginals._twins import UNCHOSEN, CountMatrices, Refit
 from discreet.tables import Column, Kind, Schema, schema_to_toml
 

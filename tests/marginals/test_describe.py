@@ -13,11 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 import discreet as dp
-from discreet.cli import _describe as describe_command
-from discreet.cli import _run
+from discreet.cli import _describe as describe_command, _run
 from discreet.cli._app import app
-from discreet.marginals import Description, Marginals, MarginalsPlan, description_plan
-from discreet.marginals import _describe as describe_file
+from discreet.marginals import Description, Marginals, MarginalsPlan, _describe as describe_file, description_plan
 from discreet.tables import Column, Kind, Missing, Schema, schema_to_toml
 
 REPEATS = 400

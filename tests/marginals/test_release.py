@@ -13,8 +13,7 @@ from scipy.stats import norm
 
 import discreet as dp
 from discreet.audit import audit_mechanism
-from discreet.marginals import MarginalsPlan, private_marginals
-from discreet.marginals import _release as release_file
+from discreet.marginals import MarginalsPlan, _release as release_file, private_marginals
 from discreet.mechanisms import count_cells
 from discreet.tables import Column, DataError, Kind, Missing, schema_from_bounds
 

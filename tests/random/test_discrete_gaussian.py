@@ -13,13 +13,11 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from jax import lax
-from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh, PartitionSpec as P
 from scipy import stats
 
 import discreet.random as dr
-from discreet.random import _chacha
-from discreet.random import _discrete as dg
+from discreet.random import _chacha, _discrete as dg
 from discreet.random._discrete import DESIGNS, INNER_VARIANCE, SLACK_PER_VALUE, Design, discrete_gaussian
 
 KEY = dr.key(20261122)

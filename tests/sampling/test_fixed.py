@@ -5,13 +5,11 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from dp_accounting import GaussianDpEvent, SampledWithoutReplacementDpEvent
-from dp_accounting import NeighboringRelation as Relation
+from dp_accounting import GaussianDpEvent, NeighboringRelation as Relation, SampledWithoutReplacementDpEvent
 from jax import numpy as jnp
 from scipy import stats
 
-from discreet.sampling import Batch, FixedSizeSampling, FullBatch, Sampling
-from discreet.sampling import _samplers as _fixed
+from discreet.sampling import Batch, FixedSizeSampling, FullBatch, Sampling, _samplers as _fixed
 
 FALSE_ALARM = 1e-6
 

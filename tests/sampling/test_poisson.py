@@ -6,10 +6,8 @@ import time
 import jax
 import numpy as np
 import pytest
-from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-from dp_accounting import NeighboringRelation as Relation
-from jax import lax
-from jax import numpy as jnp
+from dp_accounting import GaussianDpEvent, NeighboringRelation as Relation, PoissonSampledDpEvent
+from jax import lax, numpy as jnp
 from scipy import stats
 
 import discreet as dp

@@ -6,8 +6,7 @@ import numpy as np
 from jax import lax
 
 import discreet as dp
-from discreet._jax import hi_primitives
-from discreet._jax import primitives as p
+from discreet._jax import hi_primitives, primitives as p
 
 from .cases import CASES, each, enter, triples
 from .operands import FLOATS, NUMBERS, ROWS, SUMS, TRUTHS, WHOLE, Case, D, N

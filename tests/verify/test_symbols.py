@@ -19,8 +19,7 @@ from dp_accounting import (
     SampledWithoutReplacementDpEvent,
     SelfComposedDpEvent,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import discreet as dp
 from discreet import mechanisms

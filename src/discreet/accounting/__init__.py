@@ -1,32 +1,40 @@
 """Privacy accounting: epsilon and delta of events, calibration, and the risk for one person. Does not use JAX."""
 
-from discreet.accounting._compare import Account as Account
-from discreet.accounting._compare import AccountantComparison as AccountantComparison
-from discreet.accounting._compare import Bound2015 as Bound2015
-from discreet.accounting._compare import Planned as Planned
-from discreet.accounting._compare import compare_accountants as compare_accountants
-from discreet.accounting._compare import langevin_epsilon_2015 as langevin_epsilon_2015
-from discreet.accounting._events import NOISES as NOISES
-from discreet.accounting._events import BoundedRangeDpEvent as BoundedRangeDpEvent
-from discreet.accounting._events import Relation as Relation
-from discreet.accounting._events import event_from_dict as event_from_dict
-from discreet.accounting._events import event_to_dict as event_to_dict
-from discreet.accounting._events import pure_event as pure_event
-from discreet.accounting._profile import FINE_ORDERS as FINE_ORDERS
-from discreet.accounting._profile import ORDERS as ORDERS
-from discreet.accounting._profile import Cost as Cost
-from discreet.accounting._profile import PrivacyFilter as PrivacyFilter
-from discreet.accounting._profile import PrivacyProfile as PrivacyProfile
-from discreet.accounting._profile import RenyiBound as RenyiBound
-from discreet.accounting._profile import calibrate_noise_multiplier as calibrate_noise_multiplier
-from discreet.accounting._profile import calibrate_num_steps as calibrate_num_steps
-from discreet.accounting._profile import cost_of as cost_of
-from discreet.accounting._profile import profile as profile
-from discreet.accounting._profile import renyi_bound as renyi_bound
-from discreet.accounting._profile import repetitions as repetitions
-from discreet.accounting._risk import Risk as Risk
-from discreet.accounting._risk import Suggestion as Suggestion
-from discreet.accounting._risk import relation_name as relation_name
-from discreet.accounting._risk import risk as risk
-from discreet.accounting._risk import suggest as suggest
-from discreet.accounting._risk import upper as upper
+from discreet.accounting._compare import (
+    Account as Account,
+    AccountantComparison as AccountantComparison,
+    Bound2015 as Bound2015,
+    Planned as Planned,
+    compare_accountants as compare_accountants,
+    langevin_epsilon_2015 as langevin_epsilon_2015,
+)
+from discreet.accounting._events import (
+    NOISES as NOISES,
+    BoundedRangeDpEvent as BoundedRangeDpEvent,
+    Relation as Relation,
+    event_from_dict as event_from_dict,
+    event_to_dict as event_to_dict,
+    pure_event as pure_event,
+)
+from discreet.accounting._profile import (
+    FINE_ORDERS as FINE_ORDERS,
+    ORDERS as ORDERS,
+    Cost as Cost,
+    PrivacyFilter as PrivacyFilter,
+    PrivacyProfile as PrivacyProfile,
+    RenyiBound as RenyiBound,
+    calibrate_noise_multiplier as calibrate_noise_multiplier,
+    calibrate_num_steps as calibrate_num_steps,
+    cost_of as cost_of,
+    profile as profile,
+    renyi_bound as renyi_bound,
+    repetitions as repetitions,
+)
+from discreet.accounting._risk import (
+    Risk as Risk,
+    Suggestion as Suggestion,
+    relation_name as relation_name,
+    risk as risk,
+    suggest as suggest,
+    upper as upper,
+)

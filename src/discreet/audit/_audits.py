@@ -29,8 +29,7 @@ from tqdm.auto import tqdm
 
 from discreet import random
 from discreet._validate import choice, fraction, integer, is_real, probability, real
-from discreet.accounting import PrivacyProfile, Relation, pure_event, relation_name, suggest
-from discreet.accounting import profile as profile_of
+from discreet.accounting import PrivacyProfile, Relation, profile as profile_of, pure_event, relation_name, suggest
 from discreet.audit._verdict import Claim, Verdict, claimed_epsilon, judge, one_run_epsilon
 from discreet.inference import DPSGLD, DPSVI, OnePosteriorSample, releases_of
 from discreet.plan import PrivacyPlan

@@ -12,8 +12,7 @@ import typer
 
 import discreet as dp
 from discreet._validate import near
-from discreet.cli._own_model import OwnModel, failure
-from discreet.cli._own_model import choose as choose_own
+from discreet.cli._own_model import OwnModel, choose as choose_own, failure
 
 T = TypeVar("T")
 

@@ -13,8 +13,7 @@ import typer
 
 import discreet as dp
 from discreet.cli import _options as options
-from discreet.cli._own_model import FILE as OWN
-from discreet.cli._own_model import read_own_fit
+from discreet.cli._own_model import FILE as OWN, read_own_fit
 from discreet.cli._terminal import (
     PICTURES,
     Commands,

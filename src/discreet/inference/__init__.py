@@ -1,34 +1,39 @@
 """Private inference: one file a method, and the step, loop and result that they share."""
 
-from discreet.inference._dpsgld import DPSGLD as DPSGLD
-from discreet.inference._dpsgld import DPSGLDResult as DPSGLDResult
-from discreet.inference._dpsgld import releases_of as releases_of
-from discreet.inference._dpsvi import DPSVI as DPSVI
-from discreet.inference._dpsvi import starting_objective as starting_objective
-from discreet.inference._dpsvi import update_in_loop as update_in_loop
-from discreet.inference._ops import DrawsPlan as DrawsPlan
-from discreet.inference._ops import OnePosteriorSample as OnePosteriorSample
-from discreet.inference._ops import OPSResult as OPSResult
-from discreet.inference._ops import Tempering as Tempering
-from discreet.inference._points import Latents as Latents
-from discreet.inference._points import latents_of as latents_of
-from discreet.inference._points import objective_of_points as objective_of_points
-from discreet.inference._processes import FAILED as FAILED
-from discreet.inference._processes import START_AGAIN as START_AGAIN
-from discreet.inference._processes import Processes as Processes
+from discreet.inference._dpsgld import DPSGLD as DPSGLD, DPSGLDResult as DPSGLDResult, releases_of as releases_of
+from discreet.inference._dpsvi import (
+    DPSVI as DPSVI,
+    starting_objective as starting_objective,
+    update_in_loop as update_in_loop,
+)
+from discreet.inference._ops import (
+    DrawsPlan as DrawsPlan,
+    OnePosteriorSample as OnePosteriorSample,
+    OPSResult as OPSResult,
+    Tempering as Tempering,
+)
+from discreet.inference._points import (
+    Latents as Latents,
+    latents_of as latents_of,
+    objective_of_points as objective_of_points,
+)
+from discreet.inference._processes import FAILED as FAILED, START_AGAIN as START_AGAIN, Processes as Processes
 from discreet.inference._products import other_values as other_values
-from discreet.inference._records import Records as Records
-from discreet.inference._records import check_public as check_public
-from discreet.inference._records import take_apart as take_apart
-from discreet.inference._records import with_levels as with_levels
-from discreet.inference._result import DPSVIResult as DPSVIResult
-from discreet.inference._result import Share as Share
-from discreet.inference._result import UseWarning as UseWarning
-from discreet.inference._result import load_result as load_result
-from discreet.inference._result import warn_of_use as warn_of_use
+from discreet.inference._records import (
+    Records as Records,
+    check_public as check_public,
+    take_apart as take_apart,
+    with_levels as with_levels,
+)
+from discreet.inference._result import (
+    DPSVIResult as DPSVIResult,
+    Share as Share,
+    UseWarning as UseWarning,
+    load_result as load_result,
+    warn_of_use as warn_of_use,
+)
 from discreet.inference._saved import SavedFit as SavedFit
 from discreet.inference._step import DPSVIState as DPSVIState
 from discreet.inference._structure import NoPointError as NoPointError
 from discreet.inference._support import observed_of as observed_of
-from discreet.inference._trace import NoiseAware as NoiseAware
-from discreet.inference._trace import Trace as Trace
+from discreet.inference._trace import NoiseAware as NoiseAware, Trace as Trace

@@ -28,8 +28,7 @@ from discreet.inference._trace import METHODS, NoiseAware, Trace
 from discreet.mechanisms import GAUSSIAN, MECHANISMS
 from discreet.plan import PaidRelease, PrivacyPlan
 from discreet.released import KEPT_NOWHERE, NOT_IN_DICT, Released
-from discreet.report import NOT_USABLE, PREDICTION, Statement, headline, use_words
-from discreet.report import PARTS as STATEMENT
+from discreet.report import NOT_USABLE, PARTS as STATEMENT, PREDICTION, Statement, headline, use_words
 from discreet.sampling import SAMPLERS
 
 # --- Into a file and back ---

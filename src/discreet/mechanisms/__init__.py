@@ -2,40 +2,41 @@
 
 from discreet.gradients import rounding_of_records as rounding_of_records
 from discreet.mechanisms._integers import levels_for as levels_for
-from discreet.mechanisms._markers import CHOICE as CHOICE
-from discreet.mechanisms._markers import CHOOSE as CHOOSE
-from discreet.mechanisms._markers import CLIP as CLIP
-from discreet.mechanisms._markers import CLIPPED_SUM as CLIPPED_SUM
-from discreet.mechanisms._markers import COUNT as COUNT
-from discreet.mechanisms._markers import DISTANCE as DISTANCE
-from discreet.mechanisms._markers import DRAW as DRAW
-from discreet.mechanisms._markers import FLOAT_GAUSSIAN as FLOAT_GAUSSIAN
-from discreet.mechanisms._markers import FOR_SUMS as FOR_SUMS
-from discreet.mechanisms._markers import GAUSSIAN as GAUSSIAN
-from discreet.mechanisms._markers import LAPLACE as LAPLACE
-from discreet.mechanisms._markers import MECHANISMS as MECHANISMS
-from discreet.mechanisms._markers import NOISE as NOISE
-from discreet.mechanisms._markers import SUM as SUM
-from discreet.mechanisms._markers import UPDATE_ROWS as UPDATE_ROWS
-from discreet.mechanisms._markers import FloatMechanism as FloatMechanism
-from discreet.mechanisms._markers import GridMechanism as GridMechanism
-from discreet.mechanisms._markers import Mechanism as Mechanism
-from discreet.mechanisms._markers import NoNoiseError as NoNoiseError
-from discreet.mechanisms._markers import Release as Release
-from discreet.mechanisms._markers import add_noise as add_noise
-from discreet.mechanisms._markers import clip_records as clip_records
-from discreet.mechanisms._markers import clipped_sum as clipped_sum
-from discreet.mechanisms._markers import count_cells as count_cells
-from discreet.mechanisms._markers import draw_batch as draw_batch
-from discreet.mechanisms._markers import exponential_mechanism as exponential_mechanism
-from discreet.mechanisms._markers import gaussian_mechanism as gaussian_mechanism
-from discreet.mechanisms._markers import laplace_mechanism as laplace_mechanism
-from discreet.mechanisms._markers import planned_gaussian as planned_gaussian
-from discreet.mechanisms._markers import poisson_subsample as poisson_subsample
-from discreet.mechanisms._markers import release as release
-from discreet.mechanisms._markers import subsample_without_replacement as subsample_without_replacement
-from discreet.mechanisms._markers import sum_records as sum_records
-from discreet.mechanisms._markers import table_distances as table_distances
-from discreet.mechanisms._markers import update_rows as update_rows
-from discreet.mechanisms._shards import InFiles as InFiles
-from discreet.mechanisms._shards import Shards as Shards
+from discreet.mechanisms._markers import (
+    CHOICE as CHOICE,
+    CHOOSE as CHOOSE,
+    CLIP as CLIP,
+    CLIPPED_SUM as CLIPPED_SUM,
+    COUNT as COUNT,
+    DISTANCE as DISTANCE,
+    DRAW as DRAW,
+    FLOAT_GAUSSIAN as FLOAT_GAUSSIAN,
+    FOR_SUMS as FOR_SUMS,
+    GAUSSIAN as GAUSSIAN,
+    LAPLACE as LAPLACE,
+    MECHANISMS as MECHANISMS,
+    NOISE as NOISE,
+    SUM as SUM,
+    UPDATE_ROWS as UPDATE_ROWS,
+    FloatMechanism as FloatMechanism,
+    GridMechanism as GridMechanism,
+    Mechanism as Mechanism,
+    NoNoiseError as NoNoiseError,
+    Release as Release,
+    add_noise as add_noise,
+    clip_records as clip_records,
+    clipped_sum as clipped_sum,
+    count_cells as count_cells,
+    draw_batch as draw_batch,
+    exponential_mechanism as exponential_mechanism,
+    gaussian_mechanism as gaussian_mechanism,
+    laplace_mechanism as laplace_mechanism,
+    planned_gaussian as planned_gaussian,
+    poisson_subsample as poisson_subsample,
+    release as release,
+    subsample_without_replacement as subsample_without_replacement,
+    sum_records as sum_records,
+    table_distances as table_distances,
+    update_rows as update_rows,
+)
+from discreet.mechanisms._shards import InFiles as InFiles, Shards as Shards

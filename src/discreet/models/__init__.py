@@ -7,15 +7,15 @@ public bounds to [-1, 1]), has an intercept and weakly informative priors, and d
 """
 
 from discreet.models._cells import Levels as Levels
-from discreet.models._defaults import Defaults as Defaults
-from discreet.models._defaults import defaults_for as defaults_for
-from discreet.models._defaults import guide_for as guide_for
-from discreet.models._regression import contrasts as contrasts
-from discreet.models._regression import groups_of as groups_of
-from discreet.models._regression import hierarchical as hierarchical
-from discreet.models._regression import linear_regression as linear_regression
-from discreet.models._regression import logistic_regression as logistic_regression
-from discreet.models._regression import multinomial_regression as multinomial_regression
-from discreet.models._regression import negative_binomial_regression as negative_binomial_regression
-from discreet.models._regression import poisson_regression as poisson_regression
+from discreet.models._defaults import Defaults as Defaults, defaults_for as defaults_for, guide_for as guide_for
+from discreet.models._regression import (
+    contrasts as contrasts,
+    groups_of as groups_of,
+    hierarchical as hierarchical,
+    linear_regression as linear_regression,
+    logistic_regression as logistic_regression,
+    multinomial_regression as multinomial_regression,
+    negative_binomial_regression as negative_binomial_regression,
+    poisson_regression as poisson_regression,
+)
 from discreet.models._tables import MixtureOfProducts as MixtureOfProducts

@@ -25,8 +25,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import lax
-from jax import numpy as jnp
+from jax import lax, numpy as jnp
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Bool, Int32, UInt32
 

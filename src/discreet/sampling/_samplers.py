@@ -22,8 +22,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import numpy as np
 from dp_accounting.dp_event import DpEvent, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
-from jax import lax
-from jax import numpy as jnp
+from jax import lax, numpy as jnp
 from jaxtyping import Array, Bool, Int32, UInt32
 
 from discreet._validate import is_real, shown

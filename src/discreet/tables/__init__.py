@@ -9,54 +9,66 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from discreet._validate import require
-from discreet.tables._cells import SCHEMA_FILE as SCHEMA_FILE
-from discreet.tables._cells import Report as Report
-from discreet.tables._cells import coded as coded
-from discreet.tables._cells import impossible_rows as impossible_rows
-from discreet.tables._cells import keep_one_row_a_person as keep_one_row_a_person
-from discreet.tables._cells import rows_of_persons as rows_of_persons
-from discreet.tables._cells import to_steps as to_steps
-from discreet.tables._schema import DEFAULT_MISSING_VALUES as DEFAULT_MISSING_VALUES
-from discreet.tables._schema import EPOCH as EPOCH
-from discreet.tables._schema import PARTS_OF_SCHEMA as PARTS_OF_SCHEMA
-from discreet.tables._schema import ZERO_OR_ONE as ZERO_OR_ONE
-from discreet.tables._schema import Column as Column
-from discreet.tables._schema import CsvFormat as CsvFormat
-from discreet.tables._schema import DataError as DataError
-from discreet.tables._schema import Kind as Kind
-from discreet.tables._schema import Missing as Missing
-from discreet.tables._schema import OutOfBounds as OutOfBounds
-from discreet.tables._schema import Schema as Schema
-from discreet.tables._schema_text import EACH_ROW as EACH_ROW
-from discreet.tables._schema_text import decimal_hint as decimal_hint
-from discreet.tables._schema_text import schema_from_bounds as schema_from_bounds
-from discreet.tables._schema_text import schema_from_dict as schema_from_dict
-from discreet.tables._schema_text import schema_from_toml as schema_from_toml
-from discreet.tables._schema_text import schema_template as schema_template
-from discreet.tables._schema_text import schema_to_toml as schema_to_toml
+from discreet.tables._cells import (
+    SCHEMA_FILE as SCHEMA_FILE,
+    Report as Report,
+    coded as coded,
+    impossible_rows as impossible_rows,
+    keep_one_row_a_person as keep_one_row_a_person,
+    rows_of_persons as rows_of_persons,
+    to_steps as to_steps,
+)
+from discreet.tables._schema import (
+    DEFAULT_MISSING_VALUES as DEFAULT_MISSING_VALUES,
+    EPOCH as EPOCH,
+    PARTS_OF_SCHEMA as PARTS_OF_SCHEMA,
+    ZERO_OR_ONE as ZERO_OR_ONE,
+    Column as Column,
+    CsvFormat as CsvFormat,
+    DataError as DataError,
+    Kind as Kind,
+    Missing as Missing,
+    OutOfBounds as OutOfBounds,
+    Schema as Schema,
+)
+from discreet.tables._schema_text import (
+    EACH_ROW as EACH_ROW,
+    decimal_hint as decimal_hint,
+    schema_from_bounds as schema_from_bounds,
+    schema_from_dict as schema_from_dict,
+    schema_from_toml as schema_from_toml,
+    schema_template as schema_template,
+    schema_to_toml as schema_to_toml,
+)
 
 if TYPE_CHECKING:
-    from discreet.tables._convert import Conversion as Conversion
-    from discreet.tables._convert import ShardedArray as ShardedArray
-    from discreet.tables._convert import conversion_of as conversion_of
-    from discreet.tables._convert import convert as convert
-    from discreet.tables._convert import open_records as open_records
-    from discreet.tables._encode import Records as Records
-    from discreet.tables._encode import are_levels as are_levels
-    from discreet.tables._encode import as_table as as_table
-    from discreet.tables._encode import cells_of as cells_of
-    from discreet.tables._encode import decode as decode
-    from discreet.tables._encode import describe_features as describe_features
-    from discreet.tables._encode import encode as encode
-    from discreet.tables._encode import typed as typed
-    from discreet.tables._read import column_kinds as column_kinds
-    from discreet.tables._read import column_names as column_names
-    from discreet.tables._read import files_of as files_of
-    from discreet.tables._read import infer_columns_non_private as infer_columns_non_private
-    from discreet.tables._read import over_pieces as over_pieces
-    from discreet.tables._read import persons_of as persons_of
-    from discreet.tables._read import read_table as read_table
-    from discreet.tables._read import sniff_csv as sniff_csv
+    from discreet.tables._convert import (
+        Conversion as Conversion,
+        ShardedArray as ShardedArray,
+        conversion_of as conversion_of,
+        convert as convert,
+        open_records as open_records,
+    )
+    from discreet.tables._encode import (
+        Records as Records,
+        are_levels as are_levels,
+        as_table as as_table,
+        cells_of as cells_of,
+        decode as decode,
+        describe_features as describe_features,
+        encode as encode,
+        typed as typed,
+    )
+    from discreet.tables._read import (
+        column_kinds as column_kinds,
+        column_names as column_names,
+        files_of as files_of,
+        infer_columns_non_private as infer_columns_non_private,
+        over_pieces as over_pieces,
+        persons_of as persons_of,
+        read_table as read_table,
+        sniff_csv as sniff_csv,
+    )
 
 
 # What reads or makes pyarrow tables, by file.

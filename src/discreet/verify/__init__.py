@@ -7,15 +7,14 @@ Each file imports only from those before it: `_errors.py`, `_domain.py` (values,
 """
 
 from discreet.verify import _control, _rules_elementwise, _rules_linear, _rules_markers, _rules_shape
-from discreet.verify._certify import Certificate as Certificate
-from discreet.verify._certify import Runner as Runner
-from discreet.verify._certify import certify as certify
-from discreet.verify._certify import runner_of as runner_of
-from discreet.verify._errors import PrivacyError as PrivacyError
-from discreet.verify._errors import from_here as from_here
-from discreet.verify._events import Given as Given
-from discreet.verify._events import check_expected as check_expected
-from discreet.verify._events import symbol as symbol
+from discreet.verify._certify import (
+    Certificate as Certificate,
+    Runner as Runner,
+    certify as certify,
+    runner_of as runner_of,
+)
+from discreet.verify._errors import PrivacyError as PrivacyError, from_here as from_here
+from discreet.verify._events import Given as Given, check_expected as check_expected, symbol as symbol
 
 RULES_ARE_IN = (_control, _rules_elementwise, _rules_shape, _rules_linear, _rules_markers)
 """The modules whose functions register themselves, by `rule`, in the tables of the interpreter."""

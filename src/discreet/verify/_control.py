@@ -31,13 +31,13 @@ from discreet._jax import (
     hi_primitives,
     inner_programs,
     is_over_devices,
+    primitives as p,
     psum_invariant_p,
     scan_of,
     shard_map_p,
     sharding_of,
     source_line,
 )
-from discreet._jax import primitives as p
 from discreet.verify._domain import (
     KNOWN,
     PRIVATE,

@@ -33,13 +33,13 @@ from discreet._jax import (
     is_closed_book,
     is_over_devices,
     jax_primitives,
+    primitives as p,
     pvary_p,
     reshard_p,
     shard_map_p,
     sharding_constraint_p,
     source_line,
 )
-from discreet._jax import primitives as p
 from discreet.accounting import Relation
 from discreet.mechanisms import CLIP, CLIPPED_SUM, COUNT, SUM, Mechanism
 from discreet.verify._domain import (

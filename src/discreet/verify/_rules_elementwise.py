@@ -20,8 +20,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from discreet._jax import JaxprEqn, aval, newer_primitives
-from discreet._jax import primitives as p
+from discreet._jax import JaxprEqn, aval, newer_primitives, primitives as p
 from discreet.verify._domain import (
     SMALLEST,
     Axes,

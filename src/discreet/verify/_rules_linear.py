@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from discreet._jax import JaxprEqn, aval
-from discreet._jax import primitives as p
+from discreet._jax import JaxprEqn, aval, primitives as p
 from discreet.verify._control import inner
 from discreet.verify._domain import Axes, Private, Public, Scale, Value, scaled, without
 from discreet.verify._errors import Why

@@ -19,8 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discreet._jax import JaxprEqn, aval, primitive_of, source_line, unstack_p
-from discreet._jax import primitives as p
+from discreet._jax import JaxprEqn, aval, primitive_of, primitives as p, source_line, unstack_p
 from discreet.accounting import Relation, relation_name
 from discreet.mechanisms import (
     CHOICE,

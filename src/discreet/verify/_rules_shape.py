@@ -18,8 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discreet._jax import JaxprEqn, aval, primitive_of, unstack_p
-from discreet._jax import primitives as p
+from discreet._jax import JaxprEqn, aval, primitive_of, primitives as p, unstack_p
 from discreet.verify._domain import (
     Axes,
     Batch,

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import jax
 import numpy as np
-from jax import lax
-from jax import numpy as jnp
+from jax import lax, numpy as jnp
 from jaxtyping import Array, Int32, UInt32
 
 from discreet._validate import integer
