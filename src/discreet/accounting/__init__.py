@@ -3,7 +3,6 @@
 from discreet.accounting._compare import Account as Account
 from discreet.accounting._compare import AccountantComparison as AccountantComparison
 from discreet.accounting._compare import Bound2015 as Bound2015
-from discreet.accounting._compare import Planned as Planned
 from discreet.accounting._compare import compare_accountants as compare_accountants
 from discreet.accounting._compare import langevin_epsilon_2015 as langevin_epsilon_2015
 from discreet.accounting._events import NOISES as NOISES
@@ -15,11 +14,13 @@ from discreet.accounting._events import pure_event as pure_event
 from discreet.accounting._profile import FINE_ORDERS as FINE_ORDERS
 from discreet.accounting._profile import ORDERS as ORDERS
 from discreet.accounting._profile import Cost as Cost
+from discreet.accounting._profile import Planned as Planned
 from discreet.accounting._profile import PrivacyFilter as PrivacyFilter
 from discreet.accounting._profile import PrivacyProfile as PrivacyProfile
 from discreet.accounting._profile import RenyiBound as RenyiBound
 from discreet.accounting._profile import calibrate_noise_multiplier as calibrate_noise_multiplier
 from discreet.accounting._profile import calibrate_num_steps as calibrate_num_steps
+from discreet.accounting._profile import composed as composed
 from discreet.accounting._profile import cost_of as cost_of
 from discreet.accounting._profile import profile as profile
 from discreet.accounting._profile import renyi_bound as renyi_bound
