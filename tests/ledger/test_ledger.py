@@ -329,6 +329,7 @@ def test_ctrl_c_while_it_is_debited_still_gives_what_was_paid_for(ledger, dpsvi,
     assert result.statement.receipt is not None
 
 
+@pytest.mark.essential
 def test_a_standardisation_and_the_fit_after_it_are_two_debits(ledger, dpsvi, monkeypatch, tmp_path):
     """The planted faults: the fit was taken for paid by what came before it, or a fit that goes on was debited again."""
     from discreet.inference._loop import Checkpoint
