@@ -40,8 +40,7 @@ def plan(**changes: Any) -> dp.PrivacyPlan:
     )
 
 
-STANDARDISATION = dp.standardise.Standardisation.calibrate(epsilon=0.2, delta=1e-6, num_columns=1)
-STANDARDISED = plan(also=[STANDARDISATION])
+STANDARDISATION = dp.standardise.Standardisation.calibrate(epsilon=0.2, num_columns=1, **TERMS)
 
 
 def scored(key: Any, ledger: Any) -> Any:
@@ -90,7 +89,7 @@ def counted(key: Any, ledger: Any) -> Any:
 
 
 def standardised(key: Any, ledger: Any) -> Any:
-    return dp.standardise.private_standardisation(key, X[:, None], low=0, high=1, plan=STANDARDISED, ledger=ledger)
+    return dp.standardise.private_standardisation(key, X[:, None], low=0, high=1, plan=STANDARDISATION, ledger=ledger)
 
 
 def selected(key: Any, ledger: Any) -> Any:

@@ -53,7 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "storage",
         "plots",
     },
-    "standardise": {"act", "released", "random", "accounting", "ledger", "mechanisms", "plan", "query", "report"},
+    "standardise": {"act", "released", "random", "accounting", "ledger", "mechanisms", "query", "report"},
     # Released draws and rows to predict for, and nothing that fits.
     "predict": set(),
     "models": {"tables", "accounting", "sampling", "clipping", "plan", "inference"},

@@ -2,12 +2,11 @@
 
 import dataclasses
 import math
-from typing import Any
 
 import pytest
 from dp_accounting import dp_event
 
-from discreet.accounting import Relation, profile
+from discreet.accounting import Relation, composed, profile
 from discreet.clipping import AdaptiveClipping
 from discreet.mechanisms import FLOAT_GAUSSIAN, GAUSSIAN
 from discreet.plan import PrivacyPlan
@@ -40,13 +39,11 @@ def test_event_is_derived_from_what_runs():
 class Far:
     """A release that is known to be far from its event."""
 
-    slack: Any
+    slack: float
+    relation: Relation = ADD
 
     def event(self):
         return dp_event.GaussianDpEvent(50.0)
-
-    def in_words(self):
-        return "something"
 
 
 CALIBRATION = {"epsilon": 2.0, "delta": 1e-4}
@@ -61,19 +58,22 @@ def test_epsilon_is_that_of_the_event_with_the_samplers_slack():
     assert plan.profile() is plan.profile()
 
 
-def test_slack_is_that_of_all_that_the_plan_pays_for():
-    """The planted fault: what `also` holds was left out."""
-    paid = [Far(0.25e-6), Far(0.5e-6)]
-    plan, alone = PrivacyPlan(**FACTS, also=paid), PrivacyPlan(**FACTS)
-    assert plan.slack == pytest.approx(alone.slack + 0.75e-6, rel=1e-9)
-    assert plan.storable().slack == plan.slack
-    assert plan.delta(6.0) > 1.5e-6 > alone.delta(6.0)
-    calibrated = PrivacyPlan.calibrate(
-        **{k: v for k, v in FACTS.items() if k != "noise_multiplier"} | CALIBRATION, also=paid
-    )
-    assert calibrated.epsilon(CALIBRATION["delta"]) <= CALIBRATION["epsilon"]
-    with pytest.raises(TypeError, match="object with event and slack"):
-        PrivacyPlan(**FACTS, also=[Far(None)])
+def test_plans_that_share_an_epsilon_add_up_with_their_slack():
+    """The planted faults: the slack of others was left out, or what others cost."""
+    others, plan = [Far(0.25e-6), Far(0.5e-6)], PrivacyPlan(**FACTS)
+    assert composed(plan, *others).slack == pytest.approx(plan.slack + 0.75e-6, rel=1e-9)
+    assert composed(plan, *others).delta(6.0) > 1.5e-6 > plan.delta(6.0)
+    for given, least in ({"num_steps": 1000}, 0.999), ({"noise_multiplier": 1.0}, 0.99):
+        facts = {**FACTS, **CALIBRATION, "num_steps": None, "noise_multiplier": None, **given}
+        calibrated = PrivacyPlan.calibrate(**facts, shared_with=others)
+        target = CALIBRATION["epsilon"]
+        assert least * target <= composed(*others, calibrated).epsilon(CALIBRATION["delta"]) <= target
+        assert isinstance(calibrated.event(), dp_event.SelfComposedDpEvent)
+        with pytest.raises(ValueError, match="another relation"):
+            PrivacyPlan.calibrate(**facts, shared_with=[Far(0.0, REPLACE)])
+    for plans in [], [plan, dataclasses.replace(plan, relation=REPLACE)]:
+        with pytest.raises(ValueError, match="under one relation"):
+            composed(*plans)
 
 
 @pytest.mark.parametrize(("mechanism", "slack"), [(GAUSSIAN, 2.0**-136), (FLOAT_GAUSSIAN, 0.0)])

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import dataclasses
+import functools
 import importlib.util
 import json
 import math
@@ -713,26 +714,22 @@ def test_the_traceback_of_a_failed_run_does_not_hold_the_best_so_far() -> None:
 
 
 def test_a_run_may_standardise_first_and_pays_for_it_once() -> None:
-    """The plan of the fit holds the standardisation, which is debited before."""
-    paid = dp.standardise.Standardisation.calibrate(epsilon=0.2, delta=1e-6, num_columns=1)
-    fitted = dp.PrivacyPlan.calibrate(
-        epsilon=1.0, delta=1e-6, num_records=1000, num_steps=5, sampling=dp.FullBatch(), clipping_norm=1.0, also=[paid]
-    )
-    plan = SelectionPlan(costs=(fitted, PLAN), delta=1e-5, mean_runs=2, shape=1.0)
+    """Each release of a run is one of the plans in costs."""
+    first = dp.standardise.Standardisation.calibrate(epsilon=0.2, delta=1e-6, num_columns=1, num_records=1000)
+    plan = SelectionPlan(costs=(first, PLAN), delta=1e-5, mean_runs=2, shape=1.0)
 
     def run(key: Any, ledger: Any, again: bool = False) -> tuple[float, None]:
         x = np.linspace(0, 1, 1000)[:, None]
         for part in jax.random.split(key, 1 + again):
-            dp.standardise.private_standardisation(
-                part, x, low=0, high=1, plan=fitted, ledger=ledger, person="id", non_private_seed=False
-            )
-        ledger.debit(fitted, delta=1e-6, method="a fit", unit="one person")
+            dp.standardise.private_standardisation(part, x, low=0, high=1, plan=first, ledger=ledger, person="id")
         ledger.debit(PLAN, delta=1e-6, method="a score", unit="one person")
         return 0.0, None
 
     select(dp.random.key(), [run], plan, person="id")
-    with pytest.raises(RuntimeError, match="more than the costs"):
-        select(dp.random.key(), [lambda key, ledger: run(key, ledger, again=True)], plan, person="id")
+    for costs, again in ((first, PLAN), True), ((PLAN,), False):
+        fewer, run_it = dataclasses.replace(plan, costs=costs), functools.partial(run, again=again)
+        with pytest.raises(RuntimeError, match="more than the costs"):
+            select(dp.random.key(), [run_it], fewer, person="id")
 
 
 def test_one_class_has_no_area(exact: None) -> None:

@@ -1,4 +1,6 @@
-"""Private means and spreads: what one record adds, what it costs beside a fit, and what comes out."""
+"""Private means and spreads: what one record adds, what it costs with a fit, and what comes out."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -7,26 +9,19 @@ import pytest
 from dp_accounting import pld
 
 import discreet as dp
-from discreet.inference._loop import with_proof
+from discreet.accounting import composed
 from discreet.query import Gaussian, Query
 from discreet.report import make_statement
-from discreet.standardise import _moments, contributions, sums_of
+from discreet.standardise import Standardisation, _moments, contributions, sums_of
 
 ADD, REPLACE = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
 LOW, HIGH = np.array([0.0, -5.0, 100.0]), np.array([1.0, 5.0, 250.0])
 
 
-def plan_for(x, noise_multiplier: float = 20.0, relation=ADD) -> dp.PrivacyPlan:
-    paid = dp.standardise.Standardisation(num_columns=x.shape[1], noise_multiplier=noise_multiplier)
-    return dp.PrivacyPlan(
-        sampling=dp.PoissonSampling(rate=0.01),
-        clipping_norm=1.0,
-        noise_multiplier=1.0,
-        num_steps=1000,
-        num_records=len(x),
-        relation=relation,
-        also=[paid],
-    )
+def plan_for(x, noise_multiplier: float = 20.0, relation=ADD) -> Standardisation:
+    records, columns = x.shape
+    terms = {"noise_multiplier": noise_multiplier, "delta": 1e-6, "relation": relation}
+    return Standardisation(num_records=records, num_columns=columns, **terms)
 
 
 def people(rows: int) -> np.ndarray:
@@ -42,7 +37,7 @@ def joined(x: np.ndarray) -> np.ndarray:
 def test_the_worst_records_attain_the_sensitivity_and_none_exceeds_it() -> None:
     """Added or removed: sqrt(d). Replaced: twice that. Among random records many lie at and beyond the bounds."""
     least, most = joined(np.stack([LOW, HIGH]))
-    bound = dp.standardise.Standardisation(num_columns=3, noise_multiplier=1.0).sensitivity / (1 + 2**-14)
+    bound = plan_for(np.zeros((2, 3))).sensitivity / (1 + 2**-14)
     assert np.linalg.norm(most) == pytest.approx(bound, rel=1e-6)
     assert np.linalg.norm(most - least) == pytest.approx(2 * bound, rel=1e-6)
     rng = np.random.default_rng(0)
@@ -58,77 +53,44 @@ def test_the_worst_records_attain_the_sensitivity_and_none_exceeds_it() -> None:
 
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 def test_the_verifier_finds_the_event_that_the_plan_pays_for(relation) -> None:
-    paid = dp.standardise.Standardisation(num_columns=3, noise_multiplier=7.0)
+    plan = plan_for(np.zeros((50, 3)), 7.0)
     bound = jax.ShapeDtypeStruct((3,), jnp.float32)
     shapes = jax.ShapeDtypeStruct((50, 3), jnp.float32), bound, bound, jax.ShapeDtypeStruct((50,), bool)
 
     def proved(stddev: float, sums=sums_of) -> dp.Certificate:
         return Query(sums, Gaussian(stddev, 7.0), relation, records=(1, 4)).certificate(dp.random.key(), *shapes)
 
-    assert proved(paid.stddev).event.noise_multiplier == pytest.approx(7.0, rel=1e-5)
+    assert proved(plan.stddev).event.noise_multiplier == pytest.approx(7.0, rel=1e-5)
     with pytest.raises(dp.PrivacyError, match="more than was declared"):
-        proved(paid.stddev / 1.01)
+        proved(plan.stddev / 1.01)
 
     def squares_without_a_share(x, low, high, mask):
         z = jnp.clip((x - low) * (2 / (high - low)) - 1, -1, 1)
         return [dp.sum_records(dp.clip_records(rows, 3**0.5), mask) for rows in (z, z**2)]
 
     with pytest.raises(dp.PrivacyError, match="more than was declared"):
-        proved(paid.stddev, squares_without_a_share)
+        proved(plan.stddev, squares_without_a_share)
 
 
 @pytest.mark.parametrize("relation", [ADD, pytest.param(REPLACE, marks=pytest.mark.exhaustive)])
 def test_the_price_is_that_of_both_by_another_accountant(relation) -> None:
-    plan = plan_for(people(5_000), 6.0, relation)
+    """Calibration gives the steps what the standardisation leaves of the total, and each statement is of one release."""
+    facts = {"delta": 1e-5, "num_records": 5_000, "relation": relation}
+    first = Standardisation.calibrate(epsilon=0.3, num_columns=3, **facts)
+    batches, rest = dp.PoissonSampling(rate=0.01), {"num_steps": 100, "shared_with": [first]}
+    plan = dp.PrivacyPlan.calibrate(epsilon=1.0, sampling=batches, **facts, **rest)
     accountant = pld.PLDAccountant(relation)
-    accountant.compose(plan.alone().event()).compose(plan.also[0].event())
-    theirs = accountant.get_epsilon(1e-5)
-    assert theirs * 0.999 < plan.epsilon(1e-5) < theirs * 1.005
-    assert plan.epsilon(1e-5) > 1.02 * plan.alone().epsilon(1e-5)
-
-
-def test_calibration_leaves_the_steps_what_the_release_leaves() -> None:
-    facts = {"delta": 1e-6, "num_records": 30_000, "sampling": dp.PoissonSampling(rate=0.02), "clipping_norm": 1.0}
-    paid = dp.standardise.Standardisation.calibrate(epsilon=0.3, delta=1e-6, num_columns=5)
-    plan = dp.PrivacyPlan.calibrate(**facts, epsilon=1.0, num_steps=200, also=[paid])
-    assert 0.999 <= plan.epsilon(1e-6) <= 1
-    assert plan.alone().epsilon(1e-6) < 0.99
-    assert plan.also == (paid,)
-    assert "means and mean squares of 5 columns" in plan.explain()
+    theirs = accountant.compose(plan.event()).compose(first.event()).get_epsilon(1e-5)
+    assert theirs * 0.999 < composed(first, plan).epsilon(1e-5) < theirs * 1.005
+    assert 0.999 <= composed(first, plan).epsilon(1e-5) <= 1
+    assert plan.epsilon(1e-5) < 0.98
+    fit = make_statement(plan, steps_completed=100, reproducible=False)
+    for statement, own in (fit, plan), (first.state(reproducible=False), first):
+        assert statement.epsilon == composed(own).epsilon(1e-5)
+        assert statement.figures.event == str(own.event())
+        assert any("standardised their columns: their privacy costs add up" in line for line in statement.not_covered)
     with pytest.raises(ValueError, match="leaves nothing for the steps"):
-        dp.PrivacyPlan.calibrate(**facts, epsilon=0.29, num_steps=200, also=[paid])
-    with pytest.raises(TypeError, match="does not declare an event"):
-        dp.PrivacyPlan.calibrate(**facts, epsilon=1.0, num_steps=200, also=["mean"])
-
-
-def test_what_is_paid_for_besides_is_no_leave_for_the_fit_to_do_more() -> None:
-    """A program with less noise than the steps' would hide behind the price of both together."""
-    paid = dp.standardise.Standardisation(num_columns=1, noise_multiplier=1.0)
-    plan = dp.PrivacyPlan(
-        sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=2.0, num_steps=1, num_records=50, also=[paid]
-    )
-
-    def step(key, x, mask):
-        return dp.gaussian_mechanism(key, dp.sum_records(dp.clip_records(x, 1.0), mask), 1.0)
-
-    shapes = jax.ShapeDtypeStruct((50, 2), jnp.float32), jax.ShapeDtypeStruct((50,), bool)
-    certificate = dp.certify(step, dp.random.key(), *shapes, records=1, mask=2)
-    certificate.check(plan)
-    statement = make_statement(plan, steps_completed=1, reproducible=False)
-    with pytest.raises(dp.PrivacyError, match="more than was declared"):
-        with_proof(statement, plan, lambda: certificate, required=True)
-
-
-def test_the_statement_lists_it_at_the_price_of_both() -> None:
-    plan = plan_for(people(5_000), 6.0)
-    statement = make_statement(plan, delta=1e-5, steps_completed=1000, reproducible=False)
-    assert statement.epsilon == plan.epsilon(1e-5)
-    assert "means and mean squares of 3 columns" in statement.released[-1]
-    assert "ε also covers means and mean squares" in statement.mechanism
-    assert "Standardisation(num_columns=3" in statement.to_dict()["plan"]["also"][0]
-    assert "ComposedDpEvent" in statement.figures.event
-    # Its sums are exact: `test_sums_are_exact`.
-    assert not any("standardisation" in line for line in statement.not_covered)
+        dp.PrivacyPlan.calibrate(epsilon=0.29, sampling=batches, **facts, **rest)
 
 
 @pytest.mark.parametrize("relation", [pytest.param(ADD, marks=pytest.mark.exhaustive), REPLACE])
@@ -150,8 +112,7 @@ def test_the_noise_has_the_size_that_is_paid_for() -> None:
     """2,000 coordinates of one release: their standard deviation is wrong by more than 8 % with probability below 1e-6."""
     x = np.full((7, 1_000), 0.5, np.float32)
     bounds = jnp.zeros(1_000), jnp.ones(1_000)
-    paid = dp.standardise.Standardisation(num_columns=1_000, noise_multiplier=3.0)
-    release = Query(sums_of, Gaussian(paid.stddev, 3.0), ADD, records=(1, 4)).release
+    release = Query(sums_of, Gaussian(plan_for(x, 3.0).stddev, 3.0), ADD, records=(1, 4)).release
     sums = jax.jit(release)(dp.random.key(1), jnp.asarray(x), *bounds, jnp.ones(7, bool))
     noise = np.concatenate([np.asarray(sums["cells"]), np.asarray(sums["gaps"]) - 7]) / (3.0 * np.sqrt(1_000))
     assert 0.92 < noise.std() < 1.08
@@ -214,14 +175,14 @@ def test_a_key_is_good_for_one_release_and_a_fit(tmp_path) -> None:
     ("changes", "needle"),
     [
         ({"key": dp.random.key(1)}, "made from a seed"),
-        ({"x": np.zeros(3)}, "records by columns"),
-        ({"x": np.array([["a"]])}, "records by columns"),
+        ({"x": np.zeros(3)}, "records by 3 columns"),
+        ({"x": np.full((100, 3), "a")}, "records by 3 columns"),
+        ({"x": np.zeros((0, 3))}, "records by 3 columns"),
         ({"low": [0, 0]}, "do not fit 3 columns"),
         ({"low": HIGH, "high": LOW}, "below its upper one"),
         ({"high": np.inf}, "must be finite"),
         ({"low": 1.0, "high": 1.0 + 1e-9}, "32-bit"),
-        ({"plan": plan_for(np.zeros((100, 2)))}, "pays for releases of: 2"),
-        ({"plan": plan_for(np.zeros((100, 3))).alone()}, "releases of: none"),
+        ({"plan": plan_for(np.zeros((100, 2)))}, "records by 2 columns"),
         ({"plan": plan_for(np.zeros((99, 3)), relation=REPLACE)}, "holds 100 records, but"),
     ],
 )
@@ -232,7 +193,10 @@ def test_wrong_input_is_refused(changes, needle) -> None:
         dp.standardise.private_standardisation(given.pop("key"), given.pop("x"), **given)
 
 
-@pytest.mark.parametrize("facts", [{"num_columns": 0}, {"noise_multiplier": 0.0}, {"noise_multiplier": np.inf}])
+@pytest.mark.parametrize(
+    "facts",
+    [{"num_columns": 0}, {"num_records": 0}, {"noise_multiplier": 0.0}, {"noise_multiplier": np.inf}, {"delta": 0.0}],
+)
 def test_facts_that_are_none_are_refused(facts) -> None:
     with pytest.raises(ValueError, match=next(iter(facts))):
-        dp.standardise.Standardisation(**{"num_columns": 3, "noise_multiplier": 1.0} | facts)
+        dataclasses.replace(plan_for(np.zeros((2, 3))), **facts)

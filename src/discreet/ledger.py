@@ -34,7 +34,7 @@ from discreet.accounting import (
 )
 from discreet.report import RECORD, Receipt
 
-__all__ = ["RELEASED_BEFORE", "Ledger", "LedgerError", "Receipt", "SpentError"]
+__all__ = ["Ledger", "LedgerError", "Receipt", "SpentError"]
 
 
 try:
@@ -185,7 +185,6 @@ def _write(handle: int, line: bytes) -> None:
 
 
 FORMAT = "discreet ledger, version 1"
-RELEASED_BEFORE = "release before a fit"
 ONE_RECORD = RECORD.brief
 
 
@@ -371,13 +370,8 @@ class Ledger:
             entries = file.entries()
             entry = _of_run(entries, run_id, plan)
             if entry is None:
-                spent, (part, paid_before) = self._admit(entries, plan, delta, unit), unpaid(entries, plan)
-                content = {
-                    "kind": "debit",
-                    "method": method,
-                    "event": event_to_dict(part.event()),
-                    "paid_before": paid_before,
-                }
+                spent = self._admit(entries, plan, delta, unit)
+                content = {"kind": "debit", "method": method, "event": event_to_dict(plan.event())}
                 content |= {"slack": plan.slack, "delta": delta, "run_id": run_id, "unit": unit}
                 entry = file.append(entries, content)
             else:
@@ -447,7 +441,7 @@ class Ledger:
         check_terms(entries, plan, unit)
         relation = plan.relation
         cap, before = _cap(entries), [debit.cost for debit in _debits(entries)]
-        spent = cap.spent([*before, cost_of(unpaid(entries, plan)[0].event(), relation, delta=delta, slack=plan.slack)])
+        spent = cap.spent([*before, cost_of(plan.event(), relation, delta=delta, slack=plan.slack)])
         if spent > cap.epsilon:
             raise SpentError(
                 f"The plan exceeds the remaining budget of '{entries[0]['dataset']}': the total would be ε = "
@@ -493,35 +487,9 @@ def _spent(entries: Sequence[Entry]) -> float:
 def _of_run(entries: Sequence[Entry], run_id: str, plan: Planned) -> Entry | None:
     """The debit of a run that continues."""
     found = next((entry for entry in entries if run_id and entry.get("run_id") == run_id), None)
-    if found is not None and found["event"] not in [event_to_dict(event) for event in _events(plan)]:
+    if found is not None and found["event"] != event_to_dict(plan.event()):
         raise LedgerError("The ledger has a debit of this run for another event. Start a new run, in another folder.")
     return found
-
-
-def _events(plan: Any) -> list[DpEvent]:
-    """The plan's event; and, if that includes more than its steps, the event of the steps alone."""
-    return [plan.event(), *([plan.alone().event()] if getattr(plan, "also", ()) else [])]
-
-
-def unpaid(entries: Sequence[Entry], plan: Any) -> tuple[Planned, list[int]]:
-    """The part of a plan that is not debited yet, and the numbers of the entries that debited the rest.
-
-    Events in `also` were released before the fit, and debited then if the ledger was used. Each such entry serves one fit.
-    """
-    used = {number for entry in entries for number in entry.get("paid_before", [])}
-    found: list[int] = []
-    for release in getattr(plan, "also", ()):
-        wanted = event_to_dict(release.event())
-        same = (
-            entry["number"]
-            for entry in entries
-            if entry["kind"] == "debit" and entry["method"] == RELEASED_BEFORE and entry["event"] == wanted
-        )
-        left = [number for number in same if number not in used and number not in found]
-        if not left:
-            return plan, []
-        found.append(left[0])
-    return (plan.alone() if found else plan), found
 
 
 # The cost of an entry, by its hash, which covers all its content and all entries before it, and by relation.

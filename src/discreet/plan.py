@@ -1,24 +1,23 @@
 """`PrivacyPlan`: the frozen parameters of a private run, which determine its event, and so its epsilon."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 
 from discreet._validate import integer, notebook_html, positive, probability
 from discreet.accounting import (
+    Planned,
     PrivacyProfile,
     Relation,
     Risk,
     calibrate_noise_multiplier,
     calibrate_num_steps,
-    event_from_dict,
-    event_to_dict,
+    composed,
     profile,
     risk,
     suggest,
@@ -29,45 +28,6 @@ from discreet.mechanisms import GAUSSIAN, Mechanism
 from discreet.sampling import Sampling
 
 ClippingNorm = float | AdaptiveClipping
-
-
-class Release(Protocol):
-    """Another release from the same records, such as `discreet.standardise.Standardisation`: frozen, hashable, public."""
-
-    @property
-    def slack(self) -> float:
-        """Total variation between the computed release and its event."""
-        ...
-
-    def event(self) -> DpEvent:
-        """The event of the release, under the plan's relation."""
-        ...
-
-    def in_words(self) -> str:
-        """Describe the released values and their noise, in a phrase without a full stop."""
-        ...
-
-
-@dataclass(frozen=True)
-class PaidRelease:
-    """A release as stored in files: its event and its description."""
-
-    event_json: str  # the event in the format of `accounting.event_to_dict`
-    words: str  # description of the released values
-    slack: float  # total variation between the release and its event
-
-    @classmethod
-    def of(cls, release: Release) -> Self:
-        """The same release."""
-        return cls(json.dumps(event_to_dict(release.event()), sort_keys=True), release.in_words(), release.slack)
-
-    def event(self) -> DpEvent:
-        """The event of the release."""
-        return event_from_dict(json.loads(self.event_json))
-
-    def in_words(self) -> str:
-        """Describe the released values."""
-        return self.words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +45,6 @@ class PrivacyPlan:
         num_records: Number of records N; public. Under ADD_OR_REMOVE_ONE it is a public figure near the true number.
         relation: The neighbouring relation.
         target_delta: The delta the plan was calibrated for; None if built by hand.
-        also: Other releases from the same records included here, such as a `Standardisation` before the fit.
         mechanism: The mechanism for the sums, with an L2 bound: the Gaussian mechanism, or one of your own.
             `discreet.mechanisms.FLOAT_GAUSSIAN` has floating-point noise, whose last bits no epsilon covers.
 
@@ -104,7 +63,6 @@ class PrivacyPlan:
     num_records: int
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
     target_delta: float | None = field(default=None)
-    also: Sequence[Release] = ()
     mechanism: Mechanism = GAUSSIAN
 
     def __post_init__(self) -> None:
@@ -114,7 +72,6 @@ class PrivacyPlan:
         _check_noise(self.noise_multiplier, self.clipping_norm, self.rate)
         if self.target_delta is not None:
             _check_delta(self.target_delta)
-        object.__setattr__(self, "also", _checked_releases(self.also))
         # NumPy's numbers become Python's, so that a plan hashes, prints and pickles alike wherever they came from.
         for name, kind in (
             ("num_steps", int),
@@ -136,12 +93,13 @@ class PrivacyPlan:
         sampling: Sampling,
         clipping_norm: ClippingNorm = ADAPTIVE,
         relation: Relation = Relation.ADD_OR_REMOVE_ONE,
-        also: Sequence[Release] = (),
+        shared_with: Sequence[Planned] = (),
         mechanism: Mechanism = GAUSSIAN,
     ) -> Self:
         """Solve for the omitted one of epsilon, num_steps and noise_multiplier.
 
-        Guarantee: the plan's epsilon at `delta` is at most `epsilon`, and for an open noise multiplier at least 0.999 of it.
+        Guarantee: the epsilon of the plan and those in `shared_with` together, by `accounting.composed`, is at most `epsilon` at
+        `delta`, and for an open noise multiplier at least 0.999 of it.
 
         Args:
             epsilon: Target; without one, the plan is built as given and `plan.epsilon(delta)` computes its cost.
@@ -152,7 +110,8 @@ class PrivacyPlan:
             sampling: As in the plan.
             clipping_norm: As in the plan.
             relation: As in the plan.
-            also: As in the plan; epsilon is that of the steps and these together.
+            shared_with: Plans of other releases from the same records, such as a `Standardisation` before the fit: epsilon is the
+                total. The returned plan does not include them; each is released, stated and debited by itself.
             mechanism: As in the plan.
 
         Returns:
@@ -178,23 +137,35 @@ class PrivacyPlan:
             num_records=num_records,
             relation=relation,
             target_delta=delta,
-            also=also,
             mechanism=mechanism,
         )
         if epsilon is None:
             return plan
-        if plan.also:
-            plan._check_affordable(epsilon, delta)
+        shared, slack = [], 0.0
+        if shared_with:
+            others = composed(*shared_with)
+            shared, slack = [others.event], others.slack
+            if others.relation is not relation:
+                raise ValueError("The plans in shared_with are under another relation: make all for the same one.")
+            if (spent := others.epsilon(delta)) >= epsilon:
+                raise ValueError(
+                    f"epsilon={epsilon:g} leaves nothing for the steps: the plans in shared_with cost {spent:.4g} at "
+                    f"delta={delta:g}. Give them more noise, or raise epsilon."
+                )
+
+        def event_of(noise_multiplier: float, num_steps: int) -> DpEvent:
+            return ComposedDpEvent([plan._event_of(noise_multiplier, num_steps), *shared])
+
         goal: Any = {"epsilon": epsilon, "delta": delta, "relation": relation}
         if noise_multiplier is None:
             noise = calibrate_noise_multiplier(
-                lambda noise: plan._event_of(noise, plan.num_steps), slack=plan.slack, **goal
+                lambda noise: event_of(noise, plan.num_steps), slack=plan.slack + slack, **goal
             )
             return dataclasses.replace(plan, noise_multiplier=noise)
         steps = calibrate_num_steps(
-            lambda steps: plan._event_of(plan.noise_multiplier, steps),
+            lambda steps: event_of(plan.noise_multiplier, steps),
             slack_per_step=plan._slack_per_step,
-            slack=_slack_of(plan.also),
+            slack=slack,
             **goal,
         )
         return dataclasses.replace(plan, num_steps=steps)
@@ -228,30 +199,21 @@ class PrivacyPlan:
 
     @property
     def slack(self) -> float:
-        """Total variation between the run and `event`, from samplers and noise, over all steps and `also`."""
-        return self.num_steps * self._slack_per_step + _slack_of(self.also)
+        """Total variation between the run and `event`, from samplers and noise, over all steps."""
+        return self.num_steps * self._slack_per_step
 
     @property
     def _slack_per_step(self) -> float:
         return self.sampling.slack_per_step(self.num_records) + self.mechanism.slack
 
     def event(self) -> DpEvent:
-        """The event of the steps, derived from sampler, noise and number of steps, composed with those of `also`."""
+        """The event of the steps, derived from sampler, noise and number of steps."""
         return self._event_of(self.noise_multiplier, self.num_steps)
 
     def _event_of(self, noise_multiplier: float, num_steps: int) -> DpEvent:
         noise = self.mechanism.event(noise_multiplier)
         step = self.sampling.step_event(noise, num_records=self.num_records, relation=self.relation)
-        steps = SelfComposedDpEvent(step, num_steps)
-        return ComposedDpEvent([steps, *(x.event() for x in self.also)]) if self.also else steps
-
-    def storable(self) -> "PrivacyPlan":
-        """The same plan with `also` as `PaidRelease`s, for a file without code."""
-        return dataclasses.replace(self, also=tuple(map(PaidRelease.of, self.also)))
-
-    def alone(self) -> Self:
-        """The plan of the steps without `also`, which bounds a fit by this plan."""
-        return dataclasses.replace(self, also=()) if self.also else self
+        return SelfComposedDpEvent(step, num_steps)
 
     def profile(self) -> PrivacyProfile:
         """The plan's privacy profile, computed at the first call."""
@@ -300,7 +262,6 @@ class PrivacyPlan:
             f"{self.rate * self.num_records:,.4g} records on average.",
             f"{self.clipping.in_words(self.noise_multiplier, self.rate * self.num_records)}; the sum over the batch gets "
             f"{self.mechanism.words} {self._noise_in_words()}.",
-            *(f"Released besides: {release.in_words()}." for release in self.also),
             "",
             str(self.risk(chosen)),
             "",
@@ -323,37 +284,11 @@ class PrivacyPlan:
             return f"{noise:.4g} C, which moves with C ({moves})"
         return f"{noise * clipping.start:.4g} ({noise:.4g} C; {moves})"
 
-    def _check_affordable(self, epsilon: float, delta: float) -> None:
-        """Refuse a budget that the releases in `also` use up."""
-        events = ComposedDpEvent([x.event() for x in self.also])
-        spent = profile(events, self.relation, slack=min(1.0, _slack_of(self.also))).epsilon(delta)
-        if spent >= epsilon:
-            raise ValueError(
-                f"epsilon={epsilon:g} leaves nothing for the steps: the other releases (also) cost {spent:.4g} at "
-                f"delta={delta:g}. Give them more noise, or raise epsilon."
-            )
-
     def _stated_delta(self, delta: float | None) -> float:
         if delta is not None:
             _check_delta(delta)
             return delta
         return self.target_delta if self.target_delta is not None else suggest(num_records=self.num_records).delta
-
-
-def _slack_of(also: Sequence[Release]) -> float:
-    return math.fsum(x.slack for x in also)
-
-
-def _checked_releases(also: Sequence[Release]) -> tuple[Release, ...]:
-    releases = tuple(also)
-    for release in releases:
-        named = all(callable(getattr(release, name, None)) for name in ("event", "in_words"))
-        if not (named and isinstance(getattr(release, "slack", None), float)):
-            raise TypeError(
-                f"also contains {release!r}, which does not declare an event. Pass an object with event and slack, such as "
-                "discreet.standardise.Standardisation(...)."
-            )
-    return releases
 
 
 def _is_rule(clipping_norm: object) -> bool:

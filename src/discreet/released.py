@@ -81,9 +81,6 @@ class Released:
             OSError: The file cannot be written.
         """
         fields = {name: getattr(self, name) for name in self._kept_in("file")}
-        storable = getattr(fields.get("plan"), "storable", None)
-        if storable is not None:
-            fields["plan"] = storable()
         return write_archive(path, self.what, self.version, fields, self._kinds())
 
     @classmethod

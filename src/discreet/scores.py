@@ -41,14 +41,14 @@ from discreet.accounting import (
     Planned,
     Relation,
     calibrate_noise_multiplier,
-    event_to_dict,
+    composed,
     profile,
     renyi_bound,
     repetitions,
     upper,
 )
 from discreet.act import Act
-from discreet.ledger import Ledger, SpentError, check_terms, unpaid
+from discreet.ledger import Ledger, SpentError, check_terms
 from discreet.marginals import fieller
 from discreet.mechanisms import GAUSSIAN, clip_records, sum_records
 from discreet.query import LAST, Gaussian, Query, padded
@@ -846,7 +846,7 @@ class SelectionPlan:
         """Make the statement of a selection by this plan, for a unit of privacy."""
         names = {0: "logarithmic", 1: "geometric", math.inf: "Poisson"}
         law = names.get(self.shape, f"truncated negative binomial (shape {self.shape:g})")
-        one = profile(self.one_run(), self.relation, slack=sum(cost.slack for cost in self.costs)).epsilon(self.delta)
+        one = composed(*self.costs).epsilon(self.delta)
         return make_release_statement(
             self.event(),
             self.relation,
@@ -928,18 +928,17 @@ class _Run(Ledger):
     def check(self, plan: Planned, *, delta: float, run_id: str = "", unit: str = "one record") -> float:
         """Refuse what the plan of a run does not hold."""
         del delta
-        self._unpaid(plan, unit, run_id)
+        self._refuse_more(plan, unit, run_id)
         return 0.0
 
     def debit(self, plan: Planned, *, delta: float, method: str, run_id: str = "", unit: str = "one record") -> Receipt:
         """Note what the run has spent."""
         del delta
         with self._lock:
-            part, before = self._unpaid(plan, unit, run_id)
-            entry = {"number": len(self._entries), "kind": "debit", "method": method}
-            self._entries.append({**entry, "event": event_to_dict(part.event()), "paid_before": before})
-            self._paid.append(part.event())
-            self._slack -= part.slack
+            self._refuse_more(plan, unit, run_id)
+            self._entries.append({"number": len(self._entries), "kind": "debit", "method": method})
+            self._paid.append(plan.event())
+            self._slack -= plan.slack
         return cast(Receipt, _PaidBySelection(method, self._statement))
 
     def close(self) -> None:
@@ -947,8 +946,8 @@ class _Run(Ledger):
         with self._lock:
             self._open = False
 
-    def _unpaid(self, plan: Planned, unit: str, run_id: str) -> tuple[Planned, list[int]]:
-        """The part of the plan to debit, and the entries that debited the rest."""
+    def _refuse_more(self, plan: Planned, unit: str, run_id: str) -> None:
+        """Refuse what the plan of a run does not hold."""
         if run_id:
             # Runs that repeat earlier ones are fewer than were drawn, and a number that is fixed has no such bound.
             raise ValueError(
@@ -966,16 +965,14 @@ class _Run(Ledger):
                 f"A run protects {unit}, and the selection is stated for {self._statement.unit.brief}: give select the person= "
                 "and max_rows= of its runs."
             )
-        part, before = unpaid(self._entries, plan)
-        asked = renyi_bound(ComposedDpEvent([*self._paid, part.event()]), plan.relation, orders=FINE_ORDERS)
+        asked = renyi_bound(ComposedDpEvent([*self._paid, plan.event()]), plan.relation, orders=FINE_ORDERS)
         held = renyi_bound(self._plan.one_run(), plan.relation, orders=FINE_ORDERS)
         more = np.any(asked.divergences > held.divergences * (1 + 1e-9)) or asked.slack > held.slack * (1 + 1e-9)
-        if more or part.slack > self._slack:
+        if more or plan.slack > self._slack:
             raise SpentError(
                 "A run spends more than the costs of the SelectionPlan, which the selection has paid for: name the plans of all "
                 "releases of a run in costs, also that of its score."
             )
-        return part, before
 
     def run(
         self, candidate: Callable[[PRNGKeyArray, Ledger], tuple[float, Any]], key: PRNGKeyArray

@@ -1,4 +1,4 @@
-"""Private means and standard deviations of columns, to standardise records: one release, included in a plan."""
+"""Private means and standard deviations of columns, to standardise records: one release, with a plan of its own."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from discreet import random
 from discreet._jax import in_own_settings, one_process, refuse_traced
-from discreet._validate import integer, positive
-from discreet.accounting import Relation, calibrate_noise_multiplier, suggest
+from discreet._validate import integer, positive, probability
+from discreet.accounting import Relation, calibrate_noise_multiplier
 from discreet.act import Act
-from discreet.ledger import RELEASED_BEFORE, Ledger
+from discreet.ledger import Ledger
 from discreet.mechanisms import GAUSSIAN, clip_records, sum_records
-from discreet.plan import PrivacyPlan
-from discreet.query import GRID_OF_PRODUCTS, Gaussian, Query
+from discreet.query import GRID_OF_PRODUCTS, MOST_RECORDS, Gaussian, Query
 from discreet.released import Released
-from discreet.report import RECORD, Statement, Unit, make_release_statement
+from discreet.report import RECORD, Statement, Unit, counted, make_release_statement
 
 # The least standard deviation, as a share of a column's half range.
 _LEAST_SPREAD = 1e-3
@@ -31,48 +30,62 @@ _ROOM = 1.0 + 2.0**-14  # so much longer is the clipping norm than the longest r
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Standardisation:
-    """One joint release of the mean and the mean square of some columns. Public facts; for `PrivacyPlan(also=[...])`.
+    """The privacy plan of one joint release of the mean and the mean square of some columns. Public.
 
     Attributes:
         num_columns: Number of columns, d.
+        num_records: Public number of records, which the sums are divided by.
         noise_multiplier: Noise standard deviation divided by sqrt(d) (1 + 2^-14), the L2 bound on one record's contribution.
+        delta: The delta at which epsilon is stated.
+        relation: The neighbouring relation.
 
     Raises:
-        ValueError: No column, or no noise.
+        ValueError: A number out of range.
 
-    >>> Standardisation(num_columns=4, noise_multiplier=30.0).event()
+    >>> Standardisation(num_columns=4, num_records=1_000, noise_multiplier=30.0, delta=1e-6).event()
     GaussianDpEvent(noise_multiplier=30.0)
     """
 
     num_columns: int
+    num_records: int
     noise_multiplier: float
+    delta: float
+    relation: Relation = Relation.ADD_OR_REMOVE_ONE
 
     def __post_init__(self) -> None:
         integer("num_columns", self.num_columns)
-        hint = (
-            "It is the noise's standard deviation divided by the sensitivity; Standardisation.calibrate(epsilon=..., ...) finds "
-            "it."
-        )
-        positive("noise_multiplier", self.noise_multiplier, hint=hint)
+        integer("num_records", self.num_records, most=MOST_RECORDS)
+        probability("delta", self.delta, hint="It should be well below one over the number of records.")
+        positive("noise_multiplier", self.noise_multiplier, hint="Standardisation.calibrate(epsilon=...) finds it.")
 
     @classmethod
     def calibrate(
-        cls, *, epsilon: float, delta: float, num_columns: int, relation: Relation = Relation.ADD_OR_REMOVE_ONE
+        cls,
+        *,
+        epsilon: float,
+        delta: float,
+        num_columns: int,
+        num_records: int,
+        relation: Relation = Relation.ADD_OR_REMOVE_ONE,
     ) -> Standardisation:
-        """Find the least noise with which the release alone costs (epsilon, delta): a small part of the plan's epsilon.
+        """Find the least noise with which the release alone costs (epsilon, delta).
 
         Args:
-            epsilon: Epsilon of this release alone. Composed with a fit it adds less than that to the plan's.
-            delta: The plan's.
+            epsilon: Epsilon of this release alone, a small part of the total: `PrivacyPlan.calibrate(shared_with=[...])` gives
+                the fit the rest.
+            delta: Delta of this release, and best that of the fit.
             num_columns: As above.
-            relation: The plan's.
+            num_records: As above.
+            relation: As above.
 
         Raises:
             ValueError: An argument is out of range.
         """
         goal = {"epsilon": epsilon, "delta": delta, "relation": relation, "slack": GAUSSIAN.slack}
         noise = calibrate_noise_multiplier(GAUSSIAN.event, **goal)
-        return cls(num_columns=num_columns, noise_multiplier=noise)
+        return cls(
+            num_columns=num_columns, num_records=num_records, noise_multiplier=noise, delta=delta, relation=relation
+        )
 
     @property
     def sensitivity(self) -> float:
@@ -93,24 +106,45 @@ class Standardisation:
         """The event of the release, under either relation."""
         return GAUSSIAN.event(float(self.noise_multiplier))
 
-    def in_words(self) -> str:
-        """Describe the released values."""
-        what = "mean and mean square" if self.num_columns == 1 else "means and mean squares"
-        return (
-            f"{what} of {self.num_columns} column{'s' if self.num_columns > 1 else ''}, clipped to public bounds, with Gaussian "
-            f"noise of standard deviation {self.stddev:.6g} on each sum (noise multiplier {self.noise_multiplier:.6g})"
+    def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:
+        """Make the statement of the release, for a unit of privacy."""
+        noun, columns = unit.noun, counted(self.num_columns, "column")
+        return make_release_statement(
+            self.event(),
+            self.relation,
+            unit=unit,
+            delta=self.delta,
+            slack=self.slack,
+            method="standardisation",
+            mechanism=(
+                f"Each cell was moved into its column's public bounds and mapped to z in [-1, 1]. The sums over the {noun}s of z "
+                f"and of 1 - z², to which one {noun} adds a Euclidean norm of at most {self.sensitivity:.6g}, got Gaussian noise "
+                f"of standard deviation {self.stddev:.6g} each."
+            ),
+            plan={
+                "num_records": self.num_records,
+                "num_columns": self.num_columns,
+                "contribution_bound": self.sensitivity,
+                "noise_multiplier": self.noise_multiplier,
+                "noise_standard_deviation": self.stddev,
+            },
+            num_releases=1,
+            reproducible=reproducible,
+            released=[f"Noisy means and mean squares of {columns}, and what is computed from them"],
+            public=[f"The number of {noun}s, N = {self.num_records}", "The bounds of the columns, and the noise"],
+            about=f"Means and spreads of {columns}, {self.num_records:,} {noun}s.",
         )
 
 
 @dataclasses.dataclass(frozen=True)
-class Scaling(Released, what="private standardisation", parts=(Standardisation,)):
+class Scaling(Released, what="private standardisation", parts=(Standardisation, Relation)):
     """Noisy means and standard deviations of columns, from one release; `scaling(x)` standardises with them.
 
     Attributes:
         centre: Noisy means, in the columns' units.
         scale: Noisy standard deviations, likewise, never below what the noise lets one see.
         plan: The plan of the release.
-        statement: The privacy statement of the release alone; a fit with the plan that includes it has both.
+        statement: The privacy statement of the release. A fit to the standardised columns has its own: the costs add up.
     """
 
     centre: Float[np.ndarray, " column"]
@@ -162,16 +196,16 @@ def private_standardisation(
     *,
     low: npt.ArrayLike,
     high: npt.ArrayLike,
-    plan: PrivacyPlan,
+    plan: Standardisation,
     ledger: Ledger | None = None,
     person: str | None = None,
     non_private_seed: bool = False,
 ) -> Scaling:
-    """Release means and spreads of columns, with the noise that a plan pays for.
+    """Release means and spreads of columns.
 
-    Guarantee: what is returned is `Standardisation.event()` of the one in `plan.also`, under the plan's relation, but for its
-    `slack`. The program is proved to be that before it runs. Sums are exact, since cells are rounded to a grid.
-    `plan.epsilon(delta)` holds for this release and for a fit by the plan together, once each.
+    Guarantee: what is returned is `plan.event()` under the plan's relation, but for its `slack`. The program is proved to be that
+    before it runs. Sums are exact, since cells are rounded to a grid. A fit to the standardised columns is another release:
+    what both cost is in the ledger, or in `accounting.composed`.
 
     A spread that the noise hides is taken for the least that one could see: about twice the noise's standard deviation in the
     variance, and a thousandth of half the range at least. So the result is finite and positive whatever the noise.
@@ -181,9 +215,9 @@ def private_standardisation(
         x: Records by columns, in their own units.
         low: Public lower bound of each column, or one for all.
         high: Public upper bound, likewise.
-        plan: Holds one `Standardisation` of so many columns in `also`; its num_records is what sums are divided by.
-        ledger: The table's budget, debited before the release; the fit by this plan that is given the same ledger then
-            pays for its steps alone. Without it nobody keeps count of what is released here, however often.
+        plan: For so many columns.
+        ledger: The table's budget, debited before the release, as the fit is before its own. Without it nobody keeps count of
+            what is released here, however often.
         person: Name of the column that identifies persons, if x has one row of each person; the ledger's entry then says so.
         non_private_seed: Allow a key made from a seed, with which nothing is private. The statement of a fit does not know.
 
@@ -200,77 +234,30 @@ def private_standardisation(
 
     >>> import numpy as np, discreet as dp
     >>> ages = np.random.default_rng(0).normal(45, 12, (10_000, 1))
-    >>> paid = dp.standardise.Standardisation.calibrate(epsilon=0.2, delta=1e-6, num_columns=1)
+    >>> terms = {"delta": 1e-6, "num_records": 10_000}
+    >>> first = dp.standardise.Standardisation.calibrate(epsilon=0.2, num_columns=1, **terms)
     >>> plan = dp.PrivacyPlan.calibrate(
-    ...     epsilon=1.0, delta=1e-6, num_records=10_000, num_steps=500, sampling=dp.PoissonSampling(0.05), clipping_norm=1.0,
-    ...     also=[paid])
-    >>> scaling = dp.standardise.private_standardisation(dp.random.key(), ages, low=0, high=100, plan=plan)
-    >>> bool(40 < scaling.centre[0] < 50 and 6 < scaling.scale[0] < 18 and plan.epsilon(1e-6) <= 1)
+    ...     epsilon=1.0, shared_with=[first], num_steps=500, sampling=dp.PoissonSampling(0.05), **terms)
+    >>> scaling = dp.standardise.private_standardisation(dp.random.key(), ages, low=0, high=100, plan=first)
+    >>> bool(40 < scaling.centre[0] < 50 and 6 < scaling.scale[0] < 18)
+    True
+    >>> bool(0.999 < dp.accounting.composed(first, plan).epsilon(1e-6) <= 1)
     True
     """
     refuse_traced("private_standardisation")
     one_process("private_standardisation", [x])
     key = random.secret_key(rng_key, "private_standardisation", non_private_seed)
-    cells, lows, highs = _checked(x, low, high)
-    paid = _paid(plan, cells)
-    delta = suggest(num_records=plan.num_records).delta if plan.target_delta is None else plan.target_delta
-    alone = _Alone(paid, plan.relation, delta, plan.num_records)
-    act = Act.on(alone, key, random.Purpose.STANDARDISATION, ledger=ledger, unit=Unit(person))
+    cells, lows, highs = _checked(x, low, high, plan)
+    act = Act.on(plan, key, random.Purpose.STANDARDISATION, ledger=ledger, unit=Unit(person))
 
-    query = Query(sums_of, Gaussian(paid.stddev, paid.stddev / paid.sensitivity), plan.relation, records=(1, 4))
+    query = Query(sums_of, Gaussian(plan.stddev, plan.stddev / plan.sensitivity), plan.relation, records=(1, 4))
     # Read where they lie, also in a memory map: the program is done before this returns.
     rows = jax.device_put(cells, may_alias=True)
     # The program's fingerprint follows the number of records.
     sums = query.answer(act, rows, lows, highs, np.ones(len(cells), bool), named=False)
-    centre, spread = _moments(sums, plan.num_records, paid.stddev)
+    centre, spread = _moments(sums, plan.num_records, plan.stddev)
     half = (highs.astype(np.float64) - lows) / 2
-    return Scaling(lows + half * (1 + centre), half * spread, paid, act.statement)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Alone:
-    """A standardisation alone, as a ledger debits it."""
-
-    paid: Standardisation
-    relation: Relation
-    delta: float
-    num_records: int
-
-    @property
-    def slack(self) -> float:
-        return self.paid.slack
-
-    def event(self) -> DpEvent:
-        return self.paid.event()
-
-    def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:
-        """Make the statement of the release alone."""
-        paid, noun = self.paid, unit.noun
-        return make_release_statement(
-            self.event(),
-            self.relation,
-            unit=unit,
-            delta=self.delta,
-            slack=self.slack,
-            method=RELEASED_BEFORE,
-            mechanism=(
-                f"Each cell was moved into its column's public bounds and mapped to z in [-1, 1]. The sums over the {noun}s of z "
-                f"and of 1 - z², to which one {noun} adds a Euclidean norm of at most {paid.sensitivity:.6g}, got Gaussian noise "
-                f"of standard deviation {paid.stddev:.6g} each."
-            ),
-            plan={
-                "num_records": self.num_records,
-                "num_columns": paid.num_columns,
-                "contribution_bound": paid.sensitivity,
-                "noise_multiplier": paid.noise_multiplier,
-                "noise_standard_deviation": paid.stddev,
-            },
-            num_releases=1,
-            reproducible=reproducible,
-            released=[f"{paid.in_words()}, and what is computed from them"],
-            public=[f"The number of {noun}s, N = {self.num_records}", "The bounds of the columns, and the noise"],
-            about=f"Means and spreads of {paid.num_columns} column{'s' * (paid.num_columns > 1)}, {self.num_records:,} {noun}s.",
-        )
+    return Scaling(lows + half * (1 + centre), half * spread, plan, act.statement)
 
 
 def _moments(
@@ -285,12 +272,21 @@ def _moments(
     return mean, np.sqrt(np.clip(variance, np.minimum(visible, 1), 1))
 
 
-def _checked(x: npt.ArrayLike, low: npt.ArrayLike, high: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _checked(
+    x: npt.ArrayLike, low: npt.ArrayLike, high: npt.ArrayLike, plan: Standardisation
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Records and bounds as float32; bounds that are no bounds are refused."""
     cells = np.asarray(x)
-    if cells.ndim != 2 or 0 in cells.shape or cells.dtype.kind not in "iuf":
+    if cells.ndim != 2 or cells.shape[1] != plan.num_columns or not len(cells) or cells.dtype.kind not in "iuf":
         raise ValueError(
-            f"private_standardisation: x has shape {cells.shape} and dtype {cells.dtype}; pass numbers, records by columns."
+            f"private_standardisation: x has shape {cells.shape} and dtype {cells.dtype}; pass numbers, records by "
+            f"{plan.num_columns} columns, as in the plan."
+        )
+    # Under ADD_OR_REMOVE_ONE the exact number of records is what neighbours differ in: no check may show it.
+    if plan.relation is Relation.REPLACE_ONE and len(cells) != plan.num_records:
+        raise ValueError(
+            f"private_standardisation: x holds {len(cells)} records, but the plan says num_records={plan.num_records}, a "
+            f"public number where one record is replaced. Make a plan for {len(cells)} records."
         )
     try:
         lows, highs = (np.broadcast_to(np.asarray(b, np.float32), cells.shape[1:]).copy() for b in (low, high))
@@ -305,21 +301,3 @@ def _checked(x: npt.ArrayLike, low: npt.ArrayLike, high: npt.ArrayLike) -> tuple
         )
     with np.errstate(over="ignore"):
         return cells.astype(np.float32, copy=False), lows, highs
-
-
-def _paid(plan: PrivacyPlan, cells: np.ndarray) -> Standardisation:
-    """The release that a plan pays for."""
-    found = [release for release in plan.also if isinstance(release, Standardisation)]
-    if len(found) != 1 or found[0].num_columns != cells.shape[1]:
-        sizes = ", ".join(str(release.num_columns) for release in found) or "none"
-        raise ValueError(
-            f"private_standardisation: x has {cells.shape[1]} columns, but the plan pays for releases of: {sizes}. Put one "
-            f"Standardisation(num_columns={cells.shape[1]}, ...) into PrivacyPlan(also=[...])."
-        )
-    # Under ADD_OR_REMOVE_ONE the exact number of records is what neighbours differ in: no check may show it.
-    if plan.relation is not Relation.ADD_OR_REMOVE_ONE and len(cells) != plan.num_records:
-        raise ValueError(
-            f"private_standardisation: x holds {len(cells)} records, but the plan says num_records={plan.num_records}, a "
-            f"public number under its relation (one record replaced). Make a plan for {len(cells)} records."
-        )
-    return found[0]

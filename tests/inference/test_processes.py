@@ -55,8 +55,7 @@ def make():
 
 
 def standardise(key):
-    paid = Standardisation(num_columns=2, noise_multiplier=3.0)
-    plan = dp.PrivacyPlan(**FACTS, also=[paid])
+    plan = Standardisation(num_columns=2, num_records=len(Y), noise_multiplier=3.0, delta=1e-6)
     return private_standardisation(key, Y, low=-1, high=1, plan=plan)
 
 

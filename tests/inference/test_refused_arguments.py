@@ -161,11 +161,8 @@ def released_of(name, x):
         costs = {"epsilon": 1.0, "delta": 1e-5, "non_private_seed": True}
         return dp.scores.private_metrics(KEY, lambda rows: rows[:, 0], rows, labels, **costs)
     if name == "private_standardisation":
-        paid = dp.standardise.Standardisation.calibrate(epsilon=0.2, delta=1e-6, num_columns=1)
-        both = dp.PrivacyPlan.calibrate(
-            sampling=PoissonSampling(0.5), num_steps=2, clipping_norm=1.0, also=[paid], **terms
-        )
-        options = {"low": -1, "high": 1, "plan": both, "non_private_seed": True}
+        plan = dp.standardise.Standardisation.calibrate(num_columns=1, **terms)
+        options = {"low": -1, "high": 1, "plan": plan, "non_private_seed": True}
         return dp.standardise.private_standardisation(KEY, rows, **options)
     if name == "OnePosteriorSample":
         sampler = dp.OnePosteriorSample(model, epsilon=1.0, log_likelihood_bound=1.0)

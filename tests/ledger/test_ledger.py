@@ -329,32 +329,43 @@ def test_ctrl_c_while_it_is_debited_still_gives_what_was_paid_for(ledger, dpsvi,
     assert result.statement.receipt is not None
 
 
-def test_a_standardisation_is_debited_when_it_is_released_and_the_fit_for_the_rest(ledger):
-    x = np.random.default_rng(0).uniform(0, 1, (1000, 2))
-    paid = dp.standardise.Standardisation.calibrate(epsilon=0.3, delta=1e-6, num_columns=2)
-    whole = dp.PrivacyPlan.calibrate(
-        epsilon=0.6,
-        delta=1e-6,
-        num_records=1000,
-        num_steps=5,
-        sampling=dp.FullBatch(),
-        clipping_norm=1.0,
-        also=[paid],
-    )
-    # Without the ledger's knowledge the fit pays for both; with it, each pays for itself, once.
-    assert dp.standardise.private_standardisation(
-        dp.random.key(), x, low=0, high=1, plan=whole, ledger=ledger
-    ).scale.shape == (2,)
-    ledger.debit(whole, delta=1e-6, method="DPSVI")
-    ledger.debit(whole, delta=1e-6, method="DPSVI")
-    assert [debit.event for debit in ledger.debits] == [paid.event(), whole.alone().event(), whole.event()]
+@pytest.mark.essential
+def test_a_standardisation_and_the_fit_after_it_are_two_debits(ledger, dpsvi, monkeypatch, tmp_path):
+    """The planted faults: the fit was taken for paid by what came before it, or a fit that goes on was debited again."""
+    from discreet.inference._loop import Checkpoint
+
+    first = dp.standardise.Standardisation.calibrate(epsilon=0.3, delta=1e-6, num_columns=1, num_records=1000)
+    begin, y = Checkpoint.begin, Y[:, None]
+
+    def standardise(key=None, **options):
+        key = dp.random.key() if key is None else key
+        return dp.standardise.private_standardisation(key, y, low=-1, high=1, plan=first, ledger=ledger, **options)
+
+    def fit(**options):
+        return dpsvi.run(dp.random.key(), scaling(y)[:, 0], progress_bar=False, ledger=ledger, **options)
+
+    def crash(*arguments):
+        begin(*arguments)
+        raise MemoryError
+
+    scaling = standardise()
+    monkeypatch.setattr(Checkpoint, "begin", crash)
+    with pytest.raises(MemoryError):
+        fit(checkpoint=tmp_path / "saved")
+    monkeypatch.setattr(Checkpoint, "begin", begin)
+    fitted = fit(checkpoint=tmp_path / "saved")
+    plans, statements = (first, dpsvi.plan), (scaling.statement, fitted.statement)
+    assert [debit.event for debit in ledger.debits] == [plan.event() for plan in plans]
+    assert [statement.figures.event for statement in statements] == [str(plan.event()) for plan in plans]
+    assert [statement.receipt.number for statement in statements] == [1, 2]
+    assert ledger.epsilon_if_planned_together(1e-6) == dp.accounting.composed(*plans).epsilon(1e-6)
     ledger.set_cap(epsilon=ledger.spent, delta=1e-5)
-    with pytest.raises(dp.SpentError):
-        dp.standardise.private_standardisation(dp.random.key(), x, low=0, high=1, plan=whole, ledger=ledger)
+    for release in standardise, fit:
+        with pytest.raises(dp.SpentError):
+            release()
     with pytest.raises(ValueError, match="can be repeated"):
-        dp.standardise.private_standardisation(
-            dp.random.key(0), x, low=0, high=1, plan=whole, ledger=ledger, non_private_seed=True
-        )
+        standardise(dp.random.key(0), non_private_seed=True)
+    assert len(ledger.debits) == 2
 
 
 def test_what_the_budget_does_not_hold_draws_no_noise(ledger, dpsvi, monkeypatch):

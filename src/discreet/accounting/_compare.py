@@ -8,7 +8,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from dp_accounting.dp_event import (
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from discreet._validate import probability
 from discreet.accounting._events import Relation
 from discreet.accounting._pairs import GaussianCurve, smallest_epsilon
-from discreet.accounting._profile import DELTA_HINT, LEAST_DELTA, profile
+from discreet.accounting._profile import DELTA_HINT, LEAST_DELTA, Planned, profile
 from discreet.accounting._risk import relation_name, upper
 
 Array = NDArray[np.floating[Any]]
@@ -82,7 +82,7 @@ def steps_of(event: DpEvent, relation: Relation, slack: float) -> Steps:
     if not isinstance(inner, GaussianDpEvent):
         raise ValueError(
             f"compare_accountants: the event is {event!r}; the older theorems are compared for equal steps of a Gaussian "
-            "mechanism, on all records or on a sample. Pass a PrivacyPlan, or plan.alone() of one that includes other releases."
+            "mechanism, on all records or on a sample. Pass a PrivacyPlan."
         )
     return Steps(step, count, relation, slack / count)
 
@@ -281,24 +281,6 @@ def langevin_epsilon_2015(*, noise_multiplier: float, rate: float, num_steps: in
 
 
 PLD = "privacy loss distributions (PLD)"
-
-
-class Planned(Protocol):
-    """The required interface of a plan."""
-
-    @property
-    def relation(self) -> Relation:
-        """The neighbouring relation."""
-        ...
-
-    @property
-    def slack(self) -> float:
-        """Total variation between the run and the event, over all steps."""
-        ...
-
-    def event(self) -> DpEvent:
-        """Return the event of all the steps."""
-        ...
 
 
 @dataclass(frozen=True)

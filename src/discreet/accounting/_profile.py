@@ -14,10 +14,10 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
-from dp_accounting.dp_event import DpEvent
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from discreet._validate import positive, probability
@@ -178,6 +178,50 @@ def profile(event: DpEvent, relation: Relation, *, slack: float = 0.0, tolerance
             f"slack is {slack!r}; it is a total-variation distance, a number between 0 and 1, and far below delta to be of use."
         )
     return PrivacyProfile(event, relation, slack, _curve(event, relation, slack, tolerance))
+
+
+class Planned(Protocol):
+    """The required interface of a plan."""
+
+    @property
+    def relation(self) -> Relation:
+        """The neighbouring relation."""
+        ...
+
+    @property
+    def slack(self) -> float:
+        """Total variation between the run and the event, over all steps."""
+        ...
+
+    def event(self) -> DpEvent:
+        """Return the event of all the steps."""
+        ...
+
+
+def composed(*plans: Planned) -> PrivacyProfile:
+    """Compute the privacy profile of several plans together, such as those of a standardisation and of the fit after it.
+
+    Guarantee: it holds for all releases by these plans from the same records, once each, if every plan was made before the
+    results of any were seen; else a `Ledger` has the cost.
+
+    Raises:
+        ValueError: No plan, or plans under different relations.
+
+    Example:
+        >>> import discreet as dp
+        >>> terms = {"delta": 1e-6, "num_records": 50_000}
+        >>> first = dp.standardise.Standardisation.calibrate(epsilon=0.3, num_columns=4, **terms)
+        >>> fit = dp.PrivacyPlan.calibrate(epsilon=1.0, num_steps=1000, sampling=dp.PoissonSampling(rate=0.01), **terms)
+        >>> round(composed(first, fit).epsilon(1e-6), 2)
+        1.05
+    """
+    relations = {plan.relation for plan in plans}
+    if len(relations) != 1:
+        raise ValueError(
+            "composed adds up the costs of one or more plans under one relation: make them for the same one."
+        )
+    slack = min(1.0, sum(plan.slack for plan in plans))
+    return profile(ComposedDpEvent([plan.event() for plan in plans]), relations.pop(), slack=slack)
 
 
 def _curve(event: DpEvent, relation: Relation, slack: float, tolerance: float) -> Curve:

@@ -326,7 +326,7 @@ def audit_fit(
         claim, delta = profile_of(pure_event(method.epsilon / method.num_draws), relation), delta or 0.0
         what = "OnePosteriorSample, one draw"
     else:
-        claim = plan = method.plan.alone()
+        claim = plan = method.plan
         if delta is None:
             delta = suggest(num_records=plan.num_records).delta if plan.target_delta is None else plan.target_delta
         what = f"{type(method).__name__}, {plan.sampling!r}, {plan.num_steps} steps"

@@ -586,10 +586,10 @@ class DPSVI:
             table = saved.digest(records.leaves)
             if processes.count > 1:
                 told = f"{options} {require_proof} {[(x.shape, str(x.dtype)) for x in records.leaves]}"
-                processes.agree(versions=versions(), plan=str(self.plan.storable()), options=told, records=table)
+                processes.agree(versions=versions(), plan=str(self.plan), options=told, records=table)
             with processes.together():
                 certified = functools.partial(certify_fit, step, self.plan, state, leaves, keep_gradients)
-                saved.describe(plan=self.plan.storable(), options=str(options), records=table)
+                saved.describe(plan=self.plan, options=str(options), records=table)
                 if saved.run_id:
                     saved.describe(program=certified().fingerprint)
                 stated = with_proof(statement, self.plan, certified, require_proof)

@@ -421,12 +421,12 @@ def certify_fit(
     What is traced does not depend on the plan's numbers, but for the number of steps; the noise multiplier and the sampler's
     tables are operands whose values the proof knows. So plans share what is traced; each is proved by itself, once.
     """
-    alone, drawing = plan.alone(), step.drawing(plan.sampling, leaves)
+    drawing = step.drawing(plan.sampling, leaves)
     table = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves)
     shapes = tuple((x.shape, x.dtype, getattr(x, "weak_type", False)) for x in jax.tree.leaves(state))
     x64 = jax.config.values["jax_enable_x64"]
     program = step, drawing, plan.num_steps, plan.relation, shapes, table, keep_gradients, x64
-    name = program, alone.sampling, alone.noise_multiplier
+    name = program, plan.sampling, plan.noise_multiplier
     if name not in _PROOFS:
         fit, args = _program(step, plan, drawing, state, table, keep_gradients)
         if program in _PROOFS:
@@ -503,8 +503,7 @@ def with_proof(
             raise _refused(error) from error
         return statement.with_cautions(f"Not proved: it ran although the verifier found no proof, because {error.rule}")
     try:
-        # `also` is paid separately; it must not widen what this program may do.
-        certificate.check(plan.alone())
+        certificate.check(plan)
     except PrivacyError as error:
         if required:
             raise _refused(error) from error

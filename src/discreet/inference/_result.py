@@ -26,7 +26,7 @@ from discreet.inference._records import Program, take_apart
 from discreet.inference._step import PrivateStep, StepFigures
 from discreet.inference._trace import METHODS, NoiseAware, Trace
 from discreet.mechanisms import GAUSSIAN, MECHANISMS
-from discreet.plan import PaidRelease, PrivacyPlan
+from discreet.plan import PrivacyPlan
 from discreet.released import KEPT_NOWHERE, NOT_IN_DICT, Released
 from discreet.report import NOT_USABLE, PARTS as STATEMENT, PREDICTION, Statement, headline, use_words
 from discreet.sampling import SAMPLERS
@@ -66,7 +66,6 @@ def kinds() -> tuple[type, ...]:
         AdaptiveClipping,
         ArrayForm,
         Form,
-        PaidRelease,
         PrivacyPlan,
         Relation,
         Trace,

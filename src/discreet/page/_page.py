@@ -135,10 +135,8 @@ def _place(ledger: Ledger, statement: Statement) -> tuple[int | None, str]:
             f"The statement names entry {receipt.number} (hash {receipt.hash[:16]}), which is not in this ledger: "
             "it is another ledger, or lines are missing at its end."
         )
-    # Where a release before the fit was debited by itself, the entry of the fit has a part of its event.
-    whole = not entry["paid_before"]
     event = str(event_from_dict(entry["event"]))
-    if entry["delta"] != statement.delta or (whole and event != statement.figures.event):
+    if entry["delta"] != statement.delta or event != statement.figures.event:
         return (
             None,
             f"The statement names entry {receipt.number}, which is of another release: one of the two was changed.",

@@ -29,7 +29,7 @@ ACCOUNTANT = (
 NOT_COVERED = (
     "Choices made by looking at these records without accounting: the model, its columns, bounds or categories, the "
     "settings of the fit, or which of several fits to publish.",
-    "Other releases from the same records: their privacy costs add up.",
+    "Other releases from the same records, such as one that standardised their columns: their privacy costs add up.",
     "The compiler: in a fit, bounds on sums include their rounding if each record is computed alike beside any others, which is "
     "tested and not proved.",
     "Side channels: running time, memory, logs, and anyone with access to the machine.",
@@ -102,10 +102,7 @@ def make_statement(
         )
     return Statement(
         method=method,
-        released=(
-            *(released or ("The noisy sum of each step, and all that was computed from these sums.",)),
-            *(release.in_words() for release in plan.also),
-        ),
+        released=tuple(released) or ("The noisy sum of each step, and all that was computed from these sums.",),
         figures=_figures(paid.profile(), paid.risk(delta), paid.event(), chosen, ACCOUNTANT),
         unit=unit,
         cautions=(BATCHES_ARE_THE_CALLERS,) * user_supplied_batches,
@@ -161,10 +158,9 @@ def _bound(plan: PrivacyPlan, given: float | None) -> float:
 
 
 def _mechanism_words(plan: PrivacyPlan, bound: float, noun: str) -> str:
-    besides = "".join(f" ε also covers {release.in_words()}." for release in plan.also)
     return (
         f"Each step drew a batch ({plan.sampling.in_words(plan.num_records, noun)}). {_clipping_words(plan, bound, noun)} was "
-        f"added to {plan.mechanism.hidden}.{f' {INTEGERS}' if plan.mechanism.on_grid else ''}{besides}"
+        f"added to {plan.mechanism.hidden}.{f' {INTEGERS}' if plan.mechanism.on_grid else ''}"
     )
 
 
@@ -200,7 +196,6 @@ def plan_facts(plan: PrivacyPlan, contribution_bound: float | None = None) -> di
         "num_steps": int(plan.num_steps),
         "num_records": int(plan.num_records),
         "slack": float(plan.slack),
-        **({"also": [str(release) for release in plan.also]} if plan.also else {}),
     }
 
 

@@ -109,7 +109,6 @@ _NAMES = {
     "num_steps": "steps",
     "num_records": "{}s (public)",
     "slack": "distance of the random bits from exact ones (in δ)",
-    "also": "also covered",
     "noise_multiplier": "noise, in units of the bound on a {}",
 }
 
