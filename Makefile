@@ -19,7 +19,7 @@ BIN := $(VENV)/bin
 help:  ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(VENV)/.ready-demo  ## Fit a simulated table at epsilon 1: coefficients and the page
+demo: $(VENV)/.ready-demo  ## Fit a simulated table at epsilon 1: coefficients, a picture and the page
 	$(BIN)/discreet demo --out "$(DEMO_OUT)"
 
 demo-distributed: $(VENV)/.ready-demo  ## The same table fitted in steps by two processes, which make one release and write one statement
