@@ -11,6 +11,7 @@ from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
 from discreet.models import logistic_regression
+from discreet.plots import plot_posterior
 from discreet.tables import encode, schema_from_dict
 
 rng = np.random.default_rng(1)
@@ -117,9 +118,9 @@ result.plot()
 draws = result.noise_aware("regression", start=0.5).posterior(
     dp.random.key(), 1_000
 )
-low, high = np.quantile(draws["weights"], [0.05, 0.95], axis=0)
-for name, *ends in zip(records.feature_names, low, high, strict=True):
-    print("{:20} {:6.2f} to {:5.2f}".format(name, *ends))
+plot_posterior(
+    draws, feature_names=records.feature_names, statement=result.statement
+)
 
 # %% [markdown]
 # ## What is left

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from numpyro.diagnostics import print_summary
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
+from discreet.plots import plot_posterior
 
 rng = np.random.default_rng(2)
 dose = rng.uniform(-1, 1, 20_000).astype(np.float32)
@@ -65,7 +65,7 @@ result.plot()
 draws = result.noise_aware("trace", start=0.5).posterior(
     dp.random.key(), 1_000
 )
-print_summary(draws, group_by_chain=False)
+plot_posterior(draws, statement=result.statement)
 
 # %% [markdown]
 # ## Predict

@@ -22,6 +22,7 @@ from discreet._validate import require
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from discreet.report import Statement
 
 __all__ = [
     "Levels",
@@ -32,6 +33,7 @@ __all__ = [
     "draw_trade_off",
     "new_figure",
     "plot_levels",
+    "plot_posterior",
     "plot_releases",
     "plot_shares",
     "running_mean",
@@ -73,6 +75,82 @@ def tidy(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
+_CAPTION = "Dot: mean. Thick and thin line: central 50 % and 90 % of the draws. Grey: their density."
+_GRID = 160
+
+
+class _Row(NamedTuple):
+    name: str
+    draws: Float[np.ndarray, " draw"]
+
+
+def plot_posterior(
+    draws: Mapping[str, Any],
+    *,
+    feature_names: Sequence[str] | None = None,
+    units: Mapping[str, str] | None = None,
+    most: int = 30,
+    statement: Statement | None = None,
+    note: str = "",
+    path: str | Path | None = None,
+) -> Figure:
+    """Draw each coordinate's density, mean, and central 50 % and 90 % of the draws: a panel a latent, a row a coordinate.
+
+    The intervals are of the draws: those of `result.posterior` lack the noise of the private fit, those of
+    `result.noise_aware().posterior` allow for it.
+
+    Args:
+        draws: By the latent's name, along the leading axis, 2 at least.
+        feature_names: Names of the rows of each latent that has as many coordinates.
+        units: Units of a latent's values, for its axis.
+        most: Rows of a latent at most; of more, those whose mean is farthest from zero by its own spread, and the panel
+            says so.
+        statement: Statement with the epsilon to print.
+        note: A line below.
+        path: File for the picture, whose ending determines its format; by default it is not saved.
+
+    Returns:
+        The matplotlib figure.
+
+    Raises:
+        ImportError: Matplotlib is not installed.
+        ValueError: No draws, or one that is not finite.
+    """
+    if not draws or most < 1:
+        raise ValueError("There is nothing to draw: pass draws of one latent at least, and most from 1 up.")
+    panels = {name: _rows(name, np.asarray(drawn, np.float64), feature_names) for name, drawn in draws.items()}
+    shown = {}
+    for name, rows in panels.items():
+        places = foremost([x.draws.mean() for x in rows], [x.draws.std() for x in rows], most)
+        shown[name] = [rows[i] for i in places]
+    heights = [0.45 + 0.33 * len(rows) for rows in shown.values()]
+    figure = new_figure(7.0, 1.0 + sum(heights) + 0.45 * len(heights))
+    grid = figure.subplots(len(shown), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, (name, rows) in zip(grid, shown.items(), strict=True):
+        _draw_panel(axes, rows)
+        unit = (units or {}).get(name)
+        part = f", {len(rows)} of {len(panels[name])} rows" if len(rows) < len(panels[name]) else ""
+        axes.set_xlabel(f"{name}{f' ({unit})' if unit else ''}{part}")
+    number = len(next(iter(panels.values()))[0].draws)
+    spent = "" if statement is None else f" at ε = {statement.epsilon:.4g}, δ = {statement.delta:.3g}"
+    figure.suptitle(f"Posterior{spent}: {number:,} draws", fontsize="large")
+    figure.supxlabel("\n".join([_CAPTION, *([note] if note else [])]), fontsize="x-small", color="0.3")
+    return save(figure, path)
+
+
+def _rows(name: str, drawn: np.ndarray, feature_names: Sequence[str] | None) -> list[_Row]:
+    if drawn.ndim == 0 or len(drawn) < 2 or drawn.size == 0:
+        raise ValueError(
+            f"{name!r} has shape {drawn.shape}: two draws at least, along the leading axis, make a picture."
+        )
+    if not np.isfinite(drawn).all():
+        raise ValueError(
+            f"The draws of {name!r} are not all finite: the fit diverged. Fit with a smaller learning rate, which spends again."
+        )
+    flat = drawn.reshape(len(drawn), -1)
+    return [_Row(x, flat[:, i]) for i, x in enumerate(coordinate_labels(name, drawn.shape[1:], feature_names))]
+
+
 def coordinate_labels(name: str, shape: tuple[int, ...], given: Sequence[str] | None = None) -> list[str]:
     """Names of a latent's coordinates: those given, if they are as many, else its own with their places."""
     if given is not None and math.prod(shape) == len(given) > 1:
@@ -85,6 +163,35 @@ def foremost(means: Sequence[float], sds: Sequence[float], most: int) -> np.ndar
     with np.errstate(over="ignore"):
         distance = np.abs(means) / np.maximum(sds, 1e-300)
     return np.sort(np.argsort(distance, kind="stable")[-most:])
+
+
+def _draw_panel(axes: Any, rows: list[_Row]) -> None:
+    for height, row in enumerate(reversed(rows)):
+        low, lower, upper, high = np.quantile(row.draws, [0.05, 0.25, 0.75, 0.95])
+        if row.draws.std() > 0:
+            where, density = _density(row.draws)
+            axes.fill_between(where, height, height + 0.75 * density, color="0.85", linewidth=0)
+            axes.plot(where, height + 0.75 * density, color="0.6", linewidth=0.6)
+        axes.plot([low, high], [height, height], color="black", linewidth=1, solid_capstyle="butt")
+        axes.plot([lower, upper], [height, height], color="black", linewidth=3.5, solid_capstyle="butt")
+        axes.plot(row.draws.mean(), height, "o", color="black", markerfacecolor="white", markersize=5)
+    axes.set_yticks(range(len(rows)), [row.name for row in reversed(rows)], fontsize="small")
+    axes.set_ylim(-0.45, len(rows) - 0.1)
+    if min(row.draws.min() for row in rows) < 0 < max(row.draws.max() for row in rows):
+        axes.axvline(0, color="0.5", linewidth=0.8, linestyle=":", zorder=0)
+    axes.tick_params(axis="y", length=0)
+    tidy(axes)
+    axes.spines["left"].set_visible(False)
+
+
+def _density(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A kernel density of the draws between their 0.5 % and 99.5 % quantiles, its highest value 1."""
+    from scipy.stats import gaussian_kde
+
+    low, high = np.quantile(draws, [0.005, 0.995])
+    where = np.linspace(low, high, _GRID)
+    density = gaussian_kde(draws[:: max(1, len(draws) // 5_000)])(where)
+    return where, density / density.max()
 
 
 def plot_releases(result: Any, *, most: int = 6, path: str | Path | None = None) -> Figure:

@@ -72,6 +72,7 @@ def test_demo_in_words(tmp_path: Path, no_fit) -> None:
     ):
         assert needle in outcome.stdout
     assert "smokers, against others" in outcome.stdout
+    assert (tmp_path / "fit.png").stat().st_size > 1_000
     assert "A linear regression of <em>blood_pressure</em> on 6 columns" in (tmp_path / "report.html").read_text()
 
 
@@ -109,6 +110,6 @@ def test_demo_fits_and_compares(tmp_path: Path) -> None:
         assert abs(row["private"] - TRUTH[name]) < 6 / 3.29 * width
     with np.load(tmp_path / "posterior.npz") as draws:
         assert draws["weights"].shape == (1_000, 6)
-    for name in ("statement.json", "statement.txt", "summary.json", "report.html"):
+    for name in ("statement.json", "statement.txt", "summary.json", "fit.png", "report.html"):
         assert str(tmp_path / name) in content["files"]
         assert (tmp_path / name).stat().st_size > 100

@@ -13,8 +13,8 @@ from discreet.plots import (
     Levels,
     Shares,
     draw_losses,
-    new_figure,
     plot_levels,
+    plot_posterior,
     plot_releases,
     plot_shares,
     running_mean,
@@ -114,6 +114,24 @@ def test_the_mean_of_the_losses_begins_with_the_first_and_spans_the_picture() ->
         draw_losses(Figure().subplots(), unusable)
 
 
+def test_intervals_and_means_are_those_of_the_draws() -> None:
+    draws = {"scale": np.linspace(0, 1, 101), "weights": np.stack([np.linspace(-1, 1, 101), np.full(101, 4.0)], axis=1)}
+    figure = plot_posterior(draws, feature_names=["age", "smoker"], units={"weights": "log-odds"}, statement=SPENT)
+    scale, weights = figure.axes
+    ends = [list(line.get_xdata()) for line in scale.lines[1:]]
+    assert ends == [pytest.approx([0.05, 0.95]), pytest.approx([0.25, 0.75]), pytest.approx([0.5])]
+    assert [label.get_text() for label in weights.get_yticklabels()] == ["smoker", "age"]
+    assert weights.get_xlabel() == "weights (log-odds)"
+    assert "0.9997" in figure.get_suptitle()
+
+
+def test_of_many_rows_the_picture_says_how_many_it_shows() -> None:
+    many = NOISE[:, :1] + np.arange(50) * np.where(np.arange(50) % 2, 1, -1)
+    (axes,) = plot_posterior({"weights": many}, most=2).axes
+    assert axes.get_xlabel() == "weights, 2 of 50 rows"
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["weights[49]", "weights[48]"]
+
+
 def test_two_tables_side_by_side(tmp_path) -> None:
     shares = {
         "age": Shares(["0", "5"], np.array([0.4, 0.6]), np.array([0.5, 0.5]), "years, from", True),
@@ -158,6 +176,9 @@ def test_histograms_are_densities_and_intervals_those_given() -> None:
     [
         (lambda: plot_releases(fit(), most=13), "told apart"),
         (lambda: plot_releases(fit(trace=Trace(np.zeros(0, int), np.zeros((0, 3))))), "no iterate"),
+        (lambda: plot_posterior({}), "nothing to draw"),
+        (lambda: plot_posterior({"w": [1.0]}), "two draws"),
+        (lambda: plot_posterior({"w": [1.0, np.nan]}), "diverged"),
     ],
 )
 def test_wrong_input_is_refused(draw, words) -> None:
@@ -168,4 +189,4 @@ def test_wrong_input_is_refused(draw, words) -> None:
 def test_without_matplotlib_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r"pip install 'discreet\[plot\]'"):
-        new_figure(1.0, 1.0)
+        plot_posterior({"w": [1.0, 2.0]})

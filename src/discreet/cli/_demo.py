@@ -11,13 +11,14 @@ from discreet.cli import _options as options
 from discreet.cli._fit import Asked
 from discreet.cli._methods import InSteps, Moments
 from discreet.cli._options import LINEAR
-from discreet.cli._report import facts_in
+from discreet.cli._report import draw_picture, facts_in
 from discreet.cli._run import joined
 from discreet.cli._statement import about_words
 from discreet.cli._terminal import refusing, say, say_json, say_lines, say_text
 
 if TYPE_CHECKING:
     import numpy as np
+    from matplotlib.figure import Figure
 
 
 NUM_RECORDS = 20_000
@@ -55,7 +56,8 @@ def demo(
     """Fit a simulated medical table privately and see what it costs.
 
     A linear regression of the blood pressure of 20,000 simulated adults on six columns, at ε = 1. Prints the coefficients with
-    their intervals, beside those of a fit without privacy. Several processes fit in steps, which give no intervals.
+    their intervals, beside those of a fit without privacy, and draws them. Several processes fit in steps, which give no
+    intervals.
 
     `discreet demo --epsilon 0.5 --out somewhere`
     """
@@ -92,6 +94,8 @@ def demo(
         figures = figures_of(draws, in_units(schema, least_squares(records)), intervals=method.intervals)
         statement = method.statement
         files = method.files
+        if method.intervals:
+            files += draw_picture(out / "fit.png", lambda: _plot(draws, statement))
         if as_json:
             say_json("demo", {"coefficients": figures, "statement": statement.to_dict(), "files": files})
         else:
@@ -178,6 +182,12 @@ def figures_of(draws: "np.ndarray", exact: "np.ndarray", *, intervals: bool) -> 
     return figures
 
 
+def _plot(draws: "np.ndarray", statement: "dp.Statement") -> "Figure":
+    """Draw the coefficients."""
+    names = [words for words, _ in STEPS.values()]
+    return dp.plots.plot_posterior({"mmHg": draws}, feature_names=names, statement=statement)
+
+
 def _say(figures: dict[str, dict[str, float]], statement: "dp.Statement", files: list[Path]) -> None:
     say_lines(f"Linear regression of the blood pressure (mmHg) of {NUM_RECORDS:,} simulated adults on six columns.")
     say()
@@ -194,4 +204,6 @@ def _say(figures: dict[str, dict[str, float]], statement: "dp.Statement", files:
     say()
     folder = files[0].parent
     say_lines(f"Files in {folder}: {', '.join(file.name for file in files)}.")
+    if folder / "fit.png" in files:
+        say_lines(f"Picture: {folder / 'fit.png'}")
     say_lines(f"Page, for a browser: {folder / 'report.html'}")
