@@ -97,11 +97,16 @@ class Act:
             told: What `plan.state` is told besides, such as `unit`.
 
         Raises:
-            TypeError, ValueError: As `random.check_key` and `Act`.
+            TypeError, ValueError: As `random.check_key` and `Act`; or the statement is not of what it was told.
         """
         key = random.check_key(key)
         noise = key if purpose is None else random.subkey(key, purpose)
-        statement = plan.state(reproducible=random.is_reproducible(key), **told)
+        reproducible = random.is_reproducible(key)
+        statement = plan.state(reproducible=reproducible, **told)
+        if (statement.reproducible, statement.unit) != (reproducible, told.get("unit", statement.unit)):
+            raise ValueError(
+                "The plan's state must pass reproducible and unit on to its statement: a ledger refuses by them."
+            )
         return cls(plan, noise, statement, ledger=ledger)
 
     @property
