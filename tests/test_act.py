@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -181,6 +182,12 @@ def test_a_statement_of_another_plan_is_refused_and_an_act_begins_once() -> None
     dearer = ScorePlan.calibrate(epsilon=1.0, delta=1e-7)
     with pytest.raises(ValueError, match="what is debited must be stated"):
         Act(dearer, dp.random.key(), SCORE.state(reproducible=False))
+    # Of a plan without slack that of its programs was not compared.
+    for slack in (-1.0, float("nan"), 1.0):
+        with pytest.raises(ValueError, match="slack"):
+            Act(SimpleNamespace(**vars(SCORE), event=SCORE.event, slack=slack), None, SCORE.state(reproducible=False))
+    with pytest.raises(AttributeError, match="slack"):
+        Act(SimpleNamespace(**vars(SCORE), event=SCORE.event), None, SCORE.state(reproducible=False))
     act = Act.on(SCORE, dp.random.key())
     act.begin()
     with pytest.raises(ValueError, match="begins once"):

@@ -61,6 +61,10 @@ class Act:
             raise ValueError(
                 "The statement is of another event or relation than the plan: what is debited must be stated."
             )
+        if not 0 <= plan.slack < 1:
+            raise ValueError(
+                f"The plan's slack is {plan.slack}; it must be a total variation of at least 0 and below 1."
+            )
         self._key, self._begun = key, False
         self._plan, self._stated, self._ledger, self._run_id, self._again = plan, statement, ledger, run_id, again
         self.receipt: Receipt | None = None
