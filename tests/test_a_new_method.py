@@ -12,6 +12,7 @@ import pytest
 from dp_accounting import DpEvent
 
 import discreet as dp
+from discreet._validate import RefusedError, positive, probability, refuse
 from discreet.accounting import calibrate_noise_multiplier
 from discreet.act import Act
 from discreet.mechanisms import GAUSSIAN, count_cells
@@ -28,6 +29,17 @@ class HistogramPlan:
     noise_multiplier: float
     delta: float
     relation: dp.Relation = dp.Relation.ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        if len(self.edges) < 2 or not np.all(np.diff(self.edges) > 0):
+            refuse(
+                "edges",
+                self.edges,
+                "at least two increasing numbers",
+                "They are public: never take them from the data.",
+            )
+        positive("noise_multiplier", self.noise_multiplier)
+        probability("delta", self.delta)
 
     @classmethod
     def calibrate(cls, edges: tuple[float, ...], *, epsilon: float, delta: float) -> Self:
@@ -86,6 +98,8 @@ def private_histogram(
     key: Any, x: np.ndarray, plan: HistogramPlan, *, person: str | None = None, ledger: dp.Ledger | None = None
 ) -> Histogram:
     """Refuse, prove, begin, run, state."""
+    if x.ndim != 1 or not np.all((x >= plan.edges[0]) & (x <= plan.edges[-1])):
+        raise RefusedError("x must be one column of numbers between the first and the last edge, without NaN.")
     levels, bins = np.digitize(x, plan.edges[1:-1]).astype(np.int32)[:, None], len(plan.edges) - 1
     act = Act.on(plan, key, ledger=ledger, unit=Unit(person))
     noise = Gaussian(plan.noise_multiplier, plan.noise_multiplier)
@@ -113,6 +127,15 @@ def test_it_counts_is_stated_debited_saved_and_shown(tmp_path: Path) -> None:
     assert found.to_dict()["counts"] == found.counts.tolist()
     page = dp.page.write_report(tmp_path / "report.html", found, ledger=ledger).read_text(encoding="utf-8")
     assert "The persons in each bin were counted" in page
+
+
+@pytest.mark.parametrize("x", [X[:, None], X + 1, X - 1, np.append(X, np.nan)])
+def test_wrong_records_are_refused_before_they_are_paid_for(x: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
+    with pytest.raises(ValueError, match="one column of numbers"):
+        private_histogram(dp.random.key(), x, PLAN)
+    with pytest.raises(ValueError, match="increasing"):
+        HistogramPlan((0, 1, 1), 1.0, 1e-6)
 
 
 @pytest.mark.essential

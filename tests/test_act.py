@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ from discreet.act import Act
 from discreet.moments import MomentsPlan, fit_moments
 from discreet.newton import NewtonPlan, fit_newton
 from discreet.query import padded
+from discreet.report import RECORD, Unit
 from discreet.scores import ScorePlan, SelectionPlan
 from discreet.tables import schema_from_bounds
 
@@ -179,10 +181,26 @@ def test_a_statement_of_another_plan_is_refused_and_an_act_begins_once() -> None
     dearer = ScorePlan.calibrate(epsilon=1.0, delta=1e-7)
     with pytest.raises(ValueError, match="what is debited must be stated"):
         Act(dearer, dp.random.key(), SCORE.state(reproducible=False))
+    # Of a plan without slack that of its programs was not compared.
+    for slack in (-1.0, float("nan"), 1.0):
+        with pytest.raises(ValueError, match="slack"):
+            Act(SimpleNamespace(**vars(SCORE), event=SCORE.event, slack=slack), None, SCORE.state(reproducible=False))
+    with pytest.raises(AttributeError, match="slack"):
+        Act(SimpleNamespace(**vars(SCORE), event=SCORE.event), None, SCORE.state(reproducible=False))
     act = Act.on(SCORE, dp.random.key())
     act.begin()
     with pytest.raises(ValueError, match="begins once"):
         act.begin()
+
+
+def test_a_state_that_forgets_what_it_is_told_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise from a seed was stated as private and debited, a person's rows as a record's."""
+    true = ScorePlan.state
+    monkeypatch.setattr(ScorePlan, "state", lambda self, **told: true(self, reproducible=False))
+    for key, unit in (dp.random.key(0), RECORD), (dp.random.key(), Unit("id")):
+        with pytest.raises(ValueError, match="must pass reproducible and unit on"):
+            Act.on(SCORE, key, unit=unit)
+    assert Act.on(SCORE, dp.random.key(), unit=RECORD).statement.is_private
 
 
 def test_what_continues_is_the_run_that_took_the_key() -> None:

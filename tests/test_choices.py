@@ -91,6 +91,19 @@ def test_what_is_proved_is_how_far_one_record_moves_any_score():
         dp.certify(choose, KEY, ROWS, MASK, records=1, mask=2, expect=BoundedRangeDpEvent(0.25))
 
 
+@pytest.mark.parametrize(
+    "single", [jnp.negative, jnp.abs, lambda x: -jnp.abs(x), lambda x: jnp.minimum(x, 3), jax.nn.relu]
+)
+def test_scores_of_single_sums_move_no_further_than_these(single):
+    """A median by -|below - above| was charged the joint norm of all scores: sqrt(3) times as much here."""
+
+    def step(key, rows, mask):
+        return dp.exponential_mechanism(key, single(dp.sum_records(jnp.sign(jnp.nan_to_num(rows)), mask)), 0.5)
+
+    for relation, moved in (dp.Relation.ADD_OR_REMOVE_ONE, 0.5), (dp.Relation.REPLACE_ONE, 0.5):
+        assert proved(step, ROWS, MASK, relation=relation) == BoundedRangeDpEvent(moved)
+
+
 def test_distances_of_tables_move_by_their_weight():
     levels, expected = jnp.zeros((10, 3), jnp.int32), jnp.zeros(12, jnp.int32)
 

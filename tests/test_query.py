@@ -76,6 +76,13 @@ def test_an_answer_is_proved_begun_and_run_in_this_order(monkeypatch: pytest.Mon
         query().answer(act, OTHERS, ROWS, MASK)
 
 
+def test_an_answer_has_settings_of_its_own() -> None:
+    """By the caller's it failed after the debit, so the budget was lost."""
+    for settings in jax.numpy_dtype_promotion("strict"), jax.transfer_guard("disallow"), jax.disable_jit():
+        with settings:
+            assert query().answer(Act.on(PLAN, dp.random.key()), OTHERS, ROWS, MASK).shape == (2,)
+
+
 def test_equal_queries_are_proved_once_for_arguments_of_one_kind() -> None:
     key = dp.random.key()
     one = query().certificate(key, OTHERS, ROWS, MASK)

@@ -61,6 +61,10 @@ class Act:
             raise ValueError(
                 "The statement is of another event or relation than the plan: what is debited must be stated."
             )
+        if not 0 <= plan.slack < 1:
+            raise ValueError(
+                f"The plan's slack is {plan.slack}; it must be a total variation of at least 0 and below 1."
+            )
         self._key, self._begun = key, False
         self._plan, self._stated, self._ledger, self._run_id, self._again = plan, statement, ledger, run_id, again
         self.receipt: Receipt | None = None
@@ -97,11 +101,16 @@ class Act:
             told: What `plan.state` is told besides, such as `unit`.
 
         Raises:
-            TypeError, ValueError: As `random.check_key` and `Act`.
+            TypeError, ValueError: As `random.check_key` and `Act`; or the statement is not of what it was told.
         """
         key = random.check_key(key)
         noise = key if purpose is None else random.subkey(key, purpose)
-        statement = plan.state(reproducible=random.is_reproducible(key), **told)
+        reproducible = random.is_reproducible(key)
+        statement = plan.state(reproducible=reproducible, **told)
+        if (statement.reproducible, statement.unit) != (reproducible, told.get("unit", statement.unit)):
+            raise ValueError(
+                "The plan's state must pass reproducible and unit on to its statement: a ledger refuses by them."
+            )
         return cls(plan, noise, statement, ledger=ledger)
 
     @property

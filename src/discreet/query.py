@@ -32,6 +32,7 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from discreet._jax import in_own_settings
 from discreet.accounting import BoundedRangeDpEvent, Relation
 from discreet.act import Act
 from discreet.gradients import SPARE
@@ -133,6 +134,7 @@ class Query:
         found.refuse_captured(key, *arguments)
         return found
 
+    @in_own_settings
     def answer(self, act: Act, *arguments: Any, named: bool = True) -> Any:
         """Prove, begin, run: the one release of an act.
 

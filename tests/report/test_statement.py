@@ -4,11 +4,12 @@ import math
 
 import numpy as np
 import pytest
+from dp_accounting import GaussianDpEvent
 
-from discreet.accounting import Relation
+from discreet.accounting import BoundedRangeDpEvent, Relation
 from discreet.clipping import AdaptiveClipping
 from discreet.plan import PrivacyPlan
-from discreet.report import Unit, make_statement
+from discreet.report import Unit, make_release_statement, make_statement
 from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
 
 POISSON = PrivacyPlan(
@@ -242,3 +243,23 @@ def test_names_of_a_plan_are_no_formats() -> None:
 def test_batches_of_all_records_are_called_so() -> None:
     assert PoissonSampling(rate=1.0).in_words(9) == FullBatch().in_words(9) == "all records"
     assert "with probability 0.5, independently" in PoissonSampling(rate=0.5).in_words(9)
+
+
+def test_a_choice_is_not_said_to_have_gaussian_noise():
+    facts = {
+        "method": "median",
+        "mechanism": "One was chosen.",
+        "plan": {},
+        "num_releases": 1,
+        "released": [],
+        "public": [],
+    }
+    for event, there, absent in (
+        (BoundedRangeDpEvent(1.0), "the choice made in integers", "Gaussian there"),
+        (GaussianDpEvent(1.0), "Gaussian there", "the choice made in integers"),
+    ):
+        text = make_release_statement(
+            event, Relation.ADD_OR_REMOVE_ONE, delta=1e-6, slack=1e-30, reproducible=False, **facts
+        ).mechanism
+        assert there in text
+        assert absent not in text

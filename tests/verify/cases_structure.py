@@ -327,6 +327,15 @@ def _keys() -> None:
     for own in (*sums, "unknown"):
         enter("choose", chosen, own, keyed=True, worlds=("add", "replace"))
     enter("choose", lambda k, t, x: chosen(k, dp.sum_records(x, t[:, 0])), "truth", "limited", keyed=True)
+    for name, single in {
+        "abs": jnp.abs,
+        "neg": lax.neg,
+        "max": lambda x: lax.max(x, 0.5),
+        "min": lambda x: lax.min(x, 0.5),
+        "clamp": lambda x: lax.clamp(-9.0, x, 9.0),
+        "stop_gradient": p.stop_gradient_p.bind,
+    }.items():
+        enter(name, lambda t, x, f=single: f(dp.sum_records(x, t[:, 0])), "truth", "limited")
     enter(
         "choose", lambda k, t: chosen(k, _far(jnp.ones((N, D), int), t[:, 0], jnp.ones(12, int))), "truth", keyed=True
     )

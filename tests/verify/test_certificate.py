@@ -113,10 +113,12 @@ def in_halves(x, mask):
         (lambda x, mask: jnp.concatenate([dp.sum_records(x, mask)[:2], dp.sum_records(x, mask)[2:]]).T, True),
         (lambda x, mask: dp.sum_records(jnp.where(mask[:, None], 0.25 * x, 0.0), mask) / 0.25, True),
         (in_halves, True),
+        (lambda x, mask: dp.sum_records(jnp.abs(x), mask), True),
+        (lambda x, mask: jnp.abs(dp.sum_records(x, mask)), True),
         (lambda x, mask: jnp.sum(jnp.where(mask[:, None], x, 0.0), 0), False),
         (lambda x, mask: mask.astype(jnp.float32) @ x, False),
         (lambda x, mask: dp.sum_records(x, mask) + 1.0, False),
-        (lambda x, mask: dp.sum_records(jnp.abs(x), mask), False),
+        (lambda x, mask: dp.sum_records(jnp.tanh(x), mask), False),
         (lambda x, mask: jax.lax.fori_loop(0, 1, lambda i, s: s + dp.sum_records(x, mask), jnp.zeros(3)), False),
     ],
 )
@@ -134,6 +136,7 @@ def test_the_rounding_of_a_sum_of_many_rows_is_in_the_event():
         share = gradients.rounding_of_records(rows, np.float32)
         assert large.event.noise_multiplier == pytest.approx(3.0 * (1 + 2**-11) / (1 + share), rel=1e-9)
         assert any("many rows are summed in float32" in text for text in large.notes)
+        assert summed(lambda x, mask: jnp.abs(dp.sum_records(x, mask)), rows).event == large.event
     with jax.enable_x64(True):
         assert summed(dp.sum_records, 2**26, np.float64).event == GaussianDpEvent(3.0)
     # A mean is rounded once more than its sum.

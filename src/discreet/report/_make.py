@@ -10,7 +10,7 @@ from typing import Any
 
 from dp_accounting.dp_event import DpEvent
 
-from discreet.accounting import PrivacyProfile, Relation, Risk, profile, risk, suggest
+from discreet.accounting import BoundedRangeDpEvent, PrivacyProfile, Relation, Risk, profile, risk, suggest
 from discreet.clipping import contribution_bound
 from discreet.plan import PrivacyPlan
 from discreet.report._facts import RECORD, Figures, ProfilePoint, Statement, Unit
@@ -41,6 +41,7 @@ INTEGERS = (
     "Sums were rounded to a grid and the noise is a discrete Gaussian there, drawn and added in integers; the rounding is in the "
     "noise, and the distance from exact Gaussian noise is in δ."
 )
+CHOSEN = "Scores were rounded to a grid, and the choice made in integers; the rounding is in ε, the distance from its law in δ."
 BATCHES_ARE_THE_CALLERS = "The user's own code drew the batches: ε holds only if it drew them as the plan says."
 
 
@@ -258,8 +259,9 @@ def make_release_statement(
     Guarantee: `epsilon` is an upper bound at `delta` for all `num_releases` of the event together, under `relation`, if
     each has that event. `delta` is 0 for an event made of `accounting.pure_event`. `slack` is the total variation
     between the run and the event, which integer noise has; if it is 0, last bits are not covered. `sums` is
-    False where no sum was released. The other arguments are fields of the statement.
+    False where no sum or choice of `mechanisms` was released. The other arguments are fields of the statement.
     """
+    exact = CHOSEN if isinstance(event, BoundedRangeDpEvent) else INTEGERS
     spent = profile(event, relation, slack=slack)
     chosen = "the plan's target" if delta else "0: the ε is pure"
     accountant = accountant or (RELEASE_ACCOUNTANT if delta else PURE_ACCOUNTANT)
@@ -269,7 +271,7 @@ def make_release_statement(
         figures=_figures(spent, risk(spent, delta), event, chosen, accountant),
         unit=unit,
         released=tuple(released),
-        mechanism=f"{mechanism} {INTEGERS}" if slack and sums else mechanism,
+        mechanism=f"{mechanism} {exact}" if slack and sums else mechanism,
         plan=dict(plan),
         steps_completed=num_releases,
         horizon=num_releases,

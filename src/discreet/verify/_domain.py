@@ -355,7 +355,7 @@ class Bound:
     # Bound on the size of each element that is a number
     linf: float | None = fact(None, join=lambda a, b: None if a is None or b is None else max(a, b))
     # Without `axes`: bound on the size of each element of what one record adds, in the units of C; a fact of sums that
-    # a choice is made from, forgotten by every operation
+    # a choice is made from, which only functions of single elements keep
     moves: float | None = fact(None)
     low: float | None = fact(None)  # No element that is a number lies below
     high: float | None = fact(None)  # Nor above

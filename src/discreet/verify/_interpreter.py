@@ -460,7 +460,7 @@ _AS_IT_IS = (
 _MARKED = (CLIP, SUM, COUNT, CLIPPED_SUM)
 """Their rules say how their results round."""
 _TAKEN = (
-    *IDENTITY, *_MOVES, p.slice_p, p.concatenate_p, p.neg_p, p.rev_p, p.pad_p, p.dynamic_slice_p, p.select_n_p,
+    *IDENTITY, *_MOVES, p.slice_p, p.concatenate_p, p.neg_p, p.abs_p, p.rev_p, p.pad_p, p.dynamic_slice_p, p.select_n_p,
 )  # fmt: skip
 """Primitives that do not round."""
 _SCALED = (p.mul_p, p.div_p, p.convert_element_type_p)

@@ -286,6 +286,7 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
         rows = any(x.axes is not None for x in private)
         return checker.unbounded(equation, operands if rows else [bad], MEETS_ALL if rows else lost)
     terms: tuple[Term, ...] | None = None
+    moves: float | None = None
     additive = all(x.additive for x in sums if isinstance(x, Private))
     # The changes of two sums add up; a public number cancels in the difference between the runs.
     if primitive in (p.add_p, p.sub_p, p.add_jaxvals_p):
@@ -301,14 +302,18 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
         terms = sums[0].terms if isinstance(sums[0], Private) else None
     # Elementwise functions of slope at most 1: the results are no further apart than the operands.
     elif primitive in _SLOPE_ONE or (primitive in (p.max_p, p.min_p, p.clamp_p) and len(private) == 1):
-        position = next(i for i, x in enumerate(sums) if isinstance(x, Private))
-        terms = bound_of(sums[position], equation, position)  # pyright: ignore[reportArgumentType]
+        position, value = next((i, x) for i, x in enumerate(sums) if isinstance(x, Private))
+        terms = bound_of(value, equation, position)
         additive &= primitive in (p.neg_p, *IDENTITY)
+        # The same is true of each element by itself. These functions do not round.
+        if primitive in (p.abs_p, p.neg_p, p.max_p, p.min_p, p.clamp_p, *IDENTITY):
+            moves = value.moves
         if primitive is p.clamp_p and position != 1:
             terms = None
     if terms is None:
         return checker.unbounded(equation, operands, lost)
-    return Private(batch, None, checker.origin(equation, operands), terms=terms, finite=True, additive=additive)
+    origin = checker.origin(equation, operands)
+    return Private(batch, None, origin, terms=terms, moves=moves, finite=True, additive=additive)
 
 
 _DROWNED = Why.PRECISION("a number is added whose rounding moves the sum by more than a record does")
