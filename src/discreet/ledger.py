@@ -12,12 +12,13 @@ import dataclasses
 import datetime
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dp_accounting.dp_event import ComposedDpEvent, DpEvent
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent, GaussianDpEvent
 
 from discreet._validate import RefusedError, notebook_html
 from discreet.accounting import (
@@ -446,11 +447,29 @@ class Ledger:
             raise SpentError(
                 f"The plan exceeds the remaining budget of '{entries[0]['dataset']}': the total would be ε = "
                 f"{upper(spent)}, and the cap is ε = {upper(cap.epsilon)} at δ = {cap.delta:.3g}, of which "
-                f"{upper(cap.spent(before))} is spent. Nothing was debited. Plan a smaller ε: a dry run (--dry-run) prints its "
-                "total. (Where the δ of all fits are more than half of the cap's δ together, the ledger charges a fit more than "
-                "its ε.)"
+                f"{upper(cap.spent(before))} is spent. Nothing was debited. {_what_fits(cap, before, relation, delta)} (Where the "
+                "δ of all fits are more than half of the cap's δ together, the ledger charges a fit more than its ε.)"
             )
         return spent
+
+
+def _what_fits(cap: PrivacyFilter, before: Sequence[Cost], relation: Relation, delta: float) -> str:
+    """The largest ε at a δ that the rest of a budget holds, in words; of a release with Gaussian noise, as most are."""
+    if not delta:
+        return "Plan a smaller ε."
+    low = math.log(0.1)
+    high = math.log(1e5)
+    fitting = 0.0
+    while high - low > 0.003:
+        middle = (low + high) / 2
+        cost = cost_of(GaussianDpEvent(math.exp(middle)), relation, delta=delta)
+        if cap.admits([*before, cost]):
+            fitting, high = cost.epsilon, middle
+        else:
+            low = middle
+    if fitting < 0.001:
+        return "Nothing is left for another release."
+    return f"About ε = {math.floor(1000 * fitting) / 1000:g} is left for one more release at δ = {delta:.3g}."
 
 
 def check_terms(entries: Sequence[Entry], plan: Planned, unit: str) -> None:

@@ -639,9 +639,8 @@ def _use(wide: _Posterior, found: _Posterior, last: _Release) -> tuple[str, str]
     if wider <= _SHARP and 2 * seen >= size:
         return COEFFICIENTS, WHICH_LINE
     low, middle, high = _explained(found, last)
-    by = f"about {wider:.2g} times as wide"
     if low >= _SURE * middle > 0:
-        return PREDICTION, f"the noise makes intervals {by} as without it"
+        return PREDICTION, f"the noise makes intervals about {wider:.2g} times as wide as without it"
     quality = (
         "hides the line: predictions are little better than one number for all"
         if high <= _FLAT
@@ -649,8 +648,8 @@ def _use(wide: _Posterior, found: _Posterior, last: _Release) -> tuple[str, str]
         "target's variance"
     )
     return NOT_USABLE, (
-        f"the noise {quality}. Intervals hold, but the noise makes them {by}. A larger epsilon, more records or fewer features "
-        "help"
+        f"the noise {quality}. Intervals hold, but the noise makes them many times as wide. A larger epsilon, more records or "
+        "fewer features help"
     )
 
 

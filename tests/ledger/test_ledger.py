@@ -1,6 +1,7 @@
 """The ledger: nothing spent twice, nothing paid back, nothing changed unnoticed, and a cap that holds for adapted plans."""
 
 import json
+import re
 import os
 import signal
 import subprocess
@@ -100,6 +101,23 @@ def test_the_cap_holds(ledger):
     assert ledger.path.read_bytes() == before
     ledger.debit(Planned(0.03), delta=0.0, method="OPS")
     assert 1.98 < ledger.spent <= 2.0
+
+
+def test_a_refusal_says_what_still_fits(tmp_path):
+    book = dp.Ledger.create(tmp_path / "book", dataset="people", epsilon=2.0, delta=1e-5)
+
+    def debit(epsilon):
+        plan = dp.newton.ModelPlan.calibrate(epsilon=epsilon, delta=1e-6, num_records=10_000)
+        book.debit(plan, delta=1e-6, method="private Newton of a model")
+
+    debit(1.0)
+    debit(0.5)
+    with pytest.raises(dp.SpentError, match="is left for one more release") as refused:
+        debit(1.9)
+    fits = float(re.search(r"About ε = ([0-9.]+) is left", str(refused.value))[1])
+    with pytest.raises(dp.SpentError):
+        debit(1.02 * fits)
+    debit(0.999 * fits)
 
 
 def _edit(lines):

@@ -75,10 +75,27 @@ def hard(sigma: float, size: int) -> Callable[[Vector], Vector]:
     return change
 
 
+def lowered(values: Vector, least: float, total: float) -> Vector:
+    """Values of at least `least`, all others lowered by one number if they would add up to more than `total`."""
+    size = len(values)
+    counts = np.arange(1, size + 1)
+    sums = np.cumsum(np.sort(values)[::-1]) + (size - counts) * least
+    shift = max(float(np.max((sums - total) / counts)), 0.0)
+    return np.maximum(values - shift, least)
+
+
 def spectrum(
-    raw: Matrix, sigma: float, least: float, farthest: float = np.inf, shrinkage: Shrinkage = soft
+    raw: Matrix,
+    sigma: float,
+    least: float,
+    farthest: float = np.inf,
+    shrinkage: Shrinkage = soft,
+    total: float = np.inf,
 ) -> tuple[Vector, Matrix]:
-    """Eigenvalues and vectors of a positive estimate of a noisy second-moment matrix.
+    """Eigenvalues and vectors of a positive estimate of a noisy second-moment matrix, of a trace of at most `total`.
+
+    The noise of wide matrices has many large eigenvalues of both signs. Without the negative ones, the trace would be far more
+    than what was released: so all are lowered (as in Smolin, Gambetta and Smith, PRL 2012).
 
     The diagonal is shrunk towards its mean, the rest by eigenvalue: where noise hides correlations, a diagonal is left. One entry
     that is unlike the others is moved by at most `farthest` standard deviations of the noise (Efron and Morris, JASA 1972).
@@ -92,7 +109,7 @@ def spectrum(
     kept = np.maximum(mean + np.sign(off) * moved, least)
     rest = rebuilt(raw - np.diag(diagonal), shrinkage(sigma, len(raw)))
     values, vectors = np.linalg.eigh(np.diag(kept) + rest)
-    return np.maximum(values, least), vectors
+    return lowered(values, least, total), vectors
 
 
 class Likelihood(NamedTuple):

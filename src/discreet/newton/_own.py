@@ -48,6 +48,7 @@ from discreet.newton._algebra import (
     hard,
     is_settled,
     least_ratio,
+    lowered,
     ratio_of,
     rebuilt,
     scale_of,
@@ -83,7 +84,7 @@ FARTHER, ELSEWHERE = 1.8, 0.2
 """Of the share that adds up: longer gradients' over that of shorter ones; the variance of the difference, over all latents."""
 DRAWN = 0.7  # share of a latent's variance that long gradients make, where the verdict names it
 LEAST = 0.05  # eigenvalue of the curvature, of their mean
-DOUBTED_NOISE, DOUBTED_SHARE = 3.0, 0.15
+DOUBTED_NOISE, DOUBTED_SHARE = 3.0, 0.1
 """An eigenvalue of the curvature that counts half in the posterior: in deviations of the noise, and of their mean; the less."""
 FAINT, MADE_OF_NOISE = 0.3, 3.0
 """A direction of which records say little: its eigenvalue, of their mean, and in deviations of the noise that may make it."""
@@ -492,7 +493,7 @@ class _Fit:
         apart = rebuilt((curvature - raw) / 2, hard(sigma, self.size))
         least = LEAST * np.trace(middle) / self.size
         self.sampling, self.curvature = [
-            rebuilt(middle + sign * apart, lambda values: np.maximum(values, least)) for sign in (-1, 1)
+            rebuilt(middle + sign * apart, lambda values: lowered(values, least, values.sum())) for sign in (-1, 1)
         ]
         self.sampling = self.sampling + self.missed * np.eye(self.size)
 
@@ -505,7 +506,7 @@ class _Fit:
     def _positive(self, raw: Matrix, sigma: float, shrinkage: Shrinkage) -> Matrix:
         """A matrix from a noisy one, positive. By `soft`, directions that the noise hides stay uncertain in it."""
         mean = max(np.trace(raw) / self.size, 2 * sigma / np.sqrt(self.size))
-        values, vectors = spectrum(raw, sigma, LEAST * mean, FARTHEST, shrinkage)
+        values, vectors = spectrum(raw, sigma, LEAST * mean, FARTHEST, shrinkage, self.size * mean)
         self.curvature_sigma = sigma
         return (vectors * values) @ vectors.T
 
