@@ -447,8 +447,8 @@ class Ledger:
             raise SpentError(
                 f"The plan exceeds the remaining budget of '{entries[0]['dataset']}': the total would be ε = "
                 f"{upper(spent)}, and the cap is ε = {upper(cap.epsilon)} at δ = {cap.delta:.3g}, of which "
-                f"{upper(cap.spent(before))} is spent. Nothing was debited. {_what_fits(cap, before, relation, delta)} (Where the "
-                "δ of all fits are more than half of the cap's δ together, the ledger charges a fit more than its ε.)"
+                f"{upper(cap.spent(before))} is spent. Nothing was debited. {_what_fits(cap, before, relation, delta)} "
+                "(Where the δ of all fits are more than half of the cap's δ together, the ledger charges a fit more than its ε.)"
             )
         return spent
 

@@ -1,8 +1,8 @@
 """The ledger: nothing spent twice, nothing paid back, nothing changed unnoticed, and a cap that holds for adapted plans."""
 
 import json
-import re
 import os
+import re
 import signal
 import subprocess
 import sys
