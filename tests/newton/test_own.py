@@ -223,6 +223,7 @@ def test_draws_are_the_prior_times_the_likelihood(model: Any) -> None:
     chances = np.exp(np.array(weight) - max(weight))
     chances /= chances.sum()
     normal = moments_of(latents)
+    assert normal.ruled.all()
     with jax.enable_x64(True):
         vectors = _sampling.draw(latents, np.arange(4), normal.mean, normal.covariance, precision, seen)
         values = {name: np.asarray(value) for name, value in jax.vmap(latents.values)(vectors).items()}
@@ -545,7 +546,7 @@ def bent(x: Any, y: Any) -> None:
 
 
 def test_a_direction_of_which_records_say_nearly_nothing_is_left_to_the_prior() -> None:
-    """A share and its square, in their own units: with curvature that noise had made, a weight was off by 5 deviations."""
+    """A share and its square, in their own units: with curvature that noise had made, intervals were narrower than the exact."""
     rng = np.random.default_rng(0)
     share, age = rng.normal(0.44, 0.11, 5_000), rng.normal(3.6, 1.1, 5_000)
     x = np.column_stack([share, share**2, age, age**2, rng.random((5_000, 14)) < 0.2]).astype(np.float32)
@@ -555,15 +556,17 @@ def test_a_direction_of_which_records_say_nearly_nothing_is_left_to_the_prior() 
         mean = 1 / (1 + np.exp(-x @ exact))
         curvature = (x.T * (mean * (1 - mean))) @ x + np.eye(18) / 2.5**2
         exact += np.linalg.solve(curvature, x.T @ (y - mean) - exact / 2.5**2)
-    misses, named = [], []
+    errors = np.sqrt(np.diag(np.linalg.inv(curvature)))
+    widths, silent = [], []
     for seed in range(6):
         found = fit_invented_model(bent, (x, y.astype(np.float32)), plan_of(5_000), seed=seed)
-        weights = found.draws["w"]
-        misses.append((weights.mean(axis=0) - exact) / weights.std(axis=0))
-        if found.statement.use == COEFFICIENTS:
-            named.append("w[0]" in found.statement.use_reason.partition(". Of ")[2])
-    assert np.sqrt(np.square(misses)[:, :2].mean()) < 2.15
-    assert np.mean(named) > 0.7
+        spread = found.draws["w"].std(axis=0)
+        widths.append((spread / errors)[:2])
+        far = np.abs((found.draws["w"].mean(axis=0) - exact) / spread)[:2].max() > 3
+        named = "w[0]" in found.statement.use_reason.partition(". Of ")[2]
+        silent.append(far and found.statement.use == COEFFICIENTS and not named)
+    assert np.median(widths) > 1.1
+    assert np.mean(silent) < 0.2
 
 
 def test_the_share_that_adds_up_follows_from_a_shorter_bound() -> None:
@@ -674,6 +677,7 @@ def test_the_verdict_follows_from_the_releases() -> None:
         learned=np.array([0.9, 0.9, 0.9]),
         moved_most=np.array([False, False, True]),
         far_out=np.zeros(3, bool),
+        blurred=np.zeros(3, bool),
         faint=np.zeros(3, bool),
     )
     far_out, most_far_out = np.array([False, True, False]), np.array([True, True, False])
@@ -687,6 +691,11 @@ def test_the_verdict_follows_from_the_releases() -> None:
         ({"far_out": far_out, "unseen": 0.04}, COEFFICIENTS, "decide b"),
         ({"far_out": most_far_out, "unseen": 0.015}, COEFFICIENTS, "decide a and b"),
         ({"far_out": most_far_out, "unseen": 0.04}, PREDICTION, "records far out decide a and b"),
+        (
+            {"blurred": far_out},
+            COEFFICIENTS,
+            "errors of 3 coordinates add up in the residuals, so the intervals of b may",
+        ),
         ({"faint": most_far_out}, COEFFICIENTS, "Of a and b together records may say nearly nothing"),
         ({"lack": 5.0}, PREDICTION, "do not agree"),
         ({"lack": 485.0}, NOT_USABLE, "has not arrived"),
@@ -717,6 +726,31 @@ def test_a_record_that_no_constant_makes_is_passed() -> None:
     found = dp.fit(totals, y, epsilon=2.0, placeholder=(np.array([[2, 2, 2]]),), **TERMS)
     assert isinstance(found, dp.newton.DPNewtonResult)
     np.testing.assert_allclose(found.estimate["shares"], [0.5, 0.3, 0.2], atol=0.06)
+
+
+@pytest.mark.parametrize("num_groups", [10, 40])
+def test_the_errors_of_many_effects_are_known_to_blur_the_scale_of_the_residuals(num_groups: int) -> None:
+    """With 40 groups of 100 the scale was 4 deviations too large in each fit, and nothing said so."""
+
+    def grouped(group: Any, y: Any) -> None:
+        mean = numpyro.sample("mean", dist.Normal(0, 5))
+        between = numpyro.sample("between", dist.HalfNormal(1))
+        with numpyro.plate("groups", num_groups):
+            effect = numpyro.sample("effect", dist.Normal(mean, between))
+        scale = numpyro.sample("scale", dist.HalfNormal(2))
+        with numpyro.plate("people", len(y)):
+            numpyro.sample("y", dist.Normal(effect[group], scale), obs=y)
+
+    rng = np.random.default_rng(0)
+    group = rng.integers(0, num_groups, 4_000).astype(np.int32)
+    y = (1 + 0.5 * rng.normal(size=num_groups)[group] + rng.normal(size=4_000)).astype(np.float32)
+    for seed in (0, 2):
+        found = fit_invented_model(grouped, (group, y), plan_of(4_000), seed=seed)
+        names = "the intervals of scale may miss" in found.statement.use_reason
+        assert found.statement.use == PREDICTION or names == (num_groups == 40)
+        # The error of the curvature is in it: 2.4 and 1.8 times the exact one without.
+        if num_groups == 40:
+            assert found.draws["scale"].std() * np.sqrt(2 * 4_000) > 4
 
 
 @pytest.mark.parametrize("deviation", [0.3, 0.01])

@@ -268,6 +268,7 @@ def evidence(
     around: Vector,
     extra: Callable[[float], float],
     trust: float = TRUST,
+    along: Matrix | None = None,
 ) -> Evidence:
     """What gradients tell of theta, near a point; `extra` is told how far the point is from the mean of theirs, squared."""
     weights = gradients.weights(curvature, around, trust)
@@ -276,7 +277,8 @@ def evidence(
     seen = curvature @ middle + noise * (weights @ gradients.values)
     more = extra(float(np.square(around - middle).sum()))
     # seen = curvature @ theta + Normal(0, sampling + (noise + more) I).
-    whole = sampling + (noise + more) * np.eye(len(around))
+    ones = np.eye(len(around))
+    whole = sampling + noise * ones + more * (ones if along is None else along)
     solved = np.linalg.solve(whole, curvature)
     return Evidence(Likelihood(curvature @ solved, solved.T @ seen), noise, more)
 
@@ -293,6 +295,7 @@ def settle(
     extra: Callable[[float, float], float] = lambda distance, spread: 0.0,
     spread: float = 0.0,
     trust: float = TRUST,
+    along: Matrix | None = None,
 ) -> tuple[Vector, Matrix, Evidence]:
     """The fixed point of theta and the evidence near it: mean and covariance of theta, and the evidence.
 
@@ -308,10 +311,13 @@ def settle(
             and from the trace of its covariance.
         spread: That trace, to begin with.
         trust: How much less a gradient counts that was released far away.
+        along: The shape of what `extra` scales; None: the same in all directions.
     """
     around = start
     for _ in range(rounds):
-        found = evidence(gradients, curvature, sampling, around, functools.partial(_swapped, extra, spread), trust)
+        found = evidence(
+            gradients, curvature, sampling, around, functools.partial(_swapped, extra, spread), trust, along
+        )
         mean, covariance = prior.mixture(found.likelihood, num_scales)
         spread = float(np.trace(covariance))
         moved = np.abs(mean - around).max()

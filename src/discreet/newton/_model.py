@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from discreet._jax import program_digest
 from discreet.inference import Latents
@@ -55,10 +55,17 @@ class Public(NamedTuple):
 
 
 class PriorDraws(NamedTuple):
-    """Mean and covariance of a vector under the prior; what is heavier than a normal's tails is cut."""
+    """What is known of a vector under the prior; of the moments, what is heavier than a normal's tails is cut.
+
+    Attributes:
+        mean: Its mean.
+        covariance: Its covariance.
+        ruled: Of the latents that records touch, coordinates whose prior follows others, which no record touches.
+    """
 
     mean: Float[np.ndarray, " latent"]
     covariance: Float[np.ndarray, "latent latent"]
+    ruled: Bool[np.ndarray, " touched"]
 
 
 _NUM_PRIOR_DRAWS = 4000
@@ -83,7 +90,19 @@ def moments_of(latents: Latents) -> PriorDraws:
         )
     low, high = np.quantile(found, [_TAIL, 1 - _TAIL], axis=0)
     inside = np.clip(found, low, high)
-    return PriorDraws(inside.mean(axis=0), np.cov(inside.T).reshape(latents.size, latents.size))
+    covariance = np.cov(inside.T).reshape(latents.size, latents.size)
+    return PriorDraws(inside.mean(axis=0), covariance, _ruled(latents, *found[:2]))
+
+
+def _ruled(latents: Latents, one: np.ndarray, other: np.ndarray) -> Bool[np.ndarray, " touched"]:
+    """As `PriorDraws.ruled`, from the prior's slopes at two draws."""
+    size = latents.num_touched
+    if not latents.above:
+        return np.zeros(size, bool)
+    mixed = np.append(one[:size], other[size:])
+    points = np.array([one, mixed], np.float64 if latents.wide else np.float32)
+    slopes = np.asarray(jax.jit(jax.vmap(jax.grad(latents.log_prior)))(points))[:, :size]
+    return ~np.isclose(slopes[0], slopes[1], rtol=1e-3, atol=0)
 
 
 def fingerprint_of_prior(latents: Latents) -> str:

@@ -84,10 +84,11 @@ FARTHER, ELSEWHERE = 1.8, 0.2
 """Of the share that adds up: longer gradients' over that of shorter ones; the variance of the difference, over all latents."""
 DRAWN = 0.7  # share of a latent's variance that long gradients make, where the verdict names it
 LEAST = 0.05  # eigenvalue of the curvature, of their mean
-DOUBTED_NOISE, DOUBTED_SHARE = 3.0, 0.1
+DOUBTED_NOISE, DOUBTED_SHARE = 3.0, 0.15
 """An eigenvalue of the curvature that counts half in the posterior: in deviations of the noise, and of their mean; the less."""
 FAINT, MADE_OF_NOISE = 0.3, 3.0
 """A direction of which records say little: its eigenvalue, of their mean, and in deviations of the noise that may make it."""
+BLURRED = 0.4  # deviations by which a scale may be too large for the errors of all others, where the verdict names it
 FAINTLY = 0.4  # share of a latent's variance in such directions, where the verdict names it
 FARTHEST = 0.5  # standard deviations by which an entry of the curvature is shrunk
 WIDEST = 2.0
@@ -418,8 +419,6 @@ class _Fit:
         self.prior = moments_of(latents)
         self.size = latents.num_touched
         own = slice(0, self.size)
-        # A hierarchy's scale would fall to zero where noise is overstated.
-        self.cautious = not latents.above
         self.precision = np.linalg.inv(self.prior.covariance[own, own])
         self.at = start[own]
         self.to = np.diag(np.sqrt(np.diag(self.prior.covariance)[own]))
@@ -566,16 +565,17 @@ class _Fit:
     def result(self, words: np.ndarray, statement: Statement) -> DPNewtonResult:
         """The posterior: the exact prior times the normal likelihood."""
         latents, size, back = self.latents, self.size, np.linalg.inv(self.to)
-        error = 0.0
-        if self.cautious:
-            # An error of the curvature acts as one of its entries, times how far the posterior reaches.
-            error = 1 / (self.curvature_sigma**-2.0 + (0.1 * np.trace(self.curvature) / size) ** -2.0)
+        # An error of the curvature acts as one of its entries, times how far the posterior reaches. Not of effects: a hierarchy's
+        # scale would fall to zero where noise is overstated.
+        error = 1 / (self.curvature_sigma**-2.0 + (0.1 * np.trace(self.curvature) / size) ** -2.0)
+        free = back[:, ~self.prior.ruled]
+        among = self.improved @ free @ np.linalg.solve(free.T @ self.improved @ free, free.T)
         moved = self.lost.square * (self.lean_variance + ELSEWHERE / size)
         hidden = self.lost.left_square * np.outer(self.lean, self.lean)
         widest = WIDEST * float(np.trace(self.covariance))
 
         def extra(distance: float, spread: float) -> float:
-            return moved + error * (distance + min(spread, widest))
+            return error * (distance + min(spread, widest))
 
         # Records may say nearly nothing in a direction where the curvature seems small: then that is noise.
         doubt = min(DOUBTED_NOISE * self.curvature_sigma, DOUBTED_SHARE * float(np.trace(self.improved)) / size)
@@ -583,12 +583,13 @@ class _Fit:
         theta, covariance, found = settle(
             self.gradients,
             surely,
-            self.sampling + hidden,
+            self.sampling + hidden + moved * np.eye(size),
             self.normal_prior,
             self.theta,
             num_scales=1,
             rounds=4,
             extra=extra,
+            along=among @ among.T,
             spread=float(np.trace(self.covariance)),
         )
         precision = back.T @ found.likelihood.precision @ back
@@ -602,7 +603,8 @@ class _Fit:
         values = jax.jit(jax.vmap(latents.values))(vectors)
         learned = 1 - vectors.var(axis=0) / np.diag(self.prior.covariance)
         moved_by, lack = agreement(self.gradients, self.improved, theta, float(np.trace(self.improved @ covariance)))
-        ratio = ratio_of(found.noise + found.extra + float(np.trace(hidden)) / size, self.sampling)
+        beside = found.extra * float(np.trace(among @ among.T)) + float(np.trace(hidden))
+        ratio = ratio_of(found.noise + moved + beside / size, self.sampling)
         # Directions that the noise may hide tell nothing.
         edge = self.curvature_sigma * np.sqrt(2 * size) * np.eye(size)
         fits = least_ratio(self.improved + edge, self.sampling + edge)
@@ -612,10 +614,15 @@ class _Fit:
         # Of the posterior's variance, what long gradients may have moved that the noise hides.
         along = self.to @ np.linalg.solve(self.improved, self.lean)
         drawn = self.lost.left_square * np.square(along) / np.diag(self.to @ covariance @ self.to.T)
-        far_out = np.zeros(size, bool)
-        if self.unseen > UNSEEN_FAR and len(self.far):
+        deviations = np.sqrt(np.diag(self.to @ covariance @ self.to.T))
+        far_out, blurred = np.zeros((2, size), bool)
+        if len(self.far):
             moves = self.to @ np.linalg.solve(self.improved, self.to.T)
-            far_out = decided_by(self.far, moves, np.sqrt(np.diag(self.to @ covariance @ self.to.T)))
+            far_out = decided_by(self.far, moves, deviations)
+            # The errors of all others add up in the residuals: a log scale is larger by half of their mean square.
+            blur = float(np.trace(self.improved @ covariance)) / self.plan.num_records / 2
+            blurred = far_out & (blur > BLURRED * deviations)
+            far_out &= self.unseen > UNSEEN_FAR
         curvatures, directions = np.linalg.eigh(self.improved)
         few = curvatures < min(MADE_OF_NOISE * self.curvature_sigma, FAINT * float(np.trace(self.improved)) / size)
         # Where the prior says more, it does not matter.
@@ -637,6 +644,7 @@ class _Fit:
             learned=learned,
             moved_most=drawn > DRAWN,
             far_out=far_out,
+            blurred=blurred,
             faint=faint_share > FAINTLY,
         )
         return DPNewtonResult(

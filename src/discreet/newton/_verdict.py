@@ -40,6 +40,7 @@ class Signs:
         learned: For each coordinate the share of the prior's variance that is gone.
         moved_most: Coordinates whose variance is mostly that of long gradients, of those that records touch.
         far_out: Coordinates that records far out decide, of the same.
+        blurred: Those of scales, which the errors of all others make larger.
         faint: Coordinates in whose variance such directions prevail as records say little about.
     """
 
@@ -54,6 +55,7 @@ class Signs:
     learned: Float[np.ndarray, " latent"]
     moved_most: Bool[np.ndarray, " touched"]
     far_out: Bool[np.ndarray, " touched"]
+    blurred: Bool[np.ndarray, " touched"]
     faint: Bool[np.ndarray, " touched"]
 
     def called(self, which: Bool[np.ndarray, " touched"]) -> str:
@@ -126,6 +128,11 @@ def _of_all(signs: Signs) -> tuple[str, str]:
         reason += f", most of all {signs.called(signs.moved_most)}"
     if far_out:
         reason += f"; {far_out}"
+    if signs.blurred.any():
+        reason += (
+            f"; the errors of {counted(size, 'coordinate')} add up in the residuals, so the intervals of "
+            f"{signs.called(signs.blurred)} may miss"
+        )
     if signs.faint.any():
         reason += (
             f". Of {signs.called(signs.faint)} together records may say nearly nothing, which the noise hides. If columns hardly "
