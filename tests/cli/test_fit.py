@@ -175,7 +175,7 @@ def test_an_earlier_statement_is_not_overwritten_by_accident(survey, no_fit) -> 
     assert RUN.invoke(app, arguments(survey)).exit_code == 0
     again = RUN.invoke(app, arguments(survey))
     assert again.exit_code == 2
-    assert "statement of an earlier fit" in " ".join(again.stderr.split())
+    assert "statement of an earlier release" in " ".join(again.stderr.split())
     # It would hide what is wrong with the fit itself.
     wrong = RUN.invoke(app, arguments(survey, bounds="age=0:50,smoker=no|yes"))
     assert "'age' has values outside its public bounds" in " ".join(wrong.stderr.split())

@@ -102,7 +102,7 @@ def test_a_fit_writes_its_page_and_the_command_writes_the_same(fit: Path, tmp_pa
     what = "A logistic regression of <em>smoker</em> (yes against no) on 1 column of <em>survey.csv</em>, 500 records"
     assert f'<p class="about">{what}; its coefficients were released.</p>' in page
     assert "<dt>Contact</dt><dd>dpo@example.org</dd>" in page
-    assert "how much the log odds of <em>yes</em> changes" in page
+    assert "how much the log odds of <em>smoker</em> = <em>yes</em> changes" in page
     assert ">age</th>" in page
 
 

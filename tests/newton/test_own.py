@@ -714,6 +714,21 @@ def test_the_verdict_follows_from_the_releases() -> None:
         assert why in found[1]
 
 
+def test_the_verdict_calls_elements_by_their_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    def line_of_two(x: Any, y: Any) -> None:
+        scale = numpyro.sample("scale", dist.HalfNormal(1))
+        weights = numpyro.sample("weights", dist.Normal(0, 1).expand([2]).to_event(1))
+        with numpyro.plate("people", len(y)):
+            numpyro.sample("y", dist.Normal(x @ weights, scale), obs=y)
+
+    monkeypatch.setattr(_own, "verdict", lambda signs: (COEFFICIENTS, ", ".join(signs.names)))
+    x = np.random.default_rng(0).uniform(-1, 1, (2_000, 2)).astype(np.float32)
+    newton = dp.DPNewton(line_of_two, plan=plan_of(2_000))
+    newton.labels = {"weights": ["age", "pay"]}
+    found = newton.run(dp.random.key(0), x, x[:, 0], progress_bar=False)
+    assert found.statement.use_reason == "scale, age, pay"
+
+
 def test_a_record_that_no_constant_makes_is_passed() -> None:
     """Counts of a fixed total: neither zeros nor ones are a record."""
 

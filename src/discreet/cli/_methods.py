@@ -101,8 +101,8 @@ RELATIVE = (
     "they are not relative."
 )
 CONCENTRATION = (
-    "A count of mean m has the variance m + m² / concentration. By a noisy histogram of the counts the concentration lies "
-    "between {low:.2g} and {high:.2g} (90 %), on a grid of factors of 1.4 from 0.06 to 45, which is as good as Poisson's."
+    "A count of mean m has the variance m + m² / concentration. The concentration lies between {low:.2g} and {high:.2g} (90 %, "
+    "by a noisy histogram); from 45 on the counts are as good as Poisson's."
 )
 AGAIN = "The fit ran. Start all processes again with the same command: it is written from its checkpoint, at no further cost."
 TO_PREDICT = (
@@ -1056,13 +1056,24 @@ class OwnNewton(InSums):
     def fit(self, key: "PRNGKeyArray", **how: Any) -> "dp.newton.DPNewtonResult":
         how |= {"max_rows": self.schema.max_rows, "progress_bar": self.asked.progress_bar}
         how |= {"checkpoint": self.checkpoint}
-        return dp.DPNewton(self.function, plan=self.plan).run(key, *self.arguments(), **how)
+        newton = dp.DPNewton(self.function, plan=self.plan)
+        newton.labels = self.labels
+        return newton.run(key, *self.arguments(), **how)
+
+    @property
+    def labels(self) -> "Mapping[str, Sequence[str]]":
+        """As of `DPNewton`."""
+        return {}
 
 
 class LineOfSome(OwnNewton):
     """A line of the records that the schema does not drop, as a model: `Moments` counts every record."""
 
     hints = " Features and target are scaled to [-1, 1] by their bounds."
+
+    @property
+    def labels(self) -> "Mapping[str, Sequence[str]]":
+        return {"weights": [f"“{name}”" for name in self.records.feature_names]}
 
     @classmethod
     def takes(cls, asked: "Asked") -> bool:

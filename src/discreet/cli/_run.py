@@ -164,7 +164,7 @@ def check_folder(out: Path, checkpoint: Path | None = None, *, overwrite: bool) 
     earlier = out / "statement.json"
     if earlier.exists() and not overwrite and not is_own_statement(checkpoint, earlier):
         raise ValueError(
-            f"{out} contains the statement of an earlier fit: choose another --out, or replace it with --overwrite"
+            f"{out} contains the statement of an earlier release: choose another --out, or replace it with --overwrite"
         )
 
 

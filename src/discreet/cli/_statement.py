@@ -82,7 +82,7 @@ def facts_about(model: str, schema: "dp.tables.Schema") -> dict[str, str]:
     target = schema.target_column
     assert target is not None
     scale = {
-        "logistic": f"the log odds of “{target.categories[-1]}”" if target.categories else "",
+        "logistic": f"the log odds of “{target.name}” = “{target.categories[-1]}”" if target.categories else "",
         MULTINOMIAL: "the log of a category's probability, up to a term that all categories share,",
         LINEAR: f"“{target.name}”, in halves of the range of its bounds,",
     }.get(model, f"the log of the mean of “{target.name}”")

@@ -24,6 +24,8 @@ LOG_MEANS = np.linspace(-6.0, 6.0, 61)
 SHARE_LOST = 0.15
 """Of what a cut takes from the residuals' sum, the part that is not undone by the shift, in a direction."""
 DISPERSIONS = 2.0 ** np.arange(-4, 6, 0.5)
+HALF_STEP = 2.0 ** np.array([-0.25, 0.25])
+"""What lies between two dispersions is plausible if one of them is."""
 _STANDS_OUT = 3.0  # standard deviations
 _DOUBTFUL = 2.7  # 0.9 quantile of a chi-squared of one degree
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
@@ -72,7 +74,7 @@ class Counts:
         # Noise enlarges the spread, which then takes the dispersion's place: without it, all scatter is dispersion.
         alone, _ = self._losses(around, 0.0)
         plausible = np.minimum(losses - losses.min(), alone - alone.min()) <= _DOUBTFUL
-        self.plausible = DISPERSIONS[plausible][[0, -1]]
+        self.plausible = DISPERSIONS[plausible][[0, -1]] * HALF_STEP
 
     def _losses(self, around: float, spread: float) -> tuple[np.ndarray, np.ndarray]:
         """How far the bins are from what each dispersion expects, with the mean at which they are nearest."""

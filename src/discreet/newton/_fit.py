@@ -78,6 +78,7 @@ WARY = 3.5  # of gradients far away, for intervals
 LEARNED = 0.25
 """The share of the prior's variance that is gone where a weight is called learned."""
 KEPT, HIDING, NOISY = 0.65, 0.8, 3.0
+SCATTERED = 2.0  # variance of counts over a Poisson distribution's, where the verdict says so
 """A usable fit keeps that share of the gain, unless there is less noise than sampling: then there is little to gain. One for its
 coefficients has at most so much more noise than sampling."""
 
@@ -103,7 +104,7 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
             inverse of their squared length.
         counted: Share of the records that count, by a noisy sum; 1 where the plan leaves none out.
         dispersion: For counts, k of a negative binomial, by a noisy histogram: variance m + m^2 / k. NaN otherwise.
-        dispersion_range: Its 90 % interval, low and high, on a grid from 2^-4 to 2^5.5; NaN as above.
+        dispersion_range: Its 90 % interval, low and high, between 2^-4.25 and 2^5.75; NaN as above.
         plan: The plan of the fit.
         statement: The privacy statement.
     """
@@ -612,7 +613,9 @@ class _Newton:
         unseen = [name for name, hidden in zip(names, self.unseen, strict=True) if hidden]
         order = sorted(range(len(names)), key=most_learned.__getitem__)
         unlearned = [names[place] for place in order if most_learned[place] < LEARNED]
-        use = _use(said, unseen, unlearned, self.weights_hidden)
+        # Surely: by the end of the interval that is nearest to a Poisson distribution.
+        scatter = 1.0 if self.counts is None else 1 + self.counts.mean / self.counts.plausible[1]
+        use = _use(said, unseen, unlearned, self.weights_hidden, scatter)
         return NewtonResult(
             mean=to @ mean,
             covariance=covariance,
@@ -630,7 +633,11 @@ class _Newton:
 
 
 def _use(
-    said: Diagnosis, unseen: Sequence[str] = (), unlearned: Sequence[str] = (), weights_hidden: bool = False
+    said: Diagnosis,
+    unseen: Sequence[str] = (),
+    unlearned: Sequence[str] = (),
+    weights_hidden: bool = False,
+    scatter: float = 1.0,
 ) -> tuple[str, str]:
     """The verdict on the use of the result, and the reason, from the releases.
 
@@ -639,6 +646,7 @@ def _use(
         unseen: Names of the features whose spread the noise hides.
         unlearned: Names of those whose weights the prior decides, the least learned first.
         weights_hidden: True if the noise hides the mean of survey weights.
+        scatter: Of counts, the variance over that of a Poisson distribution, at least.
     """
     if weights_hidden:
         return NOT_USABLE, (
@@ -665,7 +673,13 @@ def _use(
         )
     if said.ratio > NOISY:
         return PREDICTION, f"the noise makes intervals about {said.ratio:.2g} times as wide as without it"
-    return COEFFICIENTS, (
+    reason = (
         "the intervals include the noise and that of sampling. Rows far from the others count less; where the model does not "
         "hold, that moves the coefficients"
     )
+    if scatter > SCATTERED:
+        reason += (
+            f". Counts vary at least {scatter:.2g} times as much as a Poisson distribution's: these are coefficients of a "
+            "negative binomial, and those of a Poisson model may lie outside the intervals"
+        )
+    return COEFFICIENTS, reason

@@ -239,6 +239,9 @@ class DPNewton:
         placeholder: An artificial record, as for DPSVI.
         static_kwargs: Public keyword arguments of the model.
 
+    Attributes:
+        labels: Names of the elements of some latents with one axis, by which the verdict calls them.
+
     Raises:
         ValueError: An argument that cannot be used.
 
@@ -276,6 +279,7 @@ class DPNewton:
         check_public(static_kwargs)
         self.model, self.plan, self.init = model, plan, dict(init or {})
         self.placeholder, self.static_kwargs = placeholder, static_kwargs
+        self.labels: Mapping[str, Sequence[str]] = {}
 
     @in_own_settings
     def run(
@@ -329,7 +333,7 @@ class DPNewton:
                 bar = tqdm(total=NUM_GRADIENTS, desc="Newton", delay=2.0, disable=not progress_bar)
                 with saved.begun(act), bar:
                     fit = _Fit(releases, latents, self.plan, start, far).run(bar)
-                    result = fit.result(saved.words, act.statement)
+                    result = fit.result(saved.words, act.statement, self.labels)
         warn_of_use(result, act.statement)
         return result
 
@@ -562,8 +566,11 @@ class _Fit:
         self.lean = lean / max(1.0, float(np.linalg.norm(lean)))
         self.lean_variance = FARTHER * kept * variance
 
-    def result(self, words: np.ndarray, statement: Statement) -> DPNewtonResult:
-        """The posterior: the exact prior times the normal likelihood."""
+    def result(
+        self, words: np.ndarray, statement: Statement, labels: Mapping[str, Sequence[str]] | None = None
+    ) -> DPNewtonResult:
+        """The posterior: the exact prior times the normal likelihood; `labels` as of `DPNewton`."""
+        labelled: dict[str, Sequence[str]] = dict(labels or {})
         latents, size, back = self.latents, self.size, np.linalg.inv(self.to)
         # An error of the curvature acts as one of its entries, times how far the posterior reaches. Not of effects: a hierarchy's
         # scale would fall to zero where noise is overstated.
@@ -608,9 +615,10 @@ class _Fit:
         # Directions that the noise may hide tell nothing.
         edge = self.curvature_sigma * np.sqrt(2 * size) * np.eye(size)
         fits = least_ratio(self.improved + edge, self.sampling + edge)
-        names = [
-            _label(name, place) for name, part in latents.split(learned).items() for place in np.ndindex(part.shape)
-        ]
+        names: list[str] = []
+        for name, part in latents.split(learned).items():
+            own = labelled.get(name)
+            names += own or [_label(name, place) for place in np.ndindex(part.shape)]
         # Of the posterior's variance, what long gradients may have moved that the noise hides.
         along = self.to @ np.linalg.solve(self.improved, self.lean)
         drawn = self.lost.left_square * np.square(along) / np.diag(self.to @ covariance @ self.to.T)

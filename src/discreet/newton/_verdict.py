@@ -69,8 +69,8 @@ def verdict(signs: Signs) -> tuple[str, str]:
     if signs.missing <= MISSING:
         return use, reason
     others = (
-        f"{100 * signs.missing:.0f} % of the records count as nothing, since their gradients are not finite, as where a cell is "
-        "missing: the fit is that of the others"
+        f"{100 * signs.missing:.0f} % of the records count as nothing: the model has no finite value there, as where a cell is "
+        "missing. The fit is that of the others"
     )
     return NOT_USABLE if use == NOT_USABLE else PREDICTION, f"{others}. {reason[0].upper()}{reason[1:]}"
 
