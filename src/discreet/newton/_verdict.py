@@ -103,8 +103,8 @@ def _of_all(signs: Signs) -> tuple[str, str]:
         )
     if signs.ratio > NOISY:
         return PREDICTION, f"the noise makes intervals about {signs.ratio:.2g} times as wide as without it"
+    least = [signs.names[place] for place in sorted(range(size), key=signs.learned.__getitem__)[:hidden]]
     if hidden > size / 2:
-        least = [signs.names[place] for place in sorted(range(size), key=signs.learned.__getitem__)[:hidden]]
         return PREDICTION, f"of {counted(size, 'coordinate')} the prior decides {hidden}: {listed(least)}"
     if signs.fits < FITS:
         return PREDICTION, (
@@ -126,6 +126,8 @@ def _of_all(signs: Signs) -> tuple[str, str]:
     )
     if signs.moved_most.any():
         reason += f", most of all {signs.called(signs.moved_most)}"
+    if hidden:
+        reason += f"; the prior decides {listed(least)}"
     if far_out:
         reason += f"; {far_out}"
     if signs.blurred.any():
@@ -134,8 +136,9 @@ def _of_all(signs: Signs) -> tuple[str, str]:
             f"{signs.called(signs.blurred)} may miss"
         )
     if signs.faint.any():
+        some = "some combination of " if signs.faint.sum() > 1 else ""
         reason += (
-            f". Of {signs.called(signs.faint)} together records may say nearly nothing, which the noise hides. If columns hardly "
-            "differ from each other, as one and its square, centre and scale them by public numbers"
+            f". What records seem to say of {some}{signs.called(signs.faint)} may be noise. Where columns hardly differ from "
+            "each other, as one and its square, centre and scale them by public numbers"
         )
     return COEFFICIENTS, reason
