@@ -40,7 +40,6 @@ from discreet.accounting import (
     FINE_ORDERS,
     Planned,
     Relation,
-    calibrate_noise_multiplier,
     composed,
     profile,
     renyi_bound,
@@ -50,8 +49,8 @@ from discreet.accounting import (
 from discreet.act import Act
 from discreet.ledger import Ledger, SpentError, check_terms
 from discreet.marginals import fieller
-from discreet.mechanisms import GAUSSIAN, clip_records, sum_records
-from discreet.query import LAST, Gaussian, Query, padded
+from discreet.mechanisms import clip_records, sum_records
+from discreet.query import LAST, Gaussian, GaussianPlan, Query, padded
 from discreet.released import Released
 from discreet.report import RECORD, Receipt, Statement, Unit, make_release_statement
 
@@ -67,7 +66,7 @@ _EXCESS = 1.004
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ScorePlan:
+class ScorePlan(GaussianPlan):
     """The privacy plan for scores on held-out records. Public; made by `calibrate`.
 
     Attributes:
@@ -86,9 +85,6 @@ class ScorePlan:
     """
 
     classes: int
-    noise_multiplier: float
-    delta: float
-    relation: Relation = Relation.ADD_OR_REMOVE_ONE
     max_rows: int = 1
     bins: int = 20
     max_loss: float = 5.0
@@ -96,9 +92,7 @@ class ScorePlan:
     max_error: float | None = None
 
     def __post_init__(self) -> None:
-        positive(
-            "noise_multiplier", self.noise_multiplier, hint="ScorePlan.calibrate(epsilon=..., delta=...) finds it."
-        )
+        super().__post_init__()
         integer("max_rows", self.max_rows, most=2**20)
         if self.classes:
             integer("classes", self.classes, 2, hint="0 is for a target of numbers.")
@@ -145,9 +139,7 @@ class ScorePlan:
         Raises:
             ValueError: An argument is out of range.
         """
-        goal = {"epsilon": epsilon, "delta": delta, "relation": relation, "slack": GAUSSIAN.slack}
-        noise = calibrate_noise_multiplier(GAUSSIAN.event, **goal)
-        return cls(classes=classes, noise_multiplier=noise, delta=delta, relation=relation, **options)
+        return cls._calibrated(epsilon, delta, classes=classes, relation=relation, **options)
 
     @property
     def width(self) -> int:
@@ -172,15 +164,6 @@ class ScorePlan:
         edges = np.sin(np.pi * np.arange(self.bins + 1) / (2 * self.bins)) ** 2
         edges[self.bins // 2] = 0.5
         return edges
-
-    @property
-    def slack(self) -> float:
-        """Total variation between what runs and the event."""
-        return GAUSSIAN.slack
-
-    def event(self) -> DpEvent:
-        """The event of the release, under the plan's relation."""
-        return GAUSSIAN.event(self.noise_multiplier)
 
     @property
     def query(self) -> Query:
@@ -222,7 +205,7 @@ class ScorePlan:
                 "max_rows": self.max_rows,
                 **({"max_loss": self.max_loss} if self.classes else {"max_error": self._largest_error}),
             },
-            num_releases=1,
+            num_releases=self.num_releases,
             reproducible=reproducible,
             released=[f"{self.width} noisy sums over the held-out {unit.noun}s, and what is computed from them"],
             public=["The plan: the bins, the bounds and the noise", "The fit that was scored"],
