@@ -8,19 +8,16 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from tests.methods import METHODS, Method, X, by_moments, by_newton, model, plan
 
 import discreet as dp
 from discreet.released import Released
 
-from .test_act import METHODS, Method, X, by_moments, by_newton, model, plan, selected
 
-WITHOUT_A_FILE = (selected,)  # its result may be anything
-
-
-@pytest.fixture(scope="module", params=[x for x in METHODS if x not in WITHOUT_A_FILE])
+@pytest.fixture(scope="module", params=METHODS)
 def result(request: pytest.FixtureRequest) -> Any:
     method: Method = request.param
-    return method(dp.random.key(), None)
+    return method(dp.random.key())
 
 
 def same(one: Any, other: Any) -> bool:
@@ -79,7 +76,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::discreet.inference.UseWarning")
 def test_draws_go_to_arviz_with_the_statement(method: Method) -> None:
     pytest.importorskip("arviz")
-    result = method(dp.random.key(), None)
+    result = method(dp.random.key())
     data = result.to_arviz(dp.random.key(1), 50)
     assert data["posterior"]["weights"].size == 50
     assert json.loads(data.attrs["statement"]) == result.statement.to_dict()

@@ -53,6 +53,7 @@ from discreet.mechanisms import clip_records, sum_records
 from discreet.query import LAST, Gaussian, GaussianPlan, Query, padded
 from discreet.released import Released
 from discreet.report import RECORD, Receipt, Statement, Unit, make_release_statement
+from discreet.storage import Kinds
 
 __all__ = ["Estimate", "PrivateMetrics", "ScorePlan", "Selection", "SelectionPlan", "private_metrics", "select"]
 
@@ -674,9 +675,8 @@ def _plan(
     labels: Any,
     options: dict[str, Any],
 ) -> ScorePlan:
-    given = [epsilon, delta, bounds, *options.values()]
     if plan is not None:
-        if any(x is not None for x in given):
+        if options or any(x is not None for x in (epsilon, delta, bounds)):
             raise ValueError("private_metrics got plan= and what a plan says, too: give one of them.")
         return plan
     if epsilon is None or delta is None:
@@ -978,20 +978,31 @@ class _Run(Ledger):
         return float(score), result
 
 
+def _parts() -> Kinds:
+    """The plans that a selection may have paid for: those of all methods."""
+    from discreet import inference, moments, newton, standardise  # noqa: F401  # a file may come before they are used
+
+    made = (result for result in Released.__subclasses__() if result is not Selection)
+    return SelectionPlan, *(kind for result in made for kind in result._kinds())
+
+
 @dataclasses.dataclass(frozen=True)
-class Selection:
+class Selection(Released, what="selection of a private run", parts=_parts):
     """The best of a secret number of runs. Made by `select`.
 
     Attributes:
-        result: The result of the best run; None if there was none (Poisson numbers of runs, or no score that is a number).
+        result: The result of the best run; None if there was none (Poisson numbers of runs, or no score that is a number). A
+            file holds plain values and arrays: save another result by itself.
         score: Its score; NaN without a result.
         candidate: Place of its candidate.
+        plan: The plan of the selection.
         statement: The statement of the whole selection. The result's own statement, if it has one, has the same figures.
     """
 
     result: Any
     score: float
     candidate: int | None
+    plan: SelectionPlan
     statement: Statement
 
 
@@ -1081,4 +1092,4 @@ def select(
         if score > best[0]:
             best = score, result, place
     score = best[0] if best[2] is not None else math.nan
-    return Selection(best[1], score, best[2], act.statement)
+    return Selection(best[1], score, best[2], plan, act.statement)
