@@ -1,9 +1,11 @@
 """Every method on one small table, for tests of what all methods do alike."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -123,3 +125,16 @@ METHODS: tuple[Method, ...] = (
 )
 ASK_FOR_A_SEED = counted, scored, selected, standardised
 """Methods that refuse a key from a seed without `non_private_seed=True`."""
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are the same to the bit."""
+    if dataclasses.is_dataclass(one):
+        names = [field.name for field in dataclasses.fields(one) if field.metadata.get("file", True)]
+        return type(one) is type(other) and all(same(getattr(one, name), getattr(other, name)) for name in names)
+    if isinstance(one, dict | list | tuple):
+        leaves, others = jax.tree.leaves(one), jax.tree.leaves(other)
+        return all(same(a, b) for a, b in zip(leaves, others, strict=True))
+    if isinstance(one, np.ndarray):
+        return one.tobytes() == other.tobytes()
+    return one == other or (one != one and other != other)  # NaN

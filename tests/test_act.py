@@ -14,6 +14,7 @@ import pytest
 from numpyro.infer.autoguide import AutoDelta
 from numpyro.optim import Adam
 from tests.methods import (
+    ADD,
     ASK_FOR_A_SEED,
     METHODS,
     REPLACE,
@@ -24,6 +25,7 @@ from tests.methods import (
     calibrated,
     counted,
     model,
+    one_sample,
     plan,
     score_plan,
     scored,
@@ -31,6 +33,7 @@ from tests.methods import (
 )
 
 import discreet as dp
+from discreet.accounting import profile
 from discreet.act import Act
 from discreet.query import padded
 from discreet.report import RECORD, Unit
@@ -71,16 +74,23 @@ def test_of_two_threads_with_one_key_one_is_debited_and_released(
         found = sorted(pool.map(run, range(2)), key=lambda x: isinstance(x, str))
     assert "This key has drawn this noise before" in found[1]
     statement = found[0].statement
-    assert len(ledger.debits) == 1
+    (debit,) = ledger.debits
     assert statement.receipt.hash == ledger.entries[-1]["hash"]
-    assert str(ledger.debits[0].event) == statement.figures.event
+    assert str(debit.event) == statement.figures.event
+    assert debit.event == found[0].plan.event()
+    spent = profile(debit.event, ADD, slack=found[0].plan.slack)
+    assert statement.epsilon == spent.epsilon(statement.delta)
+    assert f"Debited as entry {statement.receipt.number}" in str(statement)
+    assert ("Proved before it ran" in str(statement)) == (method not in (one_sample, selected))
     # Used, it is refused before the records are looked at; so is a plan that the ledger does not hold.
     monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
     with pytest.raises(ValueError, match="This key has drawn this noise before"):
         method(key)
     ledger.set_cap(epsilon=ledger.spent, delta=1e-4)
+    key = dp.random.key()
     with pytest.raises(dp.SpentError):
-        method(dp.random.key(), ledger=ledger)
+        method(key, ledger=ledger)
+    dp.random.check_unused(key)
 
 
 def test_programs_that_are_more_than_the_plan_are_refused() -> None:
@@ -179,6 +189,13 @@ def test_a_key_from_a_seed_is_charged_to_no_ledger_and_stated(method: Method, le
     found = method(dp.random.key(3), **allowed)
     assert found.statement.reproducible
     assert "reproducible: not private" in str(found.statement)
+
+
+@pytest.mark.parametrize("key", [X, jax.random.PRNGKey(0), 0, jax.random.split(jax.random.key(0))])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_key_that_is_none_is_refused(method: Method, key: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="rng_key"):
+        method(key)
 
 
 @pytest.mark.parametrize("method", METHODS)
