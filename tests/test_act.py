@@ -1,8 +1,8 @@
-"""What every method does in the same order: refuse, prove, claim the key, debit, run, state."""
+"""What every method does in the same order: refuse, prove, claim the key, debit, run, state; and which options it has."""
 
 import dataclasses
+import importlib.util
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,108 +10,37 @@ from typing import Any
 
 import jax
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
 import pytest
 from numpyro.infer.autoguide import AutoDelta
-
-import discreet as dp
-from discreet.act import Act
-from discreet.moments import MomentsPlan, fit_moments
-from discreet.newton import NewtonPlan, fit_newton
-from discreet.query import padded
-from discreet.report import RECORD, Unit
-from discreet.scores import ScorePlan, SelectionPlan
-from discreet.tables import schema_from_bounds
-
-N = 1_000
-X = np.linspace(0, 1, N, dtype=np.float32)
-TERMS: dict[str, Any] = {"delta": 1e-6, "num_records": N}
-SCORE = ScorePlan.calibrate(epsilon=0.5, delta=1e-7)
-
-
-def model(x: Any) -> None:
-    mean = numpyro.sample("mean", dist.Normal(0, 1))
-    with numpyro.plate("n", len(x)):
-        numpyro.sample("x", dist.Normal(mean, 1), obs=x)
-
-
-def plan(**changes: Any) -> dp.PrivacyPlan:
-    return dp.PrivacyPlan.calibrate(
-        **{"epsilon": 1.0, **TERMS, "num_steps": 5, "sampling": dp.FullBatch(), "clipping_norm": 1.0, **changes}
-    )
-
-
-STANDARDISATION = dp.standardise.Standardisation.calibrate(epsilon=0.2, num_columns=1, **TERMS)
-
-
-def scored(key: Any, ledger: Any) -> Any:
-    return dp.scores.private_metrics(key, lambda rows: rows, X, X > 0.5, plan=SCORE, ledger=ledger)
-
-
-def candidate(key: Any, ledger: Any) -> tuple[float, None]:
-    return scored(key, ledger).accuracy.value, None
-
-
-def by_steps(key: Any, ledger: Any) -> Any:
-    dpsvi = dp.DPSVI(model, AutoDelta(model), numpyro.optim.Adam(0.01), plan=plan())
-    return dpsvi.run(key, X, ledger=ledger, progress_bar=False)
-
-
-def by_langevin(key: Any, ledger: Any) -> Any:
-    chain = dp.DPSGLD(model, plan=plan(), step_size=(1e-4, 10.0, 0.55))
-    return chain.run(key, X, ledger=ledger, progress_bar=False)
-
-
-def one_sample(key: Any, ledger: Any) -> Any:
-    terms: dict[str, Any] = {"epsilon": 1.0, "log_likelihood_bound": 2.0, "relation": dp.Relation.ADD_OR_REMOVE_ONE}
-    ops = dp.OnePosteriorSample(model, **terms, num_warmup=10, num_samples=10)
-    return ops.run(key, X, ledger=ledger, progress_bar=False)
-
-
-def by_moments(key: Any, ledger: Any) -> Any:
-    terms = MomentsPlan.calibrate(epsilon=1.0, num_features=1, **TERMS)
-    return fit_moments(key, X[:, None], 0.5 * X, terms, ledger=ledger)
-
-
-def by_newton(key: Any, ledger: Any) -> Any:
-    terms = NewtonPlan.calibrate(epsilon=1.0, family="binary", num_features=1, **TERMS)
-    return fit_newton(key, X[:, None], X > 0.5, terms, ledger=ledger)
-
-
-def of_a_model(key: Any, ledger: Any) -> Any:
-    terms = dp.newton.ModelPlan.calibrate(epsilon=1.0, **TERMS)
-    return dp.DPNewton(model, plan=terms).run(key, X, ledger=ledger, progress_bar=False)
-
-
-def counted(key: Any, ledger: Any) -> Any:
-    schema, tables = schema_from_bounds("x=0:1,y=0:1"), [("x",), ("y",)]
-    terms = dp.marginals.MarginalsPlan.calibrate(schema, epsilon=1.0, delta=1e-6, tables=tables, choices=1)
-    return dp.marginals.private_marginals(key, {"x": X, "y": X}, terms, ledger=ledger)
-
-
-def standardised(key: Any, ledger: Any) -> Any:
-    return dp.standardise.private_standardisation(key, X[:, None], low=0, high=1, plan=STANDARDISATION, ledger=ledger)
-
-
-def selected(key: Any, ledger: Any) -> Any:
-    terms = SelectionPlan(costs=(SCORE,), delta=1e-6, mean_runs=1.5)
-    return dp.scores.select(key, [candidate], terms, ledger=ledger)
-
-
-Method = Callable[[Any, Any], Any]
-METHODS = (
+from numpyro.optim import Adam
+from tests.methods import (
+    ADD,
+    ASK_FOR_A_SEED,
+    METHODS,
+    REPLACE,
+    Method,
+    N,
+    X,
     by_steps,
-    by_langevin,
-    one_sample,
-    by_moments,
-    by_newton,
-    of_a_model,
+    calibrated,
     counted,
+    model,
+    one_sample,
+    plan,
+    score_plan,
     scored,
     selected,
-    standardised,
 )
+
+import discreet as dp
+from discreet.accounting import profile
+from discreet.act import Act
+from discreet.query import padded
+from discreet.report import RECORD, Unit
+from discreet.scores import ScorePlan
+
+SCORE = score_plan()
+pytestmark = pytest.mark.filterwarnings("ignore::discreet.inference.UseWarning")
 
 
 @pytest.fixture
@@ -120,7 +49,6 @@ def ledger(tmp_path: Path) -> dp.Ledger:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.filterwarnings("ignore::discreet.inference.UseWarning")
 def test_of_two_threads_with_one_key_one_is_debited_and_released(
     method: Method, ledger: dp.Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,7 +62,7 @@ def test_of_two_threads_with_one_key_one_is_debited_and_released(
 
     def run(_: int) -> Any:
         try:
-            return method(key, dp.Ledger(ledger.path))
+            return method(key, ledger=dp.Ledger(ledger.path))
         except ValueError as error:
             return str(error)
 
@@ -146,16 +74,23 @@ def test_of_two_threads_with_one_key_one_is_debited_and_released(
         found = sorted(pool.map(run, range(2)), key=lambda x: isinstance(x, str))
     assert "This key has drawn this noise before" in found[1]
     statement = found[0].statement
-    assert len(ledger.debits) == 1
+    (debit,) = ledger.debits
     assert statement.receipt.hash == ledger.entries[-1]["hash"]
-    assert str(ledger.debits[0].event) == statement.figures.event
+    assert str(debit.event) == statement.figures.event
+    assert debit.event == found[0].plan.event()
+    spent = profile(debit.event, ADD, slack=found[0].plan.slack)
+    assert statement.epsilon == spent.epsilon(statement.delta)
+    assert f"Debited as entry {statement.receipt.number}" in str(statement)
+    assert ("Proved before it ran" in str(statement)) == (method not in (one_sample, selected))
     # Used, it is refused before the records are looked at; so is a plan that the ledger does not hold.
     monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
     with pytest.raises(ValueError, match="This key has drawn this noise before"):
-        method(key, None)
+        method(key)
     ledger.set_cap(epsilon=ledger.spent, delta=1e-4)
+    key = dp.random.key()
     with pytest.raises(dp.SpentError):
-        method(dp.random.key(), ledger)
+        method(key, ledger=ledger)
+    dp.random.check_unused(key)
 
 
 def test_programs_that_are_more_than_the_plan_are_refused() -> None:
@@ -222,9 +157,111 @@ def test_what_is_not_private_is_charged_to_no_ledger(ledger: dp.Ledger) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.filterwarnings("ignore::discreet.inference.UseWarning")
 def test_settings_of_jax_that_find_faults_stop_no_method(method: Method, ledger: dp.Ledger) -> None:
     """Where a release failed by them after the debit, the budget was lost."""
     with jax.numpy_dtype_promotion("strict"), jax.transfer_guard("disallow"):
-        method(dp.random.key(), ledger)
+        method(dp.random.key(), ledger=ledger)
     assert len(ledger.debits) == 1
+
+
+@pytest.mark.parametrize("method", [method for method in METHODS if method is not counted])
+def test_a_person_is_named_in_the_statement_and_in_the_ledger(method: Method, tmp_path: Path) -> None:
+    ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="a", epsilon=5.0, delta=1e-4, unit="one person")
+    with pytest.raises(ValueError, match="one record"):
+        method(dp.random.key(), ledger=ledger)
+    found = method(dp.random.key(), ledger=ledger, person="id")
+    assert found.statement.unit == Unit("id")
+    assert [debit.unit for debit in ledger.debits] == ["one person"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_key_from_a_seed_is_charged_to_no_ledger_and_stated(method: Method, ledger: dp.Ledger) -> None:
+    allowed: dict[str, Any] = {}
+    if method in ASK_FOR_A_SEED:
+        with pytest.raises(ValueError, match="made from a seed"):
+            method(dp.random.key(3))
+        allowed["non_private_seed"] = True
+    with pytest.raises(ValueError, match="can be repeated"):
+        method(dp.random.key(3), ledger=ledger, **allowed)
+    assert not ledger.debits
+    if method is selected:  # its runs are charged to ledgers of their own
+        return
+    found = method(dp.random.key(3), **allowed)
+    assert found.statement.reproducible
+    assert "reproducible: not private" in str(found.statement)
+
+
+@pytest.mark.parametrize("key", [X, jax.random.PRNGKey(0), 0, jax.random.split(jax.random.key(0))])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_key_that_is_none_is_refused(method: Method, key: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="rng_key"):
+        method(key)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_number_of_records_is_the_plans_or_secret(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one record is added, statements of tables of two sizes are the same, but for what is said by the releases."""
+    statements = [method(dp.random.key(), x=x).statement.with_use("", "") for x in (X, X[:-1])]
+    whole, less = (dataclasses.replace(x, notes=x.notes[:1], data_warnings=()) for x in statements)
+    assert whole == less
+    if method in (counted, scored, selected):  # their plans know no number
+        return
+    monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
+    with pytest.raises(ValueError, match=rf"{N - 1} records.*num_records( is |=){N}, a public number"):
+        method(dp.random.key(), x=X[:-1], relation=REPLACE)
+
+
+@pytest.mark.parametrize("method", [method for method in METHODS if method is not selected])
+def test_under_a_trace_is_refused(method: Method) -> None:
+    """The key is no tracer here, so nothing but the trace itself shows that the records are."""
+    allowed = {"non_private_seed": True} if method in ASK_FOR_A_SEED else {}
+    with pytest.raises(TypeError, match=r"[Cc]all it (outside|without jit)"):
+        jax.jit(lambda x: method(dp.random.key(0), x=x, **allowed).statement.epsilon)(X)
+
+
+def stats(repository: Path) -> Any:
+    spec = importlib.util.spec_from_file_location("stats", repository / "tools" / "stats.py")
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def test_every_method_has_every_option_that_it_needs(repository: Path) -> None:
+    asked = stats(repository)
+    assert not any(asked.holes().values())
+    for word, names in asked.NEEDLESS.items():
+        assert all(word in asked.lacking()[name] for name in names), f"some of {names} have {word} by now"
+    page = (repository / "docs" / "other-methods.md").read_text(encoding="utf-8")
+    assert all(f"`{word}" in page for word in asked.NEEDLESS)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_option_that_a_method_lacks_is_refused(
+    method: Method, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Models that take any keyword took `require_proof=` and `checkpoint=` for arguments of their own, without a word."""
+    monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
+    asked = stats(repository)
+    name = list(asked.methods())[METHODS.index(method)]
+    options = [word for word in asked.lacking()[name] if word in asked.OPTIONS]
+    options += ["keep_gradients"] * (method is not by_steps)
+    for option in options:
+        if (method, option) != (scored, "max_rows"):  # an option of its plan
+            with pytest.raises((TypeError, ValueError), match=option if method is not scored else "plan="):
+                method(dp.random.key(), **{option: jax.make_mesh((1,), ("x",)) if option == "mesh" else 3})
+
+
+@pytest.mark.parametrize("option", ["ledger", "checkpoint", "require_proof", "progress_bar"])
+def test_an_option_of_run_is_no_argument_of_the_model(option: str) -> None:
+    """A ledger that was given to the constructor was never debited, where the model takes any keyword."""
+    told: dict[str, Any] = {option: None}
+    for make in (
+        lambda: dp.DPSVI(model, AutoDelta(model), Adam(0.1), plan=plan(), **told),
+        lambda: dp.DPSGLD(model, plan=plan(), step_size=(1e-4, 10.0, 0.55), **told),
+        lambda: dp.DPNewton(model, plan=calibrated(dp.newton.ModelPlan), **told),
+        lambda: dp.OnePosteriorSample(model, epsilon=1.0, log_likelihood_bound=2.0, **told),
+    ):
+        with pytest.raises(TypeError, match=f"{option}= is no option here"):
+            make()

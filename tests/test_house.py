@@ -144,6 +144,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         "released",
         "report",
         "estimators",
+        # The plans of all methods, of which a selection may consist.
+        "inference",
+        "moments",
+        "newton",
+        "standardise",
+        "storage",
     },
     "optimizers": set(),
     # Attacks what is released; it uses the methods as anybody may.

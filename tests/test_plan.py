@@ -162,6 +162,8 @@ def test_infeasible_calibration_is_refused(facts, message):
         ({"clipping_norm": math.inf}, "clipping_norm"),
         ({"clipping_norm": 1e20}, "neither vanish nor overflow"),
         ({"clipping_norm": 1e-20}, "neither vanish nor overflow"),
+        ({"clipping_norm": 1e-39}, "32-bit"),
+        ({"clipping_norm": 1e39}, "32-bit"),
         ({"noise_multiplier": 0.0}, "noise_multiplier"),
         ({"noise_multiplier": math.inf}, "noise_multiplier"),
         ({"noise_multiplier": "1"}, "noise_multiplier"),
@@ -227,14 +229,6 @@ def test_numbers_of_numpy_make_the_same_plan():
     }
     plain = PrivacyPlan(sampling=PoissonSampling(0.1), **facts)
     assert plain == PrivacyPlan(sampling=PoissonSampling(0.1), **{k: kinds[k](v) for k, v in facts.items()})
-
-
-@pytest.mark.parametrize("norm", [1e-21, 1e-39, 1e31, 1e39])
-def test_norms_that_32_bits_take_for_nothing_or_infinity_are_refused(norm):
-    with pytest.raises(ValueError, match="32-bit"):
-        PrivacyPlan(
-            sampling=PoissonSampling(0.1), clipping_norm=norm, noise_multiplier=1.0, num_steps=1, num_records=100
-        )
 
 
 def test_a_plan_shows_its_relation_in_words() -> None:

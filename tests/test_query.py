@@ -1,5 +1,6 @@
 """A query is proved before the act begins, and runs after it; equal ones are proved once; sums are exact."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +11,10 @@ import pytest
 import discreet as dp
 from discreet.act import Act
 from discreet.gradients import SPARE
+from discreet.marginals import MarginalsPlan
 from discreet.mechanisms import clip_records, sum_records
+from discreet.moments import MomentsPlan
+from discreet.newton import ModelPlan, NewtonPlan
 from discreet.query import (
     GRID_OF_PRODUCTS,
     GRID_OF_SUMS,
@@ -23,6 +27,7 @@ from discreet.query import (
     turns_of,
 )
 from discreet.scores import ScorePlan
+from discreet.standardise import Standardisation
 
 ADD, REPLACE = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
 PLAN = ScorePlan.calibrate(epsilon=0.5, delta=1e-7)
@@ -186,3 +191,31 @@ def test_sums_over_turns_are_exact() -> None:
     np.testing.assert_array_equal(total(whole), total(other))
     np.testing.assert_array_equal(total(whole) - total(whole[1:]), total(whole[:1]))
     assert (total(whole, grid=False) != total(other, grid=False)).any()
+
+
+TERMS: dict[str, Any] = {"epsilon": 0.7, "delta": 1e-6}
+SIZED = {**TERMS, "num_records": 1_000}
+SCHEMA = dp.tables.schema_from_bounds("x=0:1,y=0:1")
+PLANS = {
+    "scores": lambda: ScorePlan.calibrate(**TERMS),
+    "counts": lambda: MarginalsPlan.calibrate(SCHEMA, **TERMS),
+    "choices": lambda: MarginalsPlan.calibrate(SCHEMA, tables=[("x",), ("y",)], choices=1, **TERMS),
+    "moments": lambda: MomentsPlan.calibrate(num_features=2, **SIZED),
+    "standardisation": lambda: Standardisation.calibrate(num_columns=2, **SIZED),
+    "Newton": lambda: NewtonPlan.calibrate(family="binary", num_features=2, **SIZED),
+    "Newton of models": lambda: ModelPlan.calibrate(**SIZED),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_costs_what_was_asked_for_and_refuses_numbers_out_of_range(name: str) -> None:
+    """Three of them took delta=0, and stated an infinite epsilon."""
+    plan: Any = PLANS[name]()
+    assert 0.995 * 0.7 < plan.epsilon() <= 0.7
+    wrong = [("noise_multiplier", x) for x in (0.0, -1.0, np.inf, np.nan, "1")]
+    wrong += [("delta", x) for x in (0.0, 1.0, np.nan, None)]
+    sizes = {"num_records", "num_features", "num_columns"} & vars(plan).keys()
+    wrong += [(field, x) for field in sizes for x in (0, 2.5, True)]
+    for field, value in wrong:
+        with pytest.raises(ValueError, match=f"{field} is "):
+            dataclasses.replace(plan, **{field: value})

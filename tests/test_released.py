@@ -8,46 +8,43 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from tests.methods import METHODS, Method, X, by_moments, by_newton, same
 
 import discreet as dp
 from discreet.released import Released
+from discreet.storage import write_archive
 
-from .test_act import METHODS, Method, X, by_moments, by_newton, model, plan, selected
-
-WITHOUT_A_FILE = (selected,)  # its result may be anything
+pytestmark = pytest.mark.filterwarnings("ignore::discreet.inference.UseWarning")
 
 
-@pytest.fixture(scope="module", params=[x for x in METHODS if x not in WITHOUT_A_FILE])
-def result(request: pytest.FixtureRequest) -> Any:
+@pytest.fixture(scope="module", params=METHODS)
+def made(request: pytest.FixtureRequest) -> tuple[Any, Any]:
+    """A result and the key of its noise."""
     method: Method = request.param
-    return method(dp.random.key(), None)
+    key = dp.random.key()
+    return method(key), key
 
 
-def same(one: Any, other: Any) -> bool:
-    """Whether two values are the same to the bit."""
-    if dataclasses.is_dataclass(one):
-        names = [field.name for field in dataclasses.fields(one) if field.metadata.get("file", True)]
-        return type(one) is type(other) and all(same(getattr(one, name), getattr(other, name)) for name in names)
-    if isinstance(one, dict | list | tuple):
-        leaves, others = jax.tree.leaves(one), jax.tree.leaves(other)
-        return all(same(a, b) for a, b in zip(leaves, others, strict=True))
-    if isinstance(one, np.ndarray):
-        return one.tobytes() == other.tobytes()
-    return one == other or (one != one and other != other)  # NaN
-
-
-@pytest.mark.filterwarnings("ignore::discreet.inference.UseWarning")
-def test_there_and_back(result: Released, tmp_path: Path) -> None:
+def test_there_and_back_without_key_and_records(made: tuple[Any, Any], tmp_path: Path) -> None:
+    result, key = made
     path = result.save(tmp_path / "a")
+    rows = X[500:504]
+    for secret in (np.asarray(jax.random.key_data(key)), rows, rows.astype(np.float64)):
+        assert secret.tobytes() not in path.read_bytes()
     again = type(result).load(path)
     assert same(again, result)
     assert again.save(tmp_path / "b").read_bytes() == path.read_bytes()
     with pytest.raises(ValueError, match=r"is no |holds a "):
         type(result).load(Path(__file__))
+    kept = {name: getattr(result, name) for name in result._kept_in("file")}
+    for fields in ({k: v for k, v in kept.items() if k != "plan"}, {**kept, "plan": None}, {**kept, "more": 1}, []):
+        write_archive(path, result.what, result.version, fields, result._kinds())
+        with pytest.raises(ValueError, match=f"does not hold what a {result.what} holds"):
+            type(result).load(path)
 
 
-@pytest.mark.filterwarnings("ignore::discreet.inference.UseWarning")
-def test_it_is_a_dictionary_of_plain_values_and_is_shown(result: Any) -> None:
+def test_it_is_a_dictionary_of_plain_values_and_is_shown(made: tuple[Any, Any]) -> None:
+    result, _ = made
     content = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert content["statement"] == result.statement.to_dict()
     assert dp.accounting.upper(result.statement.epsilon) in result._repr_html_()
@@ -66,28 +63,10 @@ def test_what_is_neither_a_release_nor_public_is_in_no_file(tmp_path: Path) -> N
     assert Mean.load(mean.save(tmp_path / "mean")).records is None
 
 
-def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
-    from discreet.storage import write_archive
-
-    for fields in ({"centre": 1}, {"centre": np.ones(1), "scale": "1", "plan": None, "statement": None}, []):
-        path = write_archive(tmp_path / "a", "private standardisation", 1, fields, ())
-        with pytest.raises(ValueError, match="does not hold what a private standardisation holds"):
-            dp.standardise.Scaling.load(path)
-
-
 @pytest.mark.parametrize("method", [by_moments, by_newton])
-@pytest.mark.filterwarnings("ignore::discreet.inference.UseWarning")
 def test_draws_go_to_arviz_with_the_statement(method: Method) -> None:
     pytest.importorskip("arviz")
-    result = method(dp.random.key(), None)
+    result = method(dp.random.key())
     data = result.to_arviz(dp.random.key(1), 50)
     assert data["posterior"]["weights"].size == 50
     assert json.loads(data.attrs["statement"]) == result.statement.to_dict()
-
-
-def test_a_chain_goes_on_from_its_checkpoint_and_names_persons(tmp_path: Path) -> None:
-    chain = dp.DPSGLD(model, plan=plan(), step_size=(1e-4, 10.0, 0.55))
-    key = dp.random.key()
-    one, again = (chain.run(key, X, checkpoint=tmp_path, person="id", progress_bar=False) for _ in range(2))
-    assert same(one.draws, again.draws)
-    assert str(one.statement.unit) == "one person (all rows with the same 'id', of which one is used)"

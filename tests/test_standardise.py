@@ -1,7 +1,5 @@
 """Private means and spreads: what one record adds, what it costs with a fit, and what comes out."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -104,7 +102,6 @@ def test_with_little_noise_it_is_the_mean_and_the_standard_deviation(relation) -
     z = scaling(clipped)
     assert z.dtype == np.float32
     np.testing.assert_allclose(z.std(0), 1, rtol=2e-3)
-    assert not scaling.statement.reproducible
 
 
 @pytest.mark.essential
@@ -161,20 +158,9 @@ def test_a_spread_that_the_noise_hides_is_finite_and_positive() -> None:
     assert exact.scale[0] == pytest.approx(0.5 * 1e-3, rel=0.2)
 
 
-def test_a_key_is_good_for_one_release_and_a_fit(tmp_path) -> None:
-    x = people(100)
-    key, plan = dp.random.key(), plan_for(x)
-    dp.standardise.private_standardisation(key, x, low=LOW, high=HIGH, plan=plan)
-    ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="people", epsilon=9.0, delta=1e-3)
-    with pytest.raises(ValueError, match="this noise before"):
-        dp.standardise.private_standardisation(key, x, low=LOW, high=HIGH, plan=plan, ledger=ledger)
-    assert not ledger.debits
-
-
 @pytest.mark.parametrize(
     ("changes", "needle"),
     [
-        ({"key": dp.random.key(1)}, "made from a seed"),
         ({"x": np.zeros(3)}, "records by 3 columns"),
         ({"x": np.full((100, 3), "a")}, "records by 3 columns"),
         ({"x": np.zeros((0, 3))}, "records by 3 columns"),
@@ -183,7 +169,6 @@ def test_a_key_is_good_for_one_release_and_a_fit(tmp_path) -> None:
         ({"high": np.inf}, "must be finite"),
         ({"low": 1.0, "high": 1.0 + 1e-9}, "32-bit"),
         ({"plan": plan_for(np.zeros((100, 2)))}, "records by 2 columns"),
-        ({"plan": plan_for(np.zeros((99, 3)), relation=REPLACE)}, "holds 100 records, but"),
     ],
 )
 def test_wrong_input_is_refused(changes, needle) -> None:
@@ -191,12 +176,3 @@ def test_wrong_input_is_refused(changes, needle) -> None:
     given |= changes
     with pytest.raises(ValueError, match=needle):
         dp.standardise.private_standardisation(given.pop("key"), given.pop("x"), **given)
-
-
-@pytest.mark.parametrize(
-    "facts",
-    [{"num_columns": 0}, {"num_records": 0}, {"noise_multiplier": 0.0}, {"noise_multiplier": np.inf}, {"delta": 0.0}],
-)
-def test_facts_that_are_none_are_refused(facts) -> None:
-    with pytest.raises(ValueError, match=next(iter(facts))):
-        dataclasses.replace(plan_for(np.zeros((2, 3))), **facts)

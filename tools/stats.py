@@ -2,7 +2,8 @@
 
 `make stats` prints the table. Tokens are those of Python's tokenizer without comments, docstrings, line ends and indentation.
 The functions of a fit come from a real one under a profiler (`sys.setprofile`), beside NumPyro's own `SVI.run` on the same model.
-Holes are options and results that a method does not have and another one has; its signature and its result's class are asked.
+Holes are options and results that a method does not have, though it needs them and another one has them; its signature and its
+result's class are asked.
 """
 
 from __future__ import annotations
@@ -108,11 +109,23 @@ def methods() -> dict[str, tuple[Callable[..., Any], type]]:
     }
 
 
-OPTIONS = "ledger", "person", "checkpoint", "mesh", "progress_bar", "require_proof"
+OPTIONS = "ledger", "person", "max_rows", "checkpoint", "mesh", "progress_bar", "require_proof"
 RESULTS = "plan", "statement", "save", "to_dict", "_repr_html_", "to_arviz"
+_QUERIES = "moments", "counts", "scores", "standardisation"
+_NEWTON = "Newton", "Newton of models"
+NEEDLESS: dict[str, tuple[str, ...]] = {
+    "person": ("counts",),
+    "max_rows": (*_QUERIES, "Newton"),
+    "checkpoint": (*_QUERIES, "one posterior sample", "selection"),
+    "mesh": (*_QUERIES, *_NEWTON, "one posterior sample", "selection"),
+    "progress_bar": ("moments", "scores", "standardisation", "selection"),
+    "require_proof": (*_QUERIES, *_NEWTON, "one posterior sample", "selection"),
+    "to_arviz": ("counts", "scores", "standardisation", "selection"),
+}
+"""Methods that need no such option or result: docs/other-methods.md has the reasons."""
 
 
-def holes() -> dict[str, list[str]]:
+def lacking() -> dict[str, list[str]]:
     """What each method has not of `OPTIONS`, by its signature, and of `RESULTS`, by its result's attributes."""
 
     def has(result: type, name: str) -> bool:
@@ -123,6 +136,11 @@ def holes() -> dict[str, list[str]]:
         + [wanted for wanted in RESULTS if not has(result, wanted)]
         for name, (act, result) in methods().items()
     }
+
+
+def holes() -> dict[str, list[str]]:
+    """What each method lacks and needs."""
+    return {name: [word for word in words if name not in NEEDLESS.get(word, ())] for name, words in lacking().items()}
 
 
 def hole_counts() -> dict[str, int | str]:

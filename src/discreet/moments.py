@@ -45,8 +45,8 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from discreet import random
 from discreet._jax import in_own_settings, one_process, refuse_traced
-from discreet._validate import integer, positive
-from discreet.accounting import Relation, calibrate_noise_multiplier, suggest
+from discreet._validate import integer
+from discreet.accounting import Relation
 from discreet.act import Act
 from discreet.inference import warn_of_use
 from discreet.ledger import Ledger
@@ -57,6 +57,7 @@ from discreet.query import (
     GRID_OF_SUMS,
     MOST_RECORDS,
     Gaussian,
+    GaussianPlan,
     Query,
     in_turns,
     on_grid,
@@ -113,7 +114,7 @@ SCALES = tuple(2.0**-place for place in range(11))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MomentsPlan:
+class MomentsPlan(GaussianPlan):
     """The privacy plan for the noisy moments of a linear regression. Public.
 
     Attributes:
@@ -127,14 +128,11 @@ class MomentsPlan:
 
     num_features: int
     num_records: int
-    noise_multiplier: float
-    delta: float
-    relation: Relation = Relation.ADD_OR_REMOVE_ONE
 
     def __post_init__(self) -> None:
         integer("num_features", self.num_features)
         integer("num_records", self.num_records, most=MOST_RECORDS)
-        positive("noise_multiplier", self.noise_multiplier, hint="MomentsPlan.calibrate(epsilon=...) finds it.")
+        super().__post_init__()
 
     @classmethod
     def calibrate(
@@ -158,29 +156,22 @@ class MomentsPlan:
         Raises:
             ValueError: An argument is out of range.
         """
-        delta = suggest(num_records=integer("num_records", num_records)).delta if delta is None else delta
-        goal = {"epsilon": epsilon, "delta": delta, "relation": relation, "slack": len(SHARES) * GAUSSIAN.slack}
-        return cls(
-            num_features=num_features,
-            num_records=num_records,
-            noise_multiplier=calibrate_noise_multiplier(_event, **goal),
-            delta=delta,
-            relation=relation,
-        )
+        shape = {"num_features": num_features, "num_records": num_records, "relation": relation}
+        return cls._calibrated(epsilon, delta, **shape)
 
     @property
     def stddevs(self) -> tuple[float, ...]:
         """Standard deviation of the noise on each sum, of each release."""
-        return _stddevs(self.noise_multiplier)
+        return tuple(self.noise_multiplier / math.sqrt(share) for share in SHARES)
 
     @property
-    def slack(self) -> float:
-        """Total variation between the run and the event."""
-        return len(SHARES) * GAUSSIAN.slack
+    def num_releases(self) -> int:
+        """Number of releases."""
+        return len(SHARES)
 
     def event(self) -> DpEvent:
         """The event of the releases, under either relation."""
-        return _event(self.noise_multiplier)
+        return ComposedDpEvent([GAUSSIAN.event(stddev) for stddev in self.stddevs])
 
     def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:
         """Make the statement of a fit by this plan, for a unit of privacy."""
@@ -209,7 +200,7 @@ class MomentsPlan:
                 "noise_multiplier": self.noise_multiplier,
                 "noise_standard_deviations": list(stddevs),
             },
-            num_releases=len(stddevs),
+            num_releases=self.num_releases,
             reproducible=reproducible,
             released=[
                 f"{_PRODUCTS} × {values:,} noisy sums of products, {NUM_BINS} counts and {len(stddevs) - _PRODUCTS - 1} × "
@@ -225,14 +216,6 @@ WHICH_LINE = (
     "the intervals are for the line of least squares, with noise, sampling and clipping, as far as the noise shows how long "
     "residuals are. A few values far from all others may move it unseen"
 )
-
-
-def _stddevs(noise_multiplier: float) -> tuple[float, ...]:
-    return tuple(noise_multiplier / math.sqrt(share) for share in SHARES)
-
-
-def _event(noise_multiplier: float) -> DpEvent:
-    return ComposedDpEvent([GAUSSIAN.event(stddev) for stddev in _stddevs(noise_multiplier)])
 
 
 # --- the releases -------------------------------------------------------------------------

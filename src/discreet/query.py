@@ -24,7 +24,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,8 @@ from dp_accounting.dp_event import DpEvent
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from discreet._jax import in_own_settings
-from discreet.accounting import BoundedRangeDpEvent, Relation
+from discreet._validate import integer, positive, probability
+from discreet.accounting import BoundedRangeDpEvent, Relation, calibrate_noise_multiplier, profile, suggest
 from discreet.act import Act
 from discreet.gradients import SPARE
 from discreet.mechanisms import GAUSSIAN, clip_records, exponential_mechanism, planned_gaussian
@@ -95,6 +96,55 @@ class Choice(NamedTuple):
     def __call__(self, key: PRNGKeyArray, total: Any) -> Any:
         """As in `Noise`."""
         return exponential_mechanism(key, total, self.epsilon)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GaussianPlan:
+    """What plans of queries with Gaussian noise have in common. Public.
+
+    Attributes:
+        noise_multiplier: Noise standard deviation over the bound of one record, of all releases together.
+        delta: The delta at which epsilon is stated.
+        relation: The neighbouring relation.
+    """
+
+    noise_multiplier: float
+    delta: float
+    relation: Relation = Relation.ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        probability("delta", self.delta, hint="It should be well below one over the number of records.")
+        positive("noise_multiplier", self.noise_multiplier, hint="calibrate(epsilon=...) finds it.")
+
+    @classmethod
+    def _calibrated(cls, epsilon: float, delta: float | None, **shape: Any) -> Self:
+        """The plan of this shape with the least noise; delta None: `accounting.suggest`'s for so many records."""
+        delta = suggest(num_records=integer("num_records", shape["num_records"])).delta if delta is None else delta
+        some = cls(**shape, delta=delta, noise_multiplier=1.0)
+        goal = {"epsilon": epsilon, "delta": delta, "relation": some.relation, "slack": some.slack}
+        noise = calibrate_noise_multiplier(
+            lambda noise: dataclasses.replace(some, noise_multiplier=noise).event(), **goal
+        )
+        return dataclasses.replace(some, noise_multiplier=noise)
+
+    @property
+    def num_releases(self) -> int:
+        """Number of releases."""
+        return 1
+
+    @property
+    def slack(self) -> float:
+        """Total variation between the run and the event."""
+        return self.num_releases * GAUSSIAN.slack
+
+    def event(self) -> DpEvent:
+        """The event of the releases, under either relation."""
+        return GAUSSIAN.event(float(self.noise_multiplier))
+
+    def epsilon(self, delta: float | None = None) -> float:
+        """Price at `delta`; None: the plan's."""
+        spent = profile(self.event(), self.relation, slack=self.slack)
+        return spent.epsilon(self.delta if delta is None else delta)
 
 
 @dataclasses.dataclass(frozen=True)

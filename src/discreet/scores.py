@@ -40,7 +40,6 @@ from discreet.accounting import (
     FINE_ORDERS,
     Planned,
     Relation,
-    calibrate_noise_multiplier,
     composed,
     profile,
     renyi_bound,
@@ -50,10 +49,11 @@ from discreet.accounting import (
 from discreet.act import Act
 from discreet.ledger import Ledger, SpentError, check_terms
 from discreet.marginals import fieller
-from discreet.mechanisms import GAUSSIAN, clip_records, sum_records
-from discreet.query import LAST, Gaussian, Query, padded
+from discreet.mechanisms import clip_records, sum_records
+from discreet.query import LAST, Gaussian, GaussianPlan, Query, padded
 from discreet.released import Released
 from discreet.report import RECORD, Receipt, Statement, Unit, make_release_statement
+from discreet.storage import Kinds
 
 __all__ = ["Estimate", "PrivateMetrics", "ScorePlan", "Selection", "SelectionPlan", "private_metrics", "select"]
 
@@ -67,7 +67,7 @@ _EXCESS = 1.004
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ScorePlan:
+class ScorePlan(GaussianPlan):
     """The privacy plan for scores on held-out records. Public; made by `calibrate`.
 
     Attributes:
@@ -86,9 +86,6 @@ class ScorePlan:
     """
 
     classes: int
-    noise_multiplier: float
-    delta: float
-    relation: Relation = Relation.ADD_OR_REMOVE_ONE
     max_rows: int = 1
     bins: int = 20
     max_loss: float = 5.0
@@ -96,9 +93,7 @@ class ScorePlan:
     max_error: float | None = None
 
     def __post_init__(self) -> None:
-        positive(
-            "noise_multiplier", self.noise_multiplier, hint="ScorePlan.calibrate(epsilon=..., delta=...) finds it."
-        )
+        super().__post_init__()
         integer("max_rows", self.max_rows, most=2**20)
         if self.classes:
             integer("classes", self.classes, 2, hint="0 is for a target of numbers.")
@@ -145,9 +140,7 @@ class ScorePlan:
         Raises:
             ValueError: An argument is out of range.
         """
-        goal = {"epsilon": epsilon, "delta": delta, "relation": relation, "slack": GAUSSIAN.slack}
-        noise = calibrate_noise_multiplier(GAUSSIAN.event, **goal)
-        return cls(classes=classes, noise_multiplier=noise, delta=delta, relation=relation, **options)
+        return cls._calibrated(epsilon, delta, classes=classes, relation=relation, **options)
 
     @property
     def width(self) -> int:
@@ -172,15 +165,6 @@ class ScorePlan:
         edges = np.sin(np.pi * np.arange(self.bins + 1) / (2 * self.bins)) ** 2
         edges[self.bins // 2] = 0.5
         return edges
-
-    @property
-    def slack(self) -> float:
-        """Total variation between what runs and the event."""
-        return GAUSSIAN.slack
-
-    def event(self) -> DpEvent:
-        """The event of the release, under the plan's relation."""
-        return GAUSSIAN.event(self.noise_multiplier)
 
     @property
     def query(self) -> Query:
@@ -222,7 +206,7 @@ class ScorePlan:
                 "max_rows": self.max_rows,
                 **({"max_loss": self.max_loss} if self.classes else {"max_error": self._largest_error}),
             },
-            num_releases=1,
+            num_releases=self.num_releases,
             reproducible=reproducible,
             released=[f"{self.width} noisy sums over the held-out {unit.noun}s, and what is computed from them"],
             public=["The plan: the bins, the bounds and the noise", "The fit that was scored"],
@@ -691,9 +675,8 @@ def _plan(
     labels: Any,
     options: dict[str, Any],
 ) -> ScorePlan:
-    given = [epsilon, delta, bounds, *options.values()]
     if plan is not None:
-        if any(x is not None for x in given):
+        if options or any(x is not None for x in (epsilon, delta, bounds)):
             raise ValueError("private_metrics got plan= and what a plan says, too: give one of them.")
         return plan
     if epsilon is None or delta is None:
@@ -995,20 +978,31 @@ class _Run(Ledger):
         return float(score), result
 
 
+def _parts() -> Kinds:
+    """The plans that a selection may have paid for: those of all methods."""
+    from discreet import inference, moments, newton, standardise  # noqa: F401  # a file may come before they are used
+
+    made = (result for result in Released.__subclasses__() if result is not Selection)
+    return SelectionPlan, *(kind for result in made for kind in result._kinds())
+
+
 @dataclasses.dataclass(frozen=True)
-class Selection:
+class Selection(Released, what="selection of a private run", parts=_parts):
     """The best of a secret number of runs. Made by `select`.
 
     Attributes:
-        result: The result of the best run; None if there was none (Poisson numbers of runs, or no score that is a number).
+        result: The result of the best run; None if there was none (Poisson numbers of runs, or no score that is a number). A
+            file holds plain values and arrays: save another result by itself.
         score: Its score; NaN without a result.
         candidate: Place of its candidate.
+        plan: The plan of the selection.
         statement: The statement of the whole selection. The result's own statement, if it has one, has the same figures.
     """
 
     result: Any
     score: float
     candidate: int | None
+    plan: SelectionPlan
     statement: Statement
 
 
@@ -1098,4 +1092,4 @@ def select(
         if score > best[0]:
             best = score, result, place
     score = best[0] if best[2] is not None else math.nan
-    return Selection(best[1], score, best[2], act.statement)
+    return Selection(best[1], score, best[2], plan, act.statement)

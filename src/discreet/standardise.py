@@ -9,17 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
-from dp_accounting.dp_event import DpEvent
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from discreet import random
 from discreet._jax import in_own_settings, one_process, refuse_traced
-from discreet._validate import integer, positive, probability
-from discreet.accounting import Relation, calibrate_noise_multiplier
+from discreet._validate import integer
+from discreet.accounting import Relation
 from discreet.act import Act
 from discreet.ledger import Ledger
-from discreet.mechanisms import GAUSSIAN, clip_records, sum_records
-from discreet.query import GRID_OF_PRODUCTS, MOST_RECORDS, Gaussian, Query
+from discreet.mechanisms import clip_records, sum_records
+from discreet.query import GRID_OF_PRODUCTS, MOST_RECORDS, Gaussian, GaussianPlan, Query
 from discreet.released import Released
 from discreet.report import RECORD, Statement, Unit, counted, make_release_statement
 
@@ -29,7 +28,7 @@ _ROOM = 1.0 + 2.0**-14  # so much longer is the clipping norm than the longest r
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Standardisation:
+class Standardisation(GaussianPlan):
     """The privacy plan of one joint release of the mean and the mean square of some columns. Public.
 
     Attributes:
@@ -48,15 +47,11 @@ class Standardisation:
 
     num_columns: int
     num_records: int
-    noise_multiplier: float
-    delta: float
-    relation: Relation = Relation.ADD_OR_REMOVE_ONE
 
     def __post_init__(self) -> None:
         integer("num_columns", self.num_columns)
         integer("num_records", self.num_records, most=MOST_RECORDS)
-        probability("delta", self.delta, hint="It should be well below one over the number of records.")
-        positive("noise_multiplier", self.noise_multiplier, hint="Standardisation.calibrate(epsilon=...) finds it.")
+        super().__post_init__()
 
     @classmethod
     def calibrate(
@@ -81,11 +76,8 @@ class Standardisation:
         Raises:
             ValueError: An argument is out of range.
         """
-        goal = {"epsilon": epsilon, "delta": delta, "relation": relation, "slack": GAUSSIAN.slack}
-        noise = calibrate_noise_multiplier(GAUSSIAN.event, **goal)
-        return cls(
-            num_columns=num_columns, num_records=num_records, noise_multiplier=noise, delta=delta, relation=relation
-        )
+        shape = {"num_columns": num_columns, "num_records": num_records, "relation": relation}
+        return cls._calibrated(epsilon, delta, **shape)
 
     @property
     def sensitivity(self) -> float:
@@ -96,15 +88,6 @@ class Standardisation:
     def stddev(self) -> float:
         """Standard deviation of the noise on each of the 2 d sums."""
         return self.noise_multiplier * self.sensitivity
-
-    @property
-    def slack(self) -> float:
-        """Total variation between the release and its event."""
-        return GAUSSIAN.slack
-
-    def event(self) -> DpEvent:
-        """The event of the release, under either relation."""
-        return GAUSSIAN.event(float(self.noise_multiplier))
 
     def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:
         """Make the statement of the release, for a unit of privacy."""
@@ -128,7 +111,7 @@ class Standardisation:
                 "noise_multiplier": self.noise_multiplier,
                 "noise_standard_deviation": self.stddev,
             },
-            num_releases=1,
+            num_releases=self.num_releases,
             reproducible=reproducible,
             released=[f"Noisy means and mean squares of {columns}, and what is computed from them"],
             public=[f"The number of {noun}s, N = {self.num_records}", "The bounds of the columns, and the noise"],

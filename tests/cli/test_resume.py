@@ -25,6 +25,7 @@ from discreet.cli._methods import OfRecords
 from discreet.cli._terminal import settings
 from discreet.inference._loop import Checkpoint
 from discreet.inference._saved import FILE
+from discreet.newton._saved import SavedReleases
 from discreet.storage import exclusive
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -41,8 +42,21 @@ bounds = [17, 90]
 kind = "binary"
 categories = ["no", "yes"]
 """
+MODEL = """
+import numpyro
+import numpyro.distributions as dist
+
+def model(x, y, mask):
+    slope = numpyro.sample("slope", dist.Normal(0, 2))
+    with numpyro.plate("people", x.shape[0]):
+        rows = dist.Bernoulli(logits=slope * x[..., 0]).mask(mask).to_event(1)
+        numpyro.sample("y", rows, obs=y)
+"""
 FIT = "fit --data survey.csv --model logistic --schema schema.toml --epsilon 1 --delta 1e-5 --steps 40 --draws 10"
 FIT += " --ledger survey.ledger --checkpoint saved"
+
+NEWTON = "fit --data survey.csv --schema schema.toml --epsilon 1 --delta 1e-5 --yes --ledger survey.ledger --checkpoint saved"
+NEWTONS = {"regression": f"{NEWTON} --model logistic", "model": f"{NEWTON} --model mine.py:model --by newton"}
 
 
 @pytest.fixture
@@ -52,6 +66,7 @@ def folder(tmp_path, monkeypatch):
     rows = "".join(f"{i % 150},{rng.integers(18, 90)},{['no', 'yes'][rng.integers(2)]}\n" for i in range(450))
     (tmp_path / "survey.csv").write_text("id,age,smoker\n" + rows)
     (tmp_path / "schema.toml").write_text(SCHEMA)
+    (tmp_path / "mine.py").write_text(MODEL)
     dp.Ledger.create("survey.ledger", dataset="survey", epsilon=3.0, delta=1e-4, unit="one person")
     return tmp_path
 
@@ -116,16 +131,21 @@ def says_person(statement, folder):
 
 
 def released(out):
-    """Read what a fit released: the draws of the posterior and the private losses."""
+    """Read what a fit released: the draws of the posterior, and the private losses or the estimate."""
     with np.load(out / "posterior.npz") as file:
         found = {name: file[name] for name in file.files}
-    return {**found, "losses": np.array(json.loads((out / "summary.json").read_text())["losses"])}
+    summary = json.loads((out / "summary.json").read_text())
+    return {**found, "numbers": np.array(summary.get("losses", summary.get("to_predict")))}
 
 
 def same(found, expected):
     assert found.keys() == expected.keys()
     for name, value in found.items():
         assert np.array_equal(value, expected[name]), name
+
+
+def ctrl_c():
+    raise KeyboardInterrupt
 
 
 def said(outcome):
@@ -147,14 +167,11 @@ def test_ctrl_c_then_resume(folder, monkeypatch, moment):
                 os.kill(os.getpid(), signal.SIGINT)
             keep(self, state, progress, *rest, **options)
 
-        def stop_results(*_, **__):
-            raise KeyboardInterrupt
-
         if moment == "mid-fit":
             patch.setattr(Checkpoint, "due", True)
             patch.setattr(Checkpoint, "keep", stop_steps)
         else:
-            patch.setattr(OfRecords, "write_results", stop_results)
+            patch.setattr(OfRecords, "write_results", lambda *_: ctrl_c())
         outcomes = [run(steps, patch)]
         if moment == "mid-fit":
             sent.clear()
@@ -171,7 +188,7 @@ def test_ctrl_c_then_resume(folder, monkeypatch, moment):
     assert done.exit_code == 0, done.output
     statement = json.loads((folder / "discreet-fit" / "statement.json").read_text())
     assert statement["steps_completed"] == 300
-    assert len(released(folder / "discreet-fit")["losses"]) == 300
+    assert len(released(folder / "discreet-fit")["numbers"]) == 300
     assert len(dp.Ledger("survey.ledger").debits) == 1
 
 
@@ -237,7 +254,7 @@ def test_another_fits_statement_is_not_replaced(folder, monkeypatch):
     (folder / "discreet-fit" / "statement.json").write_text("{}")
     assert run(FIT, monkeypatch).exit_code == 2
     with monkeypatch.context() as patch:
-        patch.setattr(OfRecords, "write_results", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(OfRecords, "write_results", lambda *_: ctrl_c())
         assert run(f"{FIT} --out other", patch).exit_code == 130
     (folder / "other" / "statement.json").write_text("{}")
     refused = run("resume saved", monkeypatch)
@@ -254,9 +271,21 @@ from discreet.cli import main
 main()
 """
 
+SLOWLY = """
+import time
+from discreet.newton._saved import SavedReleases
+release = SavedReleases.release
+def slowly(self, *told):
+    time.sleep(0.05 * (len(self._made) == self._next))
+    return release(self, *told)
+SavedReleases.release = slowly
+from discreet.cli import main
+main()
+"""
 
-def start(words, folder):
-    command = [sys.executable, "-c", COMMAND_LINE, *shlex.split(words)]
+
+def start(words, folder, program=COMMAND_LINE):
+    command = [sys.executable, "-c", program, *shlex.split(words)]
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
@@ -340,3 +369,110 @@ def test_what_cannot_go_on_is_said(folder, monkeypatch):
         assert "Traceback" not in done.output
     assert dp.Ledger("survey.ledger").debits == []
     assert not (folder / "saved" / FILE).exists()
+
+
+def stopped_at(number, error, words):
+    """The outcome of a command that dies when a release of that number was drawn, and before it is kept."""
+    release = SavedReleases.release
+
+    def dying(self, program, public, parts):
+        def drawn(*args):
+            made = program(*args)
+            if len(self._made) == number:
+                raise error
+            return made
+
+        return release(self, drawn, public, parts)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SavedReleases, "release", dying)
+        return run(words, patch)
+
+
+def copied(folder):
+    """Another folder with the same beginning of a fit, and a ledger of its own."""
+    copy = folder / "copy"
+    shutil.copytree(folder / "saved", copy / "saved")
+    for name in ("survey.csv", "schema.toml", "mine.py"):
+        shutil.copy(folder / name, copy / name)
+    dp.Ledger.create(copy / "survey.ledger", dataset="survey", epsilon=3.0, delta=1e-4, unit="one person")
+    return copy
+
+
+@pytest.mark.parametrize("name", [pytest.param("regression", marks=pytest.mark.essential), "model"])
+def test_a_fit_that_was_stopped_goes_on(name, folder, monkeypatch):
+    """Stopped twice, it releases what it would have released without."""
+    died = stopped_at(0, MemoryError, NEWTONS[name])
+    assert died.exit_code == 1, died.output
+    assert "its budget is spent" in said(died)
+    assert "Continue with: discreet resume saved" in said(died)
+    kept = sorted(path.name for path in (folder / "saved").iterdir())
+    assert kept == [FILE, "command.json", "draws.key", "persons.key"]
+    copy = copied(folder)
+    stopped = stopped_at(11, KeyboardInterrupt, "resume saved")
+    assert stopped.exit_code == 130, stopped.output
+    assert "Stopped by Ctrl-C. The fit ran and its budget is spent;" in said(stopped)
+    assert "Continue with: discreet resume saved" in said(stopped)
+    assert not (folder / "discreet-fit").exists()
+    # From elsewhere; and once more, since it stops between statement and posterior.
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir(folder / "elsewhere")
+    with monkeypatch.context() as patch:
+        patch.setattr(OfRecords, "write_results", lambda *_: ctrl_c())
+        assert run("resume ../saved", patch).exit_code == 130
+    done = run("resume saved", monkeypatch)
+    assert done.exit_code == 0, done.output
+    statement = json.loads((folder / "discreet-fit" / "statement.json").read_text())
+    assert statement["receipt"]["number"] == 1
+    assert statement["plan"]["num_records"] == 150
+    assert statement["is_private"] is True
+    assert len(dp.Ledger(folder / "survey.ledger").debits) == 1
+    monkeypatch.chdir(copy)
+    done = run(NEWTONS[name], monkeypatch)
+    assert done.exit_code == 0, done.output
+    same(released(folder / "discreet-fit"), released(copy / "discreet-fit"))
+
+
+def test_another_table_is_refused_with_the_reason(folder, monkeypatch):
+    assert stopped_at(3, MemoryError, NEWTONS["regression"]).exit_code == 1
+    before = (folder / "saved" / FILE).read_bytes()
+    table = folder / "survey.csv"
+    table.write_text(table.read_text().replace("yes", "no"))
+    refused = run("resume saved", monkeypatch)
+    assert refused.exit_code == 1
+    assert "saved holds a fit with other data" in said(refused)
+    assert (folder / "saved" / FILE).read_bytes() == before
+    assert len(dp.Ledger("survey.ledger").debits) == 1
+
+
+def wait_for(file, process, size):
+    while not file.exists() or file.stat().st_size <= size:
+        time.sleep(0.002)
+        assert process.poll() is None, process.stderr.read()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are those of POSIX systems")
+def test_real_processes_are_killed_and_interrupted(folder):
+    """By kill -9 before and in the releases, then by Ctrl-C: a fit releases what it would have released without."""
+    file = folder / "saved" / FILE
+    with start(NEWTONS["model"], folder, SLOWLY) as process:
+        wait_for(file, process, 0)
+        process.kill()
+    copy = copied(folder)
+    for sign in (signal.SIGKILL, signal.SIGINT):
+        size = file.stat().st_size
+        with start("resume saved", folder, SLOWLY) as process:
+            # Three or more releases later: each has some hundred bytes.
+            wait_for(file, process, size + 900)
+            process.send_signal(sign)
+            error = " ".join(process.stderr.read().split())
+        assert not (folder / "discreet-fit" / "statement.json").exists()
+    assert process.returncode == 130, error
+    assert "Continue with: discreet resume saved" in error
+    for words, place in (("resume saved", folder), (NEWTONS["model"], copy)):
+        with start(words, place, SLOWLY) as process:
+            error = process.stderr.read()
+        assert process.returncode == 0, error
+        assert len(dp.Ledger(place / "survey.ledger").debits) == 1
+    same(released(folder / "discreet-fit"), released(copy / "discreet-fit"))

@@ -170,13 +170,6 @@ def test_a_trace_that_kept_every_fourth_step_is_thinned_as_well_as_it_can_be(com
     assert list(steps[make(burn_in=0.2, thinning=9)._tail(outcome)]) == kept
 
 
-def test_a_key_starts_one_chain(sgld: dp.DPSGLD) -> None:
-    key = dp.random.key()
-    sgld.run(key, XS, progress_bar=False)
-    with pytest.raises(ValueError, match="this noise before"):
-        sgld.run(key, XS, progress_bar=False)
-
-
 def test_records_that_are_not_finite_change_nothing(sgld: dp.DPSGLD) -> None:
     """A NaN, a number whose square is infinite: each adds exactly zero; another record in that place adds something."""
     ends = []

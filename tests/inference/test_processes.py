@@ -21,6 +21,7 @@ import pytest
 from numpyro.infer.autoguide import AutoNormal
 from numpyro.optim import Adam
 from tests.inference import over_processes
+from tests.methods import METHODS
 
 import discreet as dp
 from discreet import audit, estimators
@@ -29,7 +30,6 @@ from discreet.compat import d3p
 from discreet.inference._processes import _in_words
 from discreet.inference._records import take_apart
 from discreet.inference._step import step_sizes
-from discreet.standardise import Standardisation, private_standardisation
 from discreet.tables import open_records, schema_from_bounds
 
 Y = np.zeros((40, 2), np.float32)
@@ -54,19 +54,9 @@ def make():
     return dp.DPSVI(model, AutoNormal(model), Adam(0.01), plan=PLAN)
 
 
-def standardise(key):
-    plan = Standardisation(num_columns=2, num_records=len(Y), noise_multiplier=3.0, delta=1e-6)
-    return private_standardisation(key, Y, low=-1, high=1, plan=plan)
-
-
 ENTRIES = {
-    "DPSVI.run": lambda key: make().run(key, Y, progress_bar=False),
+    **{method.__name__: method for method in METHODS},
     "DPSVI.init": lambda key: make().init(key, Y),
-    "DPSGLD.run": lambda key: dp.DPSGLD(model, plan=PLAN, step_size=(1e-3, 10.0, 0.5)).run(key, Y, progress_bar=False),
-    "OnePosteriorSample.run": lambda key: dp.OnePosteriorSample(model, epsilon=1.0, log_likelihood_bound=3.0).run(
-        key, Y
-    ),
-    "private_standardisation": standardise,
     "gaussian_mechanism": lambda key: dp.gaussian_mechanism(key, jnp.zeros(3), 1.0),
     "gaussian_mechanism, compiled": lambda key: jax.jit(lambda k: dp.gaussian_mechanism(k, jnp.zeros(3), 1.0))(key),
     "laplace_mechanism": lambda key: dp.laplace_mechanism(key, jnp.zeros(3), 1.0),

@@ -9,7 +9,6 @@ import optax
 import pytest
 from numpyro.infer import RenyiELBO, Trace_ELBO
 
-import discreet as dp
 from discreet import random
 from discreet.accounting import Relation
 from discreet.inference import DPSVI, take_apart
@@ -91,28 +90,6 @@ def test_a_public_argument_that_is_not_finite(refused, value):
         run(scale=value)
 
 
-@pytest.mark.parametrize(
-    ("key", "error", "words"),
-    [
-        (X, TypeError, ("rng_key", "discreet.random.key()")),
-        (jax.random.PRNGKey(0), TypeError, ("rng_key", "uint32", "discreet.random.key()")),
-        (0, TypeError, ("rng_key",)),
-        (jax.random.split(KEY, 2), (TypeError, ValueError), ("rng_key",)),
-    ],
-    ids=["array", "legacy", "int", "several"],
-)
-def test_a_key_that_is_none(refused, key, error, words):
-    with refused(error, *words):
-        run(key=key)
-
-
-def test_the_same_secret_key_for_two_fits(refused):
-    key = random.key()
-    run(key=key)
-    with refused(ValueError, "key", "discreet.random.key()"):
-        run(key=key)
-
-
 def test_initial_values_of_no_site(refused):
     dpsvi = DPSVI(model, guide, optax.adam(0.1), plan=plan())
     with refused(ValueError, "'location'", "not a param site"):
@@ -148,46 +125,6 @@ def test_a_fit_under_a_trace(refused):
         jax.vmap(lambda seed: dpsvi.run(KEY, X, Y).params)(jnp.arange(2))
 
 
-def released_of(name, x):
-    """The result of another method than DPSVI, for records x."""
-    terms = {"epsilon": 1.0, "delta": 1e-5, "num_records": ROWS}
-    rows, labels = x[:, None], x > 0
-    if name == "fit_newton":
-        newton = dp.newton.NewtonPlan.calibrate(family="binary", num_features=1, **terms)
-        return dp.newton.fit_newton(KEY, rows, labels, newton)
-    if name == "fit_moments":
-        return dp.moments.fit_moments(KEY, rows, Y, dp.moments.MomentsPlan.calibrate(num_features=1, **terms))
-    if name == "private_metrics":
-        costs = {"epsilon": 1.0, "delta": 1e-5, "non_private_seed": True}
-        return dp.scores.private_metrics(KEY, lambda rows: rows[:, 0], rows, labels, **costs)
-    if name == "private_standardisation":
-        plan = dp.standardise.Standardisation.calibrate(num_columns=1, **terms)
-        options = {"low": -1, "high": 1, "plan": plan, "non_private_seed": True}
-        return dp.standardise.private_standardisation(KEY, rows, **options)
-    if name == "OnePosteriorSample":
-        sampler = dp.OnePosteriorSample(model, epsilon=1.0, log_likelihood_bound=1.0)
-        return sampler.run(KEY, x, Y)
-    counts = dp.marginals.MarginalsPlan.calibrate(dp.tables.schema_from_bounds("x=-1:1"), epsilon=1.0, delta=1e-5)
-    return dp.marginals.private_marginals(KEY, {"x": x}, counts, non_private_seed=True)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "fit_newton",
-        "fit_moments",
-        "private_metrics",
-        "private_standardisation",
-        "OnePosteriorSample",
-        "private_marginals",
-    ],
-)
-def test_another_method_under_a_trace(refused, name):
-    """The key is no tracer here, so nothing but the trace itself shows that the records are."""
-    with refused(TypeError, "run" if name == "OnePosteriorSample" else name, "call it without jit"):
-        jax.jit(lambda x: released_of(name, x))(X)
-
-
 def test_an_optimizer_that_evaluates_the_loss(refused):
     with refused(ValueError, "Minimize", "numpyro.optim.Adam"):
         DPSVI(model, guide, numpyro.optim.Minimize(), plan=plan())
@@ -216,17 +153,6 @@ def test_an_option_out_of_range(refused, option, error, words):
 # --- plan and data -------------------------------------------------------------------------
 
 
-def test_a_number_of_records_that_is_public_and_wrong(refused):
-    the_plan = plan(FixedSizeSampling(5), relation=Relation.REPLACE_ONE, num_records=ROWS + 1)
-    with refused(ValueError, f"{ROWS} records", f"num_records={ROWS + 1}", "one record replaced", "Calibrate"):
-        run(the_plan=the_plan)
-
-
-def test_a_number_of_records_that_is_secret_may_differ():
-    """Under ADD_OR_REMOVE_ONE no error may tell how many records there are."""
-    run(the_plan=plan(num_records=ROWS + 1))
-
-
 @pytest.mark.parametrize(
     ("sampling", "words"),
     [(FixedSizeSampling(5), ("4 rows", "accounting")), (FullBatch(), ("4 records", "Calibrate"))],
@@ -244,15 +170,6 @@ def test_a_mask_that_is_none(refused):
     for mask in (jnp.ones(3, bool), jnp.ones(ROWS)):
         with refused(ValueError, "mask", "Boolean", str(ROWS)):
             dpsvi.update(state, X, Y, mask=mask)
-
-
-def test_a_step_more_than_the_plan_pays_for(refused):
-    dpsvi = DPSVI(model, guide, optax.adam(0.1), plan=plan(num_steps=2))
-    state = dpsvi.init(KEY, X, Y)
-    for _ in range(2):
-        state, _ = dpsvi.update(state, X, Y)
-    with refused(ValueError, "2 steps", "Plan more steps"):
-        dpsvi.update(state, X, Y)
 
 
 def test_verbs_before_init(refused):

@@ -74,20 +74,6 @@ def test_fresh_keys_give_other_releases(dpsvi, table, result):
     assert not np.any(first.losses == result.losses)
 
 
-def test_the_statement_knows_whether_the_key_was_secret(dpsvi, table, result):
-    assert result.statement.reproducible
-    assert "reproducible: not private" in str(result.statement)
-    assert not dpsvi.run(dp.random.key(), *table, progress_bar=False).statement.reproducible
-    assert dpsvi.run(jax.random.key(0), *table, progress_bar=False).statement.reproducible
-
-
-def test_a_secret_key_fits_once(dpsvi, table):
-    key = dp.random.key()
-    dpsvi.run(key, *table, progress_bar=False)
-    with pytest.raises(ValueError, match="another fit"):
-        dpsvi.run(key, *table, progress_bar=False)
-
-
 def test_of_several_threads_one_gets_a_key(monkeypatch):
     """Of 12 threads with one key, several drew its noise in 77 of 400 cases."""
     digest, key, started = _claims._digest, dp.random.key(), threading.Barrier(4)
@@ -108,19 +94,6 @@ def test_of_several_threads_one_gets_a_key(monkeypatch):
     monkeypatch.setattr(_claims, "_digest", slowly)
     with ThreadPoolExecutor(4) as pool:
         assert sum(pool.map(take, range(4))) == 1
-
-
-def test_a_refused_call_does_not_use_up_the_key(dpsvi, table):
-    key = dp.random.key()
-    with pytest.raises(ValueError, match="lengths"):
-        dpsvi.run(key, table[0], table[1][:-1], progress_bar=False)
-    dpsvi.run(key, *table, progress_bar=False)
-
-
-def test_epsilon_is_that_of_the_plan(dpsvi, result):
-    assert result.statement.epsilon == dpsvi.plan.epsilon(result.statement.delta)
-    assert result.steps_completed == 60
-    assert len(result.losses) == 60
 
 
 def test_the_statement_says_how_much_noise_there_was(dpsvi, table, result):
@@ -154,18 +127,6 @@ def test_posterior_draws_feed_predictive(result, table):
     # Predictive itself knows only JAX's own keys.
     predicted = Predictive(model, draws)(jax.random.key(2), table[0][:7])
     assert predicted["y"].shape == (20, 7)
-
-
-def test_a_result_from_a_file_draws_the_same(result, tmp_path):
-    path = result.save(tmp_path / "fit.discreet")
-    loaded, key = dp.load_result(path, model, AutoNormal(model)), jax.random.key(1)
-    np.testing.assert_array_equal(result.posterior(key, 5)["w"], loaded.posterior(key, 5)["w"])
-    assert np.asarray(jax.random.key_data(dp.random.key(3))).tobytes() not in path.read_bytes()
-    assert (loaded.plan, loaded.statement) == (result.plan, result.statement)
-    assert str(loaded) == str(result)
-    assert str(result).splitlines()[1].split()[0] == "w[0]"
-    # Without the guide, its parameters.
-    assert str(dp.load_result(path)).splitlines()[1].split()[0] == "w_auto_loc[0]"
 
 
 def test_nothing_printed_or_pickled_holds_the_key(dpsvi, table):
@@ -243,12 +204,6 @@ def test_a_mask_drops_rows(table, dpsvi):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-def test_evaluate_must_be_asked_for_by_its_true_name(dpsvi, table):
-    state = dpsvi.init(dp.random.key(8), *table)
-    with pytest.raises(ValueError, match="non_private=True"):
-        dpsvi.evaluate(state, *table)
-
-
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_the_loss_costs_what_it_says(table, share):
     """With a share s, noise on the gradient grows by 1 / sqrt(1 - s); without one there is no loss."""
@@ -299,18 +254,6 @@ def test_runs_outside_the_main_thread(dpsvi, table, result):
     thread.start()
     thread.join()
     np.testing.assert_array_equal(fits[0].losses, result.losses)
-
-
-def test_a_plan_of_another_relation_checks_the_number_of_records(table):
-    replace = make_plan(relation=dp.Relation.REPLACE_ONE)
-    fit = dp.DPSVI(model, AutoNormal(model), numpyro.optim.Adam(1e-2), plan=replace)
-    with pytest.raises(ValueError, match="399"):
-        fit.run(dp.random.key(1), table[0][:-1], table[1][:-1], progress_bar=False)
-
-
-def test_under_add_or_remove_no_check_shows_the_number_of_records(dpsvi, table, result):
-    fit = dpsvi.run(dp.random.key(1), table[0][:-1], table[1][:-1], progress_bar=False)
-    assert fit.statement.epsilon == result.statement.epsilon
 
 
 def test_a_table_in_a_closure_is_refused(table):

@@ -1,7 +1,6 @@
 """A result in a file: the same to the bit, the same draws, and refused where it does not fit."""
 
 import dataclasses
-import pickle
 import warnings
 
 import jax
@@ -11,12 +10,13 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
+from tests.methods import same
 
 import discreet as dp
 from discreet.inference import Trace, _result
 from discreet.models import defaults_for, logistic_regression
 from discreet.report import make_statement
-from discreet.storage import read_archive, write_archive
+from discreet.storage import read_archive
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -154,22 +154,12 @@ def test_what_is_said_against_the_use_of_a_fit_is_a_warning(result):
 
 def test_a_loaded_result_is_the_saved_one(result, path):
     for loaded in (dp.load_result(path), dp.load_result(dp.load_result(path).save(path))):
-        assert loaded.plan == result.plan
-        assert loaded.statement == result.statement
         assert loaded.statement.to_json() == result.statement.to_json()
         assert str(loaded.statement) == str(result.statement)
         assert repr(loaded) == repr(result)
-        assert loaded.steps_completed == result.steps_completed
-        for name in ("params", "last_params", "losses", "clipping_norms", "shares", "trace"):
-            ours, theirs = (
-                dataclasses.asdict(x) if dataclasses.is_dataclass(x) else x
-                for x in (getattr(result, name), getattr(loaded, name))
-            )
-            assert jax.tree.structure(ours) == jax.tree.structure(theirs)
-            for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-                a, b = np.asarray(a), np.asarray(b)
-                assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
-        assert loaded.plan.epsilon(1e-3) == result.plan.epsilon(1e-3)
+        # Without the guide, its parameters.
+        assert str(loaded).splitlines()[1].split()[0] == "sigma_auto_loc"
+        assert same(loaded, result)
 
 
 def test_the_same_key_gives_the_same_draws(result, path):
@@ -220,17 +210,6 @@ def test_another_model_or_guide_is_refused(result, path):
     wider = dataclasses.replace(result, params={**result.params, "w_auto_scale": np.ones(3, np.float32)})
     with pytest.raises(ValueError, match=r"'w_auto_scale' is float32 of shape .3,."):
         dp.load_result(wider.save(path), model, AutoNormal(model))
-
-
-def test_a_file_without_all_fields_is_refused(result, path):
-    kept = {name: getattr(result, name) for name in dp.DPSVIResult._kept_in("file")}
-    for fields in ({k: v for k, v in kept.items() if k != "plan"}, {**kept, "plan": None}, []):
-        write_archive(path, dp.DPSVIResult.what, 1, fields, (*dp.report.PARTS, *_result.kinds()))
-        with pytest.raises(ValueError, match="does not hold what a result"):
-            dp.load_result(path)
-    path.write_bytes(pickle.dumps(result))
-    with pytest.raises(ValueError, match="is no result of a private fit"):
-        dp.load_result(path)
 
 
 @pytest.mark.essential

@@ -355,10 +355,6 @@ def test_a_standardisation_and_the_fit_after_it_are_two_debits(ledger, dpsvi, mo
     first = dp.standardise.Standardisation.calibrate(epsilon=0.3, delta=1e-6, num_columns=1, num_records=1000)
     begin, y = Checkpoint.begin, Y[:, None]
 
-    def standardise(key=None, **options):
-        key = dp.random.key() if key is None else key
-        return dp.standardise.private_standardisation(key, y, low=-1, high=1, plan=first, ledger=ledger, **options)
-
     def fit(**options):
         return dpsvi.run(dp.random.key(), scaling(y)[:, 0], progress_bar=False, ledger=ledger, **options)
 
@@ -366,7 +362,8 @@ def test_a_standardisation_and_the_fit_after_it_are_two_debits(ledger, dpsvi, mo
         begin(*arguments)
         raise MemoryError
 
-    scaling = standardise()
+    terms = {"low": -1, "high": 1, "plan": first, "ledger": ledger}
+    scaling = dp.standardise.private_standardisation(dp.random.key(), y, **terms)
     monkeypatch.setattr(Checkpoint, "begin", crash)
     with pytest.raises(MemoryError):
         fit(checkpoint=tmp_path / "saved")
@@ -377,25 +374,6 @@ def test_a_standardisation_and_the_fit_after_it_are_two_debits(ledger, dpsvi, mo
     assert [statement.figures.event for statement in statements] == [str(plan.event()) for plan in plans]
     assert [statement.receipt.number for statement in statements] == [1, 2]
     assert ledger.epsilon_if_planned_together(1e-6) == dp.accounting.composed(*plans).epsilon(1e-6)
-    ledger.set_cap(epsilon=ledger.spent, delta=1e-5)
-    for release in standardise, fit:
-        with pytest.raises(dp.SpentError):
-            release()
-    with pytest.raises(ValueError, match="can be repeated"):
-        standardise(dp.random.key(0), non_private_seed=True)
-    assert len(ledger.debits) == 2
-
-
-def test_what_the_budget_does_not_hold_draws_no_noise(ledger, dpsvi, monkeypatch):
-    from discreet.inference import _dpsvi
-
-    ledger.set_cap(epsilon=0.4, delta=1e-5)
-    monkeypatch.setattr(_dpsvi, "run_steps", None)
-    with pytest.raises(dp.SpentError):
-        dpsvi.run(dp.random.key(), Y, progress_bar=False, ledger=ledger)
-    with pytest.raises(ValueError, match="not private"):
-        dpsvi.run(dp.random.key(0), Y, progress_bar=False, ledger=ledger)
-    assert ledger.debits == []
 
 
 def test_one_posterior_sample_is_debited_as_a_pure_event(ledger, monkeypatch):

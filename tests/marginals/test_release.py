@@ -12,6 +12,7 @@ import pytest
 from scipy.stats import norm
 
 import discreet as dp
+from discreet.act import Act
 from discreet.audit import audit_mechanism
 from discreet.marginals import MarginalsPlan, _release as release_file, private_marginals
 from discreet.mechanisms import count_cells
@@ -198,7 +199,6 @@ def test_the_noise_has_the_size_that_is_paid_for() -> None:
     # One record counts for the others, too: tables are in their columns' order, or in another.
     np.testing.assert_array_equal(found.table("smoker", "age"), found.table("age", "smoker").T)
     assert found.table("age").shape == (100,)
-    assert found.statement.reproducible
 
 
 def test_one_row_of_each_person_counts(tmp_path) -> None:
@@ -213,30 +213,18 @@ def test_one_row_of_each_person_counts(tmp_path) -> None:
     assert found.statement.noun == "person"
 
 
-def test_nothing_public_shows_the_number_of_records() -> None:
+def test_the_number_of_records_is_estimated() -> None:
     plan = plan_for()
-    first, second = (private_marginals(dp.random.key(), people(rows), plan) for rows in (2000, 2001))
-    assert first.statement == second.statement
-    assert first.num_records != round(first.num_records)
-    assert abs(first.num_records - 2000) < 60
+    found = private_marginals(dp.random.key(), people(2000), plan)
+    assert found.num_records != round(found.num_records)
+    assert abs(found.num_records - 2000) < 60
 
 
-def test_the_ledger_is_debited_once_and_not_for_a_table_that_is_refused(tmp_path) -> None:
-    ledger = dp.Ledger.create(tmp_path / "l", dataset="people", epsilon=1.5, delta=1e-5)
-    plan = plan_for(delta=1e-6)
+def test_a_table_that_is_refused_costs_nothing(monkeypatch) -> None:
+    monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
     for wrong in (people(50) | {"visits": [9] * 50}, people(50) | {"smoker": ["maybe"] * 50}):
         with pytest.raises(DataError):
-            private_marginals(dp.random.key(), wrong, plan, ledger=ledger)
-    key = dp.random.key()
-    private_marginals(key, people(50), plan)
-    with pytest.raises(ValueError, match="has drawn this noise before"):
-        private_marginals(key, people(50), plan, ledger=ledger)
-    assert not ledger.debits
-    found = private_marginals(dp.random.key(), people(50), plan, ledger=ledger)
-    assert [debit.event for debit in ledger.debits] == [plan.event()]
-    assert "Debited as entry 1" in str(found.statement)
-    with pytest.raises(dp.SpentError):
-        private_marginals(dp.random.key(), people(50), plan, ledger=ledger)
+            private_marginals(dp.random.key(), wrong, plan_for())
 
 
 @pytest.mark.parametrize(
@@ -260,14 +248,8 @@ def test_wrong_plans_are_refused(options, needle) -> None:
 
 def test_wrong_calls_are_refused() -> None:
     plan = plan_for()
-    with pytest.raises(ValueError, match="made from a seed"):
-        private_marginals(dp.random.key(1), people(10), plan)
     # An array of levels does not say to whom each row belongs.
     with pytest.raises(ValueError, match="a ndarray is no table"):
         private_marginals(dp.random.key(), plan.levels.encode(people(9)), plan)
-    key = dp.random.key()
-    private_marginals(key, people(10), plan)
-    with pytest.raises(ValueError, match="noise before"):
-        private_marginals(key, people(10), plan)
     with pytest.raises(ValueError, match="was not counted"):
         plan.place(("age", "visits", "smoker"))

@@ -412,13 +412,6 @@ def test_wrong_input_is_refused_before_anything_is_spent(x: Any, y: Any, words: 
     assert not ledger.debits
 
 
-def test_a_public_number_of_records_must_agree() -> None:
-    x, y, _ = simulated("binary", 3, 50, 0)
-    plan = plan_for("binary", x, 1.0, num_records=51, relation=dp.Relation.REPLACE_ONE)
-    with pytest.raises(ValueError, match="a public number where one record"):
-        fit_newton(dp.random.key(), x, y, plan)
-
-
 def bent(seed: int, records: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A feature with a long tail, whose effect is a parabola; the last array is what the logistic regression finds."""
     rng = np.random.default_rng(seed)

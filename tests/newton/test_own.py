@@ -408,11 +408,8 @@ def test_a_result_is_read_saved_and_drawn_from(tmp_path: Path) -> None:
     assert math.isfinite(found.to_dict()["ratio"])
 
 
-def test_under_replacement_the_number_is_the_plans_and_the_doors_are_shut() -> None:
+def test_the_doors_are_shut() -> None:
     x, y = on_a_line(200)
-    newton = dp.DPNewton(line, plan=plan_of(300, relation=Relation.REPLACE_ONE))
-    with pytest.raises(ValueError, match="num_records=300"):
-        newton.run(dp.random.key(), x, y)
     with pytest.raises(TypeError, match="ModelPlan"):
         dp.DPNewton(line, plan=None)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="table"):

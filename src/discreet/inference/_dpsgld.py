@@ -28,7 +28,7 @@ from discreet.accounting import Bound2015, langevin_epsilon_2015
 from discreet.inference._dpsvi import DPSVI
 from discreet.inference._elbo import Objective
 from discreet.inference._loop import many_steps
-from discreet.inference._records import Program, take_apart
+from discreet.inference._records import Program, refuse_options, take_apart
 from discreet.inference._result import DPSVIResult, kinds
 from discreet.inference._step import (
     DPSVIState,
@@ -188,6 +188,7 @@ class DPSGLD:
         *args: Any,
         progress_bar: bool = True,
         delta: float | None = None,
+        init_params: Mapping[str, Any] | None = None,
         require_proof: bool = True,
         ledger: Ledger | None = None,
         checkpoint: Path | str | None = None,
@@ -205,6 +206,7 @@ class DPSGLD:
             args: The records, along the leading axis of every array.
             progress_bar: Show progress after two seconds.
             delta: Delta of the statement; None: the plan's, or a cautious choice.
+            init_params: As in `DPSVI.run`.
             require_proof: Refuse to run without a proof that the plan covers.
             ledger: The table's budget, debited just before the first release.
             checkpoint: As in `DPSVI.run`, as are the next three.
@@ -222,7 +224,8 @@ class DPSGLD:
             TypeError, ValueError: Wrong input, before any budget is spent.
         """
         options: Any = {"delta": delta, "require_proof": require_proof, "ledger": ledger, "mesh": mesh}
-        options |= {"checkpoint": checkpoint, "person": person, "max_rows": max_rows}
+        options |= {"checkpoint": checkpoint, "person": person, "max_rows": max_rows, "init_params": init_params}
+        refuse_options(kwargs)
         outcome = self._dpsvi.run(rng_key, *args, progress_bar=progress_bar, **options, **kwargs)
         tail = self._tail(outcome)
         draws, fine = self._constrained(outcome.trace.iterates)

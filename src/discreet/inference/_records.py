@@ -74,6 +74,18 @@ class Records(NamedTuple):
         return [jax.ShapeDtypeStruct((size, *x.shape[1:]), x.dtype) for x in self.leaves]
 
 
+_OPTIONS = {"checkpoint", "keep_gradients", "ledger", "progress_bar", "require_proof"}
+
+
+def refuse_options(given: Mapping[str, Any]) -> None:
+    """Refuse options of other methods: a model that takes any keyword would take them in silence."""
+    if options := sorted(_OPTIONS & given.keys()):
+        raise TypeError(
+            f"{options[0]}= is no option here, and would be an argument of the model: leave it out, or pass it to run, if the "
+            "method has it. An argument of the model needs another name."
+        )
+
+
 def take_apart(
     args: Sequence[Any], kwargs: Mapping[str, Any], mesh: Any = None, programs: Sequence[Program] = ()
 ) -> Records:
@@ -86,6 +98,7 @@ def take_apart(
     public. Arrays stay where they are if the caller will spread them over a mesh. `programs` are the functions that take the
     arguments: a refusal names the tables that they use from outside.
     """
+    refuse_options(kwargs)
     passed = jax.tree.leaves((tuple(args), dict(kwargs)))
     warn_of_release()
     warn_of_numpyro()
@@ -184,7 +197,8 @@ def _as_records(leaf: Any, *, spread: bool) -> Any:
 
 
 def check_public(values: Mapping[str, Any]) -> None:
-    """Refuse NaN and infinity in public keyword arguments."""
+    """Refuse NaN, infinity and options of `run` in public keyword arguments."""
+    refuse_options(values)
     for name, value in values.items():
         for leaf in jax.tree.leaves(value):
             is_array = isinstance(leaf, jax.Array | np.ndarray) and jnp.issubdtype(leaf.dtype, jnp.inexact)

@@ -41,7 +41,7 @@ from discreet.act import Act
 from discreet.ledger import Ledger
 from discreet.mechanisms import CHOICE, GAUSSIAN, count_cells, table_distances
 from discreet.models import Levels
-from discreet.query import LAST, Choice, Gaussian, Query, padded
+from discreet.query import LAST, Choice, Gaussian, GaussianPlan, Query, padded
 from discreet.released import Released
 from discreet.report import Statement, Unit, counted, make_release_statement
 from discreet.tables import PARTS_OF_SCHEMA, OutOfBounds, Report, Schema
@@ -66,7 +66,7 @@ Columns = tuple[tuple[int, ...], ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MarginalsPlan:
+class MarginalsPlan(GaussianPlan):
     """The privacy plan for noisy cross tables. Public; made by `calibrate` from a schema.
 
     Attributes:
@@ -93,17 +93,12 @@ class MarginalsPlan:
     schema: Schema
     tables: tuple[Table, ...]
     weights: tuple[int, ...]
-    noise_multiplier: float
-    relation: Relation = Relation.ADD_OR_REMOVE_ONE
-    delta: float
     slices: int = 32
     choices: int = 0
     choice_epsilon: float = 0.0
 
     def __post_init__(self) -> None:
-        positive(
-            "noise_multiplier", self.noise_multiplier, hint="MarginalsPlan.calibrate(epsilon=..., delta=...) finds it."
-        )
+        super().__post_init__()
         names, seen = {column.name for column in self.schema.columns}, set()
         for table in self.tables:
             if (
@@ -245,6 +240,11 @@ class MarginalsPlan:
         return found[0]
 
     @property
+    def num_releases(self) -> int:
+        """Number of releases."""
+        return 1 + 2 * self.choices
+
+    @property
     def slack(self) -> float:
         """Total variation between what runs and the event."""
         return GAUSSIAN.slack + self.choices * (GAUSSIAN.slack + CHOICE.slack)
@@ -337,7 +337,7 @@ class MarginalsPlan:
                 "tables_by_weight": {str(weight): self.weights.count(weight) for weight in sorted({*self.weights})},
             }
             | ({"choices": self.choices, "choice_range": self.choice_epsilon} if self.choices else {}),
-            num_releases=1 + 2 * self.choices,
+            num_releases=self.num_releases,
             reproducible=reproducible,
             released=[f"{self.in_words()}, and what is computed from them"],
             public=["the plan: the cross tables, their weights and the noise", "the columns and their levels"],

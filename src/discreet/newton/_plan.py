@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, Self
 
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 
-from discreet._validate import choice, integer, positive, probability
-from discreet.accounting import Relation, calibrate_noise_multiplier, profile, suggest
+from discreet._validate import choice, integer
+from discreet.accounting import Relation
 from discreet.mechanisms import GAUSSIAN
 from discreet.newton._counts import NUM_BINS
-from discreet.query import MOST_RECORDS
+from discreet.query import MOST_RECORDS, GaussianPlan
 from discreet.report import RECORD, Statement, Unit, counted, make_release_statement
 
 METHOD = "private Newton"
@@ -36,7 +36,7 @@ class Release(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SharedBudget(ABC):
+class SharedBudget(GaussianPlan, ABC):
     """The plan of Gaussian releases that share one budget. Public.
 
     A release with the share s has noise of the standard deviation noise_multiplier / sqrt(s), in units of the bound on one
@@ -50,24 +50,10 @@ class SharedBudget(ABC):
     """
 
     num_records: int
-    noise_multiplier: float
-    delta: float
-    relation: Relation = Relation.ADD_OR_REMOVE_ONE
 
     def __post_init__(self) -> None:
         integer("num_records", self.num_records, most=MOST_RECORDS)
-        probability("delta", self.delta, hint="It should be well below one over the number of records.")
-        positive("noise_multiplier", self.noise_multiplier, hint="calibrate(epsilon=...) finds it.")
-
-    @classmethod
-    def _calibrated(cls, epsilon: float, delta: float | None, **shape: Any) -> Self:
-        delta = suggest(num_records=integer("num_records", shape["num_records"])).delta if delta is None else delta
-        some = cls(**shape, delta=delta, noise_multiplier=1.0)
-        goal = {"epsilon": epsilon, "delta": delta, "relation": some.relation, "slack": some.slack}
-        noise = calibrate_noise_multiplier(
-            lambda noise: dataclasses.replace(some, noise_multiplier=noise).event(), **goal
-        )
-        return dataclasses.replace(some, noise_multiplier=noise)
+        super().__post_init__()
 
     def noise(self, share: float) -> float:
         """Standard deviation of the noise of a release with a share, in units of the bound on one record."""
@@ -83,21 +69,11 @@ class SharedBudget(ABC):
         """Their number."""
         return sum(release.count for release in self.releases)
 
-    @property
-    def slack(self) -> float:
-        """Total variation between the run and the event."""
-        return self.num_releases * GAUSSIAN.slack
-
     def event(self) -> DpEvent:
         """The event of the releases, under either relation."""
         return ComposedDpEvent(
             [SelfComposedDpEvent(GAUSSIAN.event(release.noise), release.count) for release in self.releases]
         )
-
-    def epsilon(self, delta: float | None = None) -> float:
-        """Price of the fit at `delta`; None: the plan's."""
-        spent = profile(self.event(), self.relation, slack=self.slack)
-        return spent.epsilon(self.delta if delta is None else delta)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

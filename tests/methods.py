@@ -1,0 +1,140 @@
+"""Every method on one small table, for tests of what all methods do alike."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from numpyro.infer.autoguide import AutoDelta
+
+import discreet as dp
+from discreet.moments import MomentsPlan, fit_moments
+from discreet.newton import NewtonPlan, fit_newton
+from discreet.scores import ScorePlan, SelectionPlan
+from discreet.tables import schema_from_bounds
+
+ADD, REPLACE = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
+N = 1_000
+X = np.linspace(0, 1, N, dtype=np.float32)
+
+
+def model(x: Any, **anything: Any) -> None:
+    del anything
+    mean = numpyro.sample("mean", dist.Normal(0, 1))
+    with numpyro.plate("n", len(x)):
+        numpyro.sample("x", dist.Normal(mean, 1), obs=x)
+
+
+@functools.cache
+def calibrated(kind: Any, relation: dp.Relation = ADD, **shape: Any) -> Any:
+    """The plan of a method for the table."""
+    terms = {"epsilon": 1.0, "delta": 1e-6, "num_records": N, "relation": relation}
+    return kind.calibrate(**terms | shape)
+
+
+def plan(relation: dp.Relation = ADD, **changes: Any) -> dp.PrivacyPlan:
+    return calibrated(
+        dp.PrivacyPlan, relation, **{"num_steps": 5, "sampling": dp.FullBatch(), "clipping_norm": 1.0, **changes}
+    )
+
+
+@functools.cache
+def score_plan(relation: dp.Relation = ADD) -> ScorePlan:
+    return ScorePlan.calibrate(epsilon=0.5, delta=1e-7, relation=relation)
+
+
+def by_steps(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
+    dpsvi = dp.DPSVI(model, AutoDelta(model), numpyro.optim.Adam(0.01), plan=plan(relation))
+    return dpsvi.run(key, x, progress_bar=False, **options)
+
+
+@functools.cache
+def chain(relation: dp.Relation = ADD) -> dp.DPSGLD:
+    return dp.DPSGLD(model, plan=plan(relation), step_size=(1e-4, 10.0, 0.55))
+
+
+def by_langevin(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
+    return chain(relation).run(key, x, progress_bar=False, **options)
+
+
+def one_sample(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
+    terms: dict[str, Any] = {"epsilon": 1.0, "log_likelihood_bound": 2.0, "relation": relation, "num_records": N}
+    ops = dp.OnePosteriorSample(model, **terms, num_warmup=10, num_samples=10)
+    return ops.run(key, x, progress_bar=False, **options)
+
+
+def by_moments(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
+    return fit_moments(key, x[:, None], 0.5 * x, calibrated(MomentsPlan, relation, num_features=1), **options)
+
+
+def by_newton(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
+    terms = calibrated(NewtonPlan, relation, family="binary", num_features=1)
+    return fit_newton(key, x[:, None], x > 0.5, terms, **options)
+
+
+def of_a_model(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
+    terms = calibrated(dp.newton.ModelPlan, relation)
+    return dp.DPNewton(model, plan=terms).run(key, x, progress_bar=False, **options)
+
+
+def counted(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
+    schema, tables = schema_from_bounds("x=0:1,y=0:1"), [("x",), ("y",)]
+    terms = {"epsilon": 1.0, "delta": 1e-6, "relation": relation, "tables": tables, "choices": 1}
+    return dp.marginals.private_marginals(
+        key, {"x": x, "y": x}, dp.marginals.MarginalsPlan.calibrate(schema, **terms), **options
+    )
+
+
+def scored(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
+    if "person" in options:
+        options["groups"] = np.arange(len(x))
+    return dp.scores.private_metrics(key, lambda rows: rows, x, x > 0.5, plan=score_plan(relation), **options)
+
+
+def standardised(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
+    terms = calibrated(dp.standardise.Standardisation, relation, num_columns=1, epsilon=0.2)
+    return dp.standardise.private_standardisation(key, x[:, None], low=0, high=1, plan=terms, **options)
+
+
+def selected(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
+    of_runs = {name: value for name, value in options.items() if name in ("person", "non_private_seed")}
+
+    def candidate(key: Any, ledger: Any) -> tuple[float, None]:
+        return scored(key, x, relation, ledger=ledger, **of_runs).accuracy.value, None
+
+    terms = SelectionPlan(costs=(score_plan(relation),), delta=1e-6, mean_runs=1.5)
+    return dp.scores.select(key, [candidate], terms, **options)
+
+
+Method = Callable[..., Any]
+METHODS: tuple[Method, ...] = (
+    by_steps,
+    by_langevin,
+    one_sample,
+    by_moments,
+    by_newton,
+    of_a_model,
+    counted,
+    scored,
+    selected,
+    standardised,
+)
+ASK_FOR_A_SEED = counted, scored, selected, standardised
+"""Methods that refuse a key from a seed without `non_private_seed=True`."""
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are the same to the bit."""
+    if dataclasses.is_dataclass(one):
+        names = [field.name for field in dataclasses.fields(one) if field.metadata.get("file", True)]
+        return type(one) is type(other) and all(same(getattr(one, name), getattr(other, name)) for name in names)
+    if isinstance(one, dict | list | tuple):
+        leaves, others = jax.tree.leaves(one), jax.tree.leaves(other)
+        return all(same(a, b) for a, b in zip(leaves, others, strict=True))
+    if isinstance(one, np.ndarray):
+        return one.tobytes() == other.tobytes()
+    return one == other or (one != one and other != other)  # NaN
