@@ -91,7 +91,7 @@ def test_noise_does_not_shape_a_matrix() -> None:
 
 
 def test_noise_does_not_make_curvature() -> None:
-    """The trace of a wide matrix is known well; without the noise's negative eigenvalues it was 4 times as large."""
+    """The trace of a wide matrix is known well; without the noise's negative eigenvalues it was 1.8 times as large."""
     fit = object.__new__(_Fit)
     fit.size = 80
     raw = noisy(100 * np.eye(80), 100.0)
