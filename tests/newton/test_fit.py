@@ -323,6 +323,15 @@ def test_what_it_says_about_its_use() -> None:
     assert {COEFFICIENTS, NOT_USABLE, PREDICTION} == {_fit._use(_fit.Diagnosis(*x))[0] for x in USES}
 
 
+def test_the_verdict_says_that_counts_may_scatter_more_than_poisson_ones() -> None:
+    fits = (_fit.Diagnosis(*x) for x in USES)
+    good = next(fit for fit in fits if _fit._use(fit)[0] == COEFFICIENTS)
+    for scatter, said in ((1.9, False), (7.8, True)):
+        use, reason = _fit._use(good, scatter=scatter)
+        assert use == COEFFICIENTS
+        assert ("Counts may vary 7.8 times as much" in reason) == said
+
+
 def test_the_verdict_names_the_columns_that_the_noise_hides() -> None:
     use, reason = _fit._use(_fit.Diagnosis(*USES[0]), unseen=["age", "pay", "town", "sex", "rent"])
     assert use == PREDICTION

@@ -613,7 +613,7 @@ class _Newton:
         unseen = [name for name, hidden in zip(names, self.unseen, strict=True) if hidden]
         order = sorted(range(len(names)), key=most_learned.__getitem__)
         unlearned = [names[place] for place in order if most_learned[place] < LEARNED]
-        # Surely: by the end of the interval that is nearest to a Poisson distribution.
+        # By the end of the interval that is nearest to a Poisson distribution. Noise in the spread of means may still move it.
         scatter = 1.0 if self.counts is None else 1 + self.counts.mean / self.counts.plausible[1]
         use = _use(said, unseen, unlearned, self.weights_hidden, scatter)
         return NewtonResult(
@@ -646,7 +646,7 @@ def _use(
         unseen: Names of the features whose spread the noise hides.
         unlearned: Names of those whose weights the prior decides, the least learned first.
         weights_hidden: True if the noise hides the mean of survey weights.
-        scatter: Of counts, the variance over that of a Poisson distribution, at least.
+        scatter: Of counts, the variance over that of a Poisson distribution, as far as the histogram shows it.
     """
     if weights_hidden:
         return NOT_USABLE, (
@@ -679,7 +679,7 @@ def _use(
     )
     if scatter > SCATTERED:
         reason += (
-            f". Counts vary at least {scatter:.2g} times as much as a Poisson distribution's: these are coefficients of a "
+            f". Counts may vary {scatter:.2g} times as much as a Poisson distribution's: if so, these are coefficients of a "
             "negative binomial, and those of a Poisson model may lie outside the intervals"
         )
     return COEFFICIENTS, reason
