@@ -259,7 +259,7 @@ def test_another_fits_statement_is_not_replaced(folder, monkeypatch):
     (folder / "other" / "statement.json").write_text("{}")
     refused = run("resume saved", monkeypatch)
     assert refused.exit_code == 2
-    assert "earlier fit" in said(refused)
+    assert "earlier release" in said(refused)
     assert (folder / "other" / "statement.json").read_text() == "{}"
 
 

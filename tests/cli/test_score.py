@@ -49,7 +49,7 @@ def test_the_figures_are_those_of_the_fit_and_the_ledger_is_debited(
     assert json.loads(Path("discreet-scores/scores.json").read_text())["auc"] == facts["auc"]
     again = RUN.invoke(app, words.split())
     assert again.exit_code == 2
-    assert "earlier fit" in again.stderr
+    assert "earlier release" in " ".join(again.stderr.split())
 
 
 def test_a_target_of_numbers_is_scored_in_its_own_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
