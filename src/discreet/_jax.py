@@ -177,6 +177,53 @@ def inputs_of_outputs(program: ClosedJaxpr) -> list[list[bool]]:
     return [dce_jaxpr(program.jaxpr, [i == number for i in numbers])[1] for number in numbers]
 
 
+# Of zeros alone they make zeros; a product needs one.
+_OF_ZEROS = (
+    primitives.add_p,
+    primitives.add_jaxvals_p,
+    primitives.broadcast_in_dim_p,
+    primitives.concatenate_p,
+    primitives.convert_element_type_p,
+    primitives.copy_p,
+    primitives.neg_p,
+    primitives.pad_p,
+    primitives.reduce_sum_p,
+    primitives.reshape_p,
+    primitives.rev_p,
+    primitives.slice_p,
+    primitives.squeeze_p,
+    primitives.sub_p,
+    primitives.transpose_p,
+)
+
+
+def outputs_of_zeros(program: ClosedJaxpr) -> list[bool]:
+    """For each output of a program, True if it is 0 at all finite inputs, since the program multiplies by a 0 of its own."""
+    return _zeros_of(program, [False] * len(program.jaxpr.invars))
+
+
+def _zeros_of(program: ClosedJaxpr, inputs: Sequence[bool]) -> list[bool]:
+    zeros = {x for x, is_zero in zip(program.jaxpr.invars, inputs, strict=True) if is_zero}
+    held = zip(program.jaxpr.constvars, program.consts, strict=True)
+    zeros |= {variable for variable, value in held if not (_is_key(value) or np.any(value))}
+
+    def is_zero(atom: Any) -> bool:
+        return not np.any(atom.val) if isinstance(atom, Literal) else atom in zeros
+
+    for equation in program.jaxpr.eqns:
+        operands = [is_zero(x) for x in equation.invars]
+        if equation.primitive is primitives.jit_p:
+            found = _zeros_of(inner_programs(equation)[0], operands)
+        elif equation.primitive in (primitives.mul_p, primitives.dot_general_p):
+            found = [any(operands)]
+        elif equation.primitive is primitives.select_n_p:
+            found = [all(operands[1:])]
+        else:
+            found = [equation.primitive in _OF_ZEROS and all(operands)] * len(equation.outvars)
+        zeros |= {x for x, now_zero in zip(equation.outvars, found, strict=True) if now_zero}
+    return [is_zero(x) for x in program.jaxpr.outvars]
+
+
 def part_of_program(program: ClosedJaxpr, outputs: Sequence[int]) -> tuple[ClosedJaxpr, list[int]]:
     """The program of some outputs, in their order, and the numbers of the inputs that it takes: those that it needs."""
     wanted = [i in outputs for i in range(len(program.jaxpr.outvars))]

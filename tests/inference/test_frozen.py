@@ -1,5 +1,6 @@
 """What no record's gradient reaches stays as NumPyro leaves it: it is no part of the release, and gets no noise."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -86,6 +87,26 @@ def test_the_values_are_those_of_the_step_where_the_optimizer_moves_them(exact_p
     # 0.4 after a step; then the gradient is -4 (2 - 0.4 - 0.9) + 0.4, and the decay 0.4.
     assert np.allclose(params["offset"], 0.81)
     assert np.allclose(params["level_unconstrained"], 0.6, atol=1e-4)
+
+
+TIMES_ZERO = {
+    "a number": lambda x, weights: 0 * (x @ weights),
+    "compiled": jax.jit(lambda x, weights: x @ jnp.where(True, weights * np.zeros(3, np.float32), 0)),
+}
+
+
+@pytest.mark.parametrize("way", TIMES_ZERO)
+def test_a_parameter_times_zero_is_frozen(way) -> None:
+    def times_zero(x, y):
+        weights = numpyro.param("pretrained", jnp.asarray(PRETRAINED))
+        level = numpyro.sample("level", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(TIMES_ZERO[way](x, weights) + level, 1.0), obs=y)
+
+    dpsvi = dp.DPSVI(times_zero, PointGuide(times_zero), numpyro.optim.Adam(0.1), plan=PLAN)
+    params = dpsvi.run(dp.random.key(1), X, Y, progress_bar=False).last_params
+    assert np.array_equal(params["pretrained"], PRETRAINED)
+    assert params["level_unconstrained"] != 0
 
 
 def test_langevin_dynamics_add_all_noise_where_the_release_has_none() -> None:

@@ -30,6 +30,7 @@ from discreet._jax import (
     Memo,
     all_constants,
     inputs_of_outputs,
+    outputs_of_zeros,
     part_of_program,
     program_digest,
     program_text,
@@ -402,7 +403,9 @@ class Objective:
     # --- dependencies ---------------------------------------------------------------------
 
     def reached(self, u: Any, num_records: int | None = None) -> tuple[bool, ...]:
-        """For each leaf of `u`, False if a record's gradient in it is zero whatever the record, as behind `stop_gradient`.
+        """For each leaf of `u`, False if a record's gradient in it is zero whatever the record.
+
+        It is behind `stop_gradient`, or multiplied by 0.
 
         With `num_records`, `u` is psi and the gradient that of `whole_loss`.
         """
@@ -412,9 +415,10 @@ class Objective:
             )
             program = jax.make_jaxpr(jax.grad(loss))(u, self.example, jax.random.key(0))
             found = []
+            zeros = outputs_of_zeros(program)
             for number, depends in enumerate(inputs_of_outputs(program)):
                 if any(depends):
-                    found.append(True)
+                    found.append(not zeros[number])
                 else:
                     with jax.ensure_compile_time_eval():
                         (gradient,) = run_jaxpr(part_of_program(program, [number])[0])
