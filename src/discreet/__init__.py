@@ -6,7 +6,7 @@ Names and modules are loaded when they are first used (PEP 562), so `import disc
 >>> import discreet as dp
 >>> plan = dp.PrivacyPlan.calibrate(
 ...     epsilon=1.0, delta=1e-6, num_records=32_561, num_steps=2_000,
-...     sampling=dp.PoissonSampling(rate=0.0184), clipping_norm=1.0)
+...     sampling=dp.PoissonSampling(rate=0.0184))
 >>> bool(plan.epsilon(delta=1e-6) <= 1.0)
 True
 """

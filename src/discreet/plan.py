@@ -51,7 +51,7 @@ class PrivacyPlan:
     Example:
         >>> from discreet.sampling import PoissonSampling
         >>> plan = PrivacyPlan(
-        ...     sampling=PoissonSampling(rate=0.01), clipping_norm=1.0, noise_multiplier=1.0, num_steps=1000, num_records=50_000)
+        ...     sampling=PoissonSampling(rate=0.01), noise_multiplier=1.0, num_steps=1000, num_records=50_000)
         >>> round(plan.epsilon(delta=1e-5), 2)
         1.83
     """

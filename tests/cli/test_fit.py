@@ -17,7 +17,7 @@ from discreet.cli._options import FAMILIES, MethodName, choose_model
 from discreet.cli._report import npz, summarise
 from discreet.clipping import AdaptiveClipping
 from discreet.inference._result import Share
-from discreet.models import negative_binomial_regression
+from discreet.models import logistic_regression, negative_binomial_regression
 from discreet.random import claim
 from discreet.report import Unit, make_statement
 
@@ -85,6 +85,11 @@ def test_a_real_fit_finds_the_truth_and_tells_all(survey) -> None:
         age = draws["weights"][:, 0]
     summary = json.loads((out / "summary.json").read_text())
     assert summary["feature_names"] == ["age", "region=north", "region=south", "region=east"]
+    # Relative to their mean, which the intercept has; in posterior.npz they are as they were drawn.
+    assert sum(summary["posterior"][name]["mean"] for name in summary["feature_names"][1:]) == pytest.approx(
+        0, abs=1e-6
+    )
+    assert "In posterior.npz they are not relative" in summary["note"]
     # Truth: 50 / 20 per unit of scaled age. The noise is real; at epsilon 4 the estimate scatters by about 0.1.
     assert 1.7 < age.mean() < 3.3
     assert "age" in outcome.stdout
@@ -124,6 +129,7 @@ def test_defaults(survey, no_fit) -> None:
     assert plan.rate == 1_000 / 3_000
     assert plan.target_delta == 1e-5
     assert plan.clipping_norm == AdaptiveClipping()
+    assert choose_model("logistic").defaults(method.schema) == dp.models.defaults_for(logistic_regression)
     assert method.asked.seed is None
     assert set(np.unique(records.y)) == {0, 1}
     assert json.loads((survey.parent / "out" / "summary.json").read_text())["losses"] == [1.0, None]

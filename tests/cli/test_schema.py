@@ -1,6 +1,8 @@
 import dataclasses
 import tomllib
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
@@ -39,6 +41,14 @@ def test_a_template_knows_the_header_and_no_cell(survey) -> None:
         survey.write_bytes(HEADER.encode() + cells)
         run("schema", "init", survey, "--overwrite")
         assert (survey.parent / "schema.toml").read_text() == template
+
+
+def test_a_template_has_the_kinds_that_a_parquet_file_says(survey) -> None:
+    table = pyarrow.table({"age": [1.5], "region": ["north"], "smoker": [True]})
+    pyarrow.parquet.write_table(table, survey.with_suffix(".parquet"))
+    run("schema", "init", survey.with_suffix(".parquet"))
+    columns = tomllib.loads((survey.parent / "schema.toml").read_text())["columns"]
+    assert [column["kind"] for column in columns.values()] == ["real", "categorical", "binary"]
 
 
 def test_bounds_from_the_data_are_marked_in_the_file_and_in_the_fit(survey, monkeypatch: pytest.MonkeyPatch) -> None:

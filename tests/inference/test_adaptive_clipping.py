@@ -2,6 +2,7 @@
 
 import pickle
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -89,6 +90,20 @@ def test_shares_of_clipped_and_of_dropped_records_are_released(rule):
     assert "had a gradient longer than C" in result.statement.notes[-1]
     assert "of the 2,000 records did not count" in " ".join(result.statement.warnings)
     assert result.statement.use == dp.report.NOT_USABLE
+
+
+def test_records_without_a_finite_gradient_do_not_count():
+    """Their loss is finite: the derivative of the branch that `where` does not take is infinite, times 0."""
+
+    def rooted(x):
+        theta = numpyro.sample("theta", dist.LogNormal(0.0, 1.0))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.factor("pull", jnp.where(x > 0, jnp.sqrt(x * theta), 0.0))
+
+    x = np.where(np.arange(N) % 10 == 0, 0, SLOPES).astype(np.float32)
+    result = fit(make_plan(1.0, num_steps=400), rooted, (x,))
+    assert result.counted.value == pytest.approx(0.9, abs=0.03)
+    assert "of the 2,000 records did not count" in " ".join(result.statement.warnings)
 
 
 def test_records_that_do_not_count_are_said_and_few_clipped_ones_are_no_reason_for_a_warning():

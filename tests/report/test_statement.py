@@ -11,6 +11,7 @@ from discreet.clipping import AdaptiveClipping
 from discreet.plan import PrivacyPlan
 from discreet.report import Unit, make_release_statement, make_statement
 from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
+from discreet.standardise import Standardisation
 
 POISSON = PrivacyPlan(
     sampling=PoissonSampling(rate=0.02), clipping_norm=2.0, noise_multiplier=1.5, num_steps=200, num_records=10_000
@@ -32,6 +33,19 @@ def statement_of(plan=POISSON, **changes):
 
 def with_figures(statement, **figures):
     return dataclasses.replace(statement, figures=dataclasses.replace(statement.figures, **figures))
+
+
+def test_no_statement_says_that_a_standardisation_is_inexact() -> None:
+    """Each said so once its sums were exact."""
+    standardised = Standardisation(
+        noise_multiplier=20.0, delta=1e-6, num_records=50, num_columns=3, relation=FULL.relation
+    )
+    for plan in (POISSON, FIXED, FULL, standardised):
+        statement = statement_of(plan) if isinstance(plan, PrivacyPlan) else plan.state(reproducible=False)
+        text = " ".join(str(statement).split())
+        assert "Sums were rounded to a grid" in text
+        assert "32 bits" not in text
+        assert "floating-point sums" not in text
 
 
 def test_numbers_are_those_of_the_plan() -> None:
