@@ -86,9 +86,7 @@ def init(
         guessed = [column.name for column in described.columns if dp.tables.other_kind(column)]
         done = f"Wrote {out} with these bounds and categories. Give it to --schema in the place of --bounds.{numbers}"
         if guessed:
-            done += (
-                f" Check the kind of {dp.report.listed(guessed, 12)}: it is a guess, and a comment names the other one."
-            )
+            done += f" Check the kind of {dp.report.listed(guessed)}: it is a guess, and a comment names the other one."
     elif non_private_from_data:
         names = [name for name in dp.tables.column_names(table, csv) if name and name != person]
         described = dp.tables.infer_columns_non_private(table, None, target=target, columns=names)

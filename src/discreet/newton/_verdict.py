@@ -21,7 +21,6 @@ FITS = 0.5  # least curvature over the gradients' second moment; where the model
 UNSEEN = 0.12  # share of the gradients that may have been clipped behind the noise, in a fit for its coefficients
 UNSEEN_FAR, MOST_UNSEEN_FAR = 0.01, 0.02
 """The same where records far out decide some latents, which are then named; and where they decide most of them."""
-MOST_NAMED = 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Signs:
 
     def called(self, which: Bool[np.ndarray, " touched"]) -> str:
         """Some coordinates, in words."""
-        return listed([name for name, chosen in zip(self.names, which, strict=False) if chosen], most=MOST_NAMED)
+        return listed([name for name, chosen in zip(self.names, which, strict=False) if chosen])
 
 
 def verdict(signs: Signs) -> tuple[str, str]:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from discreet.report._facts import Statement
 
 WIDTH = 88
+MOST_LISTED = 12
+"""Names of columns or latents in one sentence; of more, the first ones and how many others there are."""
 
 
 def paragraph(text: str) -> str:
@@ -44,10 +46,10 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def listed(names: Sequence[str], most: int = 3) -> str:
+def listed(names: Sequence[str], most: int = MOST_LISTED) -> str:
     """The first of some names, and how many others there are.
 
-    >>> listed(["age"]), listed(["age", "sex"]), listed(["age", "sex", "town", "pay", "rent"])
+    >>> listed(["age"]), listed(["age", "sex"]), listed(["age", "sex", "town", "pay", "rent"], most=3)
     ('age', 'age and sex', 'age, sex, town and 2 others')
     """
     left = len(names) - most
