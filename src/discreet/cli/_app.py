@@ -13,7 +13,7 @@ from discreet.cli._plan import plan
 from discreet.cli._report import report
 from discreet.cli._run import resume
 from discreet.cli._tables import convert, schema, synth, utility
-from discreet.cli._terminal import EXIT_CODES, BriefHelp, Commands, settings
+from discreet.cli._terminal import EXIT_CODES, BriefHelp, Command, Commands, settings
 from discreet.cli._verify import audit, verify
 
 app = typer.Typer(
@@ -81,4 +81,4 @@ for panel, commands in PANELS.items():
         if isinstance(command, typer.Typer):
             app.add_typer(command, name="schema" if command is schema else "ledger", rich_help_panel=panel)
         else:
-            app.command(cls=BriefHelp if command is fit else None, rich_help_panel=panel)(command)
+            app.command(cls=BriefHelp if command is fit else Command, rich_help_panel=panel)(command)

@@ -16,6 +16,7 @@ from discreet.cli import _options as options
 from discreet.cli._own_model import FILE as OWN, read_own_fit
 from discreet.cli._terminal import (
     PICTURES,
+    Command,
     Commands,
     check_file,
     folder_for_results,
@@ -44,7 +45,7 @@ FromData = Annotated[
 ]
 
 
-@schema.command()
+@schema.command(cls=Command)
 @refusing
 def init(
     table: Table,
@@ -124,7 +125,7 @@ NOBODY_SAID = (
 )
 
 
-@schema.command()
+@schema.command(cls=Command)
 @refusing
 def check(
     file: Annotated[Path, typer.Argument(metavar="SCHEMA", help="The schema, a TOML file.")],
