@@ -14,7 +14,7 @@ import typer
 import discreet as dp
 from discreet._validate import probability, require
 from discreet.cli import _options as options
-from discreet.cli._options import REGRESSIONS, TWIN, choose_model
+from discreet.cli._options import REGRESSIONS, TWIN, choose_model, suggest_delta
 from discreet.cli._report import draw_picture, write_page
 from discreet.cli._run import (
     PLAN_IS_SPENT,
@@ -24,7 +24,6 @@ from discreet.cli._run import (
     check_folder,
     keep_compiled_programs,
     row_order,
-    suggest_delta,
     write_first,
 )
 from discreet.cli._statement import (
@@ -64,7 +63,7 @@ def describe(
     schema: options.SchemaFile = None,
     bounds: options.Bounds = None,
     person: options.Person = None,
-    delta: options.DescribedDelta = None,
+    delta: options.Delta = None,
     num_records: options.DescribedRecords = None,
     pair: options.Pairs = None,
     all_pairs: options.AllPairs = False,
@@ -165,7 +164,7 @@ def score(
     ],
     data: options.Data,
     epsilon: Annotated[float, typer.Option(help="Privacy budget ε.", rich_help_panel="Budget")],
-    delta: options.DescribedDelta = None,
+    delta: options.Delta = None,
     num_records: options.DescribedRecords = None,
     level: options.Level = 0.95,
     relation: options.RelationOption = None,

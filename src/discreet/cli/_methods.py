@@ -39,6 +39,8 @@ from discreet.cli._options import (
     TWIN,
     MethodName,
     choose_model,
+    suggest_delta,
+    tenth_of_cap,
 )
 from discreet.cli._own_model import FILE as MODEL_FILE
 from discreet.cli._report import (
@@ -64,8 +66,6 @@ from discreet.cli._run import (
     keep_compiled_programs,
     row_order,
     say_price,
-    suggest_delta,
-    tenth_of_cap,
     write_first,
 )
 from discreet.cli._statement import about_words, complete_statement, dropped_cells, facts_about, warn

@@ -7,7 +7,7 @@ import typer
 
 import discreet as dp
 from discreet.cli import _options as options
-from discreet.cli._options import TWIN, choose_model
+from discreet.cli._options import TWIN, choose_model, suggest_delta
 from discreet.cli._report import write_picture
 from discreet.cli._run import keep_compiled_programs
 from discreet.cli._terminal import check_file, refusing, say, say_error, say_files, say_json, say_lines, settings
@@ -49,12 +49,14 @@ def plan(
     described = options.schema_of(None, chosen, target, bounds, schema, non_private_bounds=False)
     fitted, about, guide = _what(chosen, described)
     keep_compiled_programs(settings.compilation_cache)
+    # A fit to noisy counts releases the number of records, so its default δ does not follow from it.
+    counts = chosen.name == TWIN and dp.marginals.counts_suffice(described)
     found = dp.planning.dry_run(
         fitted,
         about,
         num_records=num_records,
         epsilon=epsilon,
-        delta=delta,
+        delta=suggest_delta(None if counts else num_records, None) if delta is None else delta,
         guide=guide,
         seed=seed,
         progress_bar=not as_json,
