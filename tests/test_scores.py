@@ -51,7 +51,7 @@ def rows_of(size: int = 16_000, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def score(p: Any, y: Any, seed: int = 0, **options: Any) -> Any:
-    options = options or {"plan": PLAN}
+    options = {"level": 0.95} | (options or {"plan": PLAN})
     return private_metrics(dp.random.key(seed), same, p, y, non_private_seed=True, **options)
 
 

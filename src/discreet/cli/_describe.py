@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import discreet as dp
-from discreet._validate import probability, require
+from discreet._validate import LEVEL, probability, require
 from discreet.cli import _options as options
 from discreet.cli._options import REGRESSIONS, TWIN, choose_model, suggest_delta
 from discreet.cli._report import draw_picture, write_page
@@ -67,7 +67,7 @@ def describe(
     num_records: options.DescribedRecords = None,
     pair: options.Pairs = None,
     all_pairs: options.AllPairs = False,
-    level: options.Level = 0.95,
+    level: options.Level = LEVEL,
     slices: options.Slices = 64,
     relation: options.RelationOption = None,
     ledger: options.LedgerFile = None,
@@ -92,7 +92,7 @@ def describe(
     description.png. The table may be larger than memory.
     """
     check_folder(out, overwrite=overwrite)
-    probability("--level", level, hint="0.95 is a common choice.")
+    probability("--level", level, hint="0.9 is the default.")
     if pair and all_pairs:
         raise ValueError("--pair and --all-pairs: give only one")
     made = how_converted(table, non_private_bounds=False, out_of_bounds=out_of_bounds)
@@ -166,7 +166,7 @@ def score(
     epsilon: Annotated[float, typer.Option(help="Privacy budget ε.", rich_help_panel="Budget")],
     delta: options.Delta = None,
     num_records: options.DescribedRecords = None,
-    level: options.Level = 0.95,
+    level: options.Level = LEVEL,
     relation: options.RelationOption = None,
     ledger: options.LedgerFile = None,
     out_of_bounds: options.OutOfBoundsRule = options.OutOfBoundsName.REFUSE,
@@ -189,7 +189,7 @@ def score(
     import numpy as np
 
     check_folder(out, overwrite=overwrite)
-    probability("--level", level, hint="0.95 is a common choice.")
+    probability("--level", level, hint="0.9 is the default.")
     model, text, draws = _fit_of(fitted)
     schema = dp.tables.schema_from_dict(tomllib.loads(text))
     warn(schema, seed, ledger)
