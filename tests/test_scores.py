@@ -162,6 +162,12 @@ def test_the_release_is_proved_to_be_what_the_plan_pays_for(relation: Any, monke
         proved(plan.query)
 
 
+def test_a_plan_without_delta_is_refused_in_words() -> None:
+    """It was a KeyError: of held-out records no number is public, from which a delta could follow."""
+    with pytest.raises(ValueError, match="delta is None; it must be a number above 0 and below 1"):
+        ScorePlan.calibrate(epsilon=1.0, delta=None)  # pyright: ignore[reportArgumentType]
+
+
 def test_intervals_hold_and_figures_are_near_the_exact_ones() -> None:
     """100 draws; at 95 % fewer than 88 or all of them have a chance below 0.01. On Adult, 200 draws: 96, 94 and 98 %."""
     p, y = rows_of()
