@@ -25,6 +25,17 @@ def plan(
     schema: options.SchemaFile = None,
     delta: options.Delta = None,
     components: options.Components = None,
+    share: Annotated[
+        float | None,
+        typer.Option(
+            help="For logistic: a public guess of the share of the target's second category, if it is rare. Default: mostly "
+            "from a fifth to four fifths."
+        ),
+    ] = None,
+    kept: Annotated[
+        float | None,
+        typer.Option(help='If the schema has missing = "drop": a public guess of the share of records that are kept.'),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the invented tables; nothing here is secret.")] = 0,
     plot: Annotated[Path | None, typer.Option(help="Draw the picture to this file.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
@@ -58,6 +69,8 @@ def plan(
         epsilon=epsilon,
         delta=suggest_delta(None if counts else num_records, None) if delta is None else delta,
         guide=guide,
+        share=share,
+        kept=kept,
         seed=seed,
         progress_bar=not as_json,
     )
