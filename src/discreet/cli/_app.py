@@ -7,7 +7,7 @@ import typer
 
 from discreet.cli._account import account, explain, ledger
 from discreet.cli._demo import demo
-from discreet.cli._describe import describe, score
+from discreet.cli._describe import describe, predict, score
 from discreet.cli._fit import fit
 from discreet.cli._plan import plan
 from discreet.cli._report import report
@@ -73,7 +73,7 @@ def discreet(
 
 PANELS = {
     "Fit a table": (demo, schema, describe, plan, convert, fit, resume),
-    "Use the results": (report, score, synth, utility, explain),
+    "Use the results": (report, predict, score, synth, utility, explain),
     "Keep a budget and check claims": (account, ledger, verify, audit),
 }
 for panel, commands in PANELS.items():
