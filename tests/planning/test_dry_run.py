@@ -114,11 +114,19 @@ def test_the_method_is_that_of_the_fit() -> None:
         trial = _trials.trial_for(model, dataclasses.replace(schema, columns=columns), terms)
         assert trial.method == method
         assert "No invented record is dropped for a missing cell" in trial.note
-        some = _trials.trial_for(model, dataclasses.replace(schema, columns=columns), terms._replace(kept=0.4))
-        assert "Of the invented records 40 % are kept, as given." in some.note
-        table: Any = some.tables[0]  # pyright: ignore[reportAttributeAccessIssue]
-        there = table.mask if hasattr(table, "mask") else ~np.isnan(table.rows[0]).any(axis=1)
-        assert there.mean() == pytest.approx(0.4, abs=0.05)
+
+
+@pytest.mark.parametrize(("model", "schema"), [("linear", LINE), ("logistic", SCHEMA)])
+def test_as_many_records_are_dropped_as_is_said(model: str, schema: Schema) -> None:
+    """None were, so that of a target that half of the people have too much was promised."""
+    columns = tuple(dataclasses.replace(column, missing=Missing.DROP) for column in schema.columns)
+    public = dataclasses.replace(schema, columns=columns)
+    some = _trials.trial_for(model, public, Terms(2_000, 1e-6, 0, kept=0.4))
+    assert "Of the invented records 40 % are kept, as given." in some.note
+    table: Any = some.tables[0]  # pyright: ignore[reportAttributeAccessIssue]
+    there = table.mask if hasattr(table, "mask") else ~np.isnan(table.rows[0]).any(axis=1)
+    assert there.mean() == pytest.approx(0.4, abs=0.05)
+    assert (some.fit(1.0, 0).use == "for its coefficients") == (model == "logistic")
 
 
 def test_a_rare_target_is_invented_as_rare_as_said() -> None:
