@@ -51,7 +51,7 @@ def rows_of(size: int = 16_000, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def score(p: Any, y: Any, seed: int = 0, **options: Any) -> Any:
-    options = options or {"plan": PLAN}
+    options = {"level": 0.95} | (options or {"plan": PLAN})
     return private_metrics(dp.random.key(seed), same, p, y, non_private_seed=True, **options)
 
 
@@ -160,6 +160,12 @@ def test_the_release_is_proved_to_be_what_the_plan_pays_for(relation: Any, monke
     monkeypatch.setattr(scores, "clip_records", lambda rows, norm: dp.clip_records(rows, 1.01 * norm))
     with pytest.raises(dp.PrivacyError, match="more than was declared"):
         proved(plan.query)
+
+
+def test_a_plan_without_delta_is_refused_in_words() -> None:
+    """It was a KeyError: of held-out records no number is public, from which a delta could follow."""
+    with pytest.raises(ValueError, match="delta is None; it must be a number above 0 and below 1"):
+        ScorePlan.calibrate(epsilon=1.0, delta=None)  # pyright: ignore[reportArgumentType]
 
 
 def test_intervals_hold_and_figures_are_near_the_exact_ones() -> None:

@@ -18,6 +18,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, NoReturn, TypeGuard
 
+LEVEL = 0.9
+"""The level of all intervals, where no other one is asked for."""
+ENDS = 0.05, 0.95
+"""The quantiles of draws between which such an interval lies."""
+
 
 class RefusedError(ValueError):
     """An error whose text quotes no record, so that other processes and logs may repeat it."""

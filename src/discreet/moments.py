@@ -481,6 +481,11 @@ class MomentsResult(Released, what="linear regression from noisy moments", parts
     statement: Statement
 
     @property
+    def learned(self) -> Float[np.ndarray, " feature+1"]:
+        """For each of `mean` the share of the prior's variance that is gone; where it is small, the prior decides."""
+        return 1 - np.diag(self.covariance)
+
+    @property
     def to_predict(self) -> dict[str, np.ndarray]:
         """The estimate, as one draw of `intercept` and `weights`."""
         return {"intercept": self.estimate[:1], "weights": self.estimate[None, 1:]}

@@ -98,6 +98,9 @@ class Choice(NamedTuple):
         return exponential_mechanism(key, total, self.epsilon)
 
 
+_HINT = "It should be well below one over the number of records."
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GaussianPlan:
     """What plans of queries with Gaussian noise have in common. Public.
@@ -113,13 +116,15 @@ class GaussianPlan:
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
 
     def __post_init__(self) -> None:
-        probability("delta", self.delta, hint="It should be well below one over the number of records.")
+        probability("delta", self.delta, hint=_HINT)
         positive("noise_multiplier", self.noise_multiplier, hint="calibrate(epsilon=...) finds it.")
 
     @classmethod
     def _calibrated(cls, epsilon: float, delta: float | None, **shape: Any) -> Self:
-        """The plan of this shape with the least noise; delta None: `accounting.suggest`'s for so many records."""
-        delta = suggest(num_records=integer("num_records", shape["num_records"])).delta if delta is None else delta
+        """The plan of this shape with the least noise; delta None: `accounting.suggest`'s, if the number of records is public."""
+        if delta is None and "num_records" in shape:
+            delta = suggest(num_records=integer("num_records", shape["num_records"])).delta
+        delta = probability("delta", delta, hint=_HINT)
         some = cls(**shape, delta=delta, noise_multiplier=1.0)
         goal = {"epsilon": epsilon, "delta": delta, "relation": some.relation, "slack": some.slack}
         noise = calibrate_noise_multiplier(

@@ -35,7 +35,7 @@ from numpy.typing import ArrayLike
 
 from discreet import random
 from discreet._jax import in_own_settings, one_process, refuse_traced
-from discreet._validate import finite_or_none, integer, notebook_html, positive, probability, real
+from discreet._validate import LEVEL, finite_or_none, integer, notebook_html, positive, probability, real
 from discreet.accounting import (
     FINE_ORDERS,
     Planned,
@@ -460,7 +460,7 @@ class PrivateMetrics(Released, what="private scores", parts=(ScorePlan, Relation
     plan: ScorePlan
     sums: Float[np.ndarray, " sum"]
     statement: Statement
-    level: float = 0.95
+    level: float = LEVEL
 
     @functools.cached_property
     def figures(self) -> Mapping[str, Estimate]:
@@ -604,7 +604,7 @@ def private_metrics(
     target_bounds: tuple[float, float] | None = None,
     groups: Any = None,
     person: str = "groups",
-    level: float = 0.95,
+    level: float = LEVEL,
     ledger: Ledger | None = None,
     non_private_seed: bool = False,
     **options: Any,
@@ -655,7 +655,7 @@ def private_metrics(
     refuse_traced("private_metrics")
     one_process("private_metrics", [])
     key = random.secret_key(rng_key, "private_metrics", non_private_seed)
-    probability("level", level, hint="0.95 is a common choice.")
+    probability("level", level, hint="0.9 is the default.")
     labels = getattr(result, "classes_", None)
     plan = _plan(plan, epsilon, delta, target_bounds, labels, options)
     terms, persons = _terms(plan, result, X, y, labels, groups)

@@ -100,9 +100,9 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
             Path(name).write_text(SURVEY)
     if "--data survey.records" in command:
         RUN.invoke(app, shlex.split("convert survey.csv --schema schema.toml --out survey.records"))
-    if command.startswith("discreet score"):
-        Path("held-out.csv").write_text(SURVEY)
-    if "statement.json" in command or command.startswith("discreet score"):
+    if command.startswith(("discreet score", "discreet predict")):
+        Path("new.csv" if "predict" in command else "held-out.csv").write_text(SURVEY)
+    if "statement.json" in command or command.startswith(("discreet score", "discreet predict")):
         RUN.invoke(
             app, shlex.split("fit --data survey.csv --model linear --target age --schema schema.toml --epsilon 1")
         )
@@ -130,6 +130,7 @@ def test_there_are_commands_to_try() -> None:
         "synth",
         "report",
         "score",
+        "predict",
         "account",
         "explain",
         "utility",

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from discreet.cli._app import app
 from discreet.cli._methods import Newton
 from discreet.cli._report import NO_INTERVAL, summarise
+from discreet.newton import NewtonPlan
 
 RUN = CliRunner()
 SCHEMA = """\
@@ -162,6 +163,36 @@ def test_coefficients_that_stand_out_are_shown_if_not_all_are(capsys: pytest.Cap
         first, *lines = capsys.readouterr().out.replace("\neach", " each").replace("\nwith", " with").splitlines()
         assert first.startswith(head)
         assert [line[2] for line in lines if line.startswith("  ")] == [*shown]
+
+
+def test_the_verdict_says_that_no_sign_is_known_and_what_the_prior_decides(tmp_path: Path) -> None:
+    """A fit "for its coefficients" had a green tick where all intervals held 0."""
+    plan = NewtonPlan.calibrate(epsilon=1.0, delta=1e-6, family="counts", num_features=2, num_records=5_000)
+    statement = plan.state(reproducible=False).with_use("for its coefficients", "the noise is in")
+    for low, learned, use in ((-0.5, 0.9, 0), (-0.5, 0.1, 1), (0.2, 0.9, 2)):
+        method: Any = object.__new__(Newton)
+        rows = [
+            ("intercept", {"low": 1, "high": 2}),
+            ("age", {"low": low, "high": 0.5}),
+            ("pay", {"low": -1, "high": 1}),
+        ]
+        vars(method).update(own=None, samples={"intercept": 0, "weights": 0}, rows=rows, statement=statement)
+        method.asked = SimpleNamespace(model="poisson", out=tmp_path, checkpoint=None)
+        method.chosen = SimpleNamespace(name="poisson", needs_target=True)
+        method.records = SimpleNamespace(feature_names=("age", "pay"))
+        method.result = SimpleNamespace(learned=np.array([0.0, learned, 0.8]))
+        method.say_unknown()
+        reason = (
+            "all 90 % intervals of coefficients contain 0, so no sign is known. The noise is in",
+            "all 90 % intervals of coefficients contain 0, so no sign is known. The prior decides the weight of age. The noise "
+            "is in",
+            "the noise is in",
+        )[use]
+        assert method.statement.use_reason == reason
+        assert method.learned() == {"age": learned, "pay": 0.8}
+    assert "The prior decides the weight of age" in (tmp_path / "statement.txt").read_text(encoding="utf-8").replace(
+        "\n", " "
+    )
 
 
 def test_a_latent_of_ones_own_named_sigma_has_an_interval() -> None:

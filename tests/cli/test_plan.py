@@ -49,12 +49,13 @@ def no_dry_run(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_options_reach_the_dry_run(no_dry_run) -> None:
-    outcome = RUN.invoke(app, arguments(delta="1e-6", seed="3"))
+    outcome = RUN.invoke(app, arguments(delta="1e-6", seed="3", share="0.02", kept="0.5"))
     assert outcome.exit_code == 0, outcome.stderr
     ((model, about, options),) = no_dry_run
     assert model == "logistic"
     assert about.target == "smoker"
     assert (options["num_records"], options["epsilon"], options["delta"], options["seed"]) == (3_000, 1.0, 1e-6, 3)
+    assert (options["share"], options["kept"]) == (0.02, 0.5)
     assert "Use at ε = 1: For its coefficients. For prediction, ε = 1 is enough." in " ".join(outcome.stdout.split())
 
 

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import tomllib
 
 import pyarrow
@@ -103,6 +104,22 @@ def test_bounds_become_a_file_in_which_a_column_can_have_more(survey) -> None:
     assert written == dataclasses.replace(described, person="id", csv=CsvFormat(delimiter=";"))
     template = "--overwrite", "--non-private-from-data"
     assert "give only one" in run("schema", "init", survey, "--bounds", bounds, *template, code=2).stderr
+
+
+def test_a_kind_that_bounds_do_not_show_is_marked_as_a_guess(survey) -> None:
+    """Counts have bounds that numbers may have, too; the file still means what --bounds means."""
+    bounds = "age=0:120,dose=0:1.5,net=-9:9,region=a|b|c,smoker=no|yes,born=1900-01-01:2020-12-31"
+    told = " ".join(run("schema", "init", survey, "--bounds", bounds).stdout.split())
+    assert "Check the kind of age and region: it is a guess" in told
+    text = (survey.parent / "schema.toml").read_text()
+    marked = [line for line in text.splitlines() if line.startswith("kind") and "#" in line]
+    assert marked == [
+        'kind = "real"   # a guess: "count", if all values are integers from 0',
+        'kind = "categorical"   # a guess: "ordered", if the categories go from the lowest to the highest',
+    ]
+    assert schema_from_toml(survey.parent / "schema.toml").columns == schema_from_bounds(bounds).columns
+    facts = run("schema", "init", survey, "--bounds", bounds, "--overwrite", "--json").stdout
+    assert json.loads(facts)["guessed"] == ["age", "region"]
 
 
 def test_messages_lead_from_decimal_commas_to_a_table_that_is_read(survey) -> None:

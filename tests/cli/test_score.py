@@ -98,6 +98,42 @@ def test_a_row_is_predicted_alike_beside_any_others(model: str) -> None:
         np.testing.assert_array_equal(_predict(model, draws, 2.0, 1.0, x[:count]), alone[:count])
 
 
+@pytest.mark.parametrize(("model", "names"), [("logistic", ["y=yes"]), ("linear", ["y"])])
+def test_new_records_are_predicted_without_their_targets(
+    tmp_path: Path, monkeypatch, model: str, names: list[str]
+) -> None:
+    """No command applied a saved fit to a table. A dropped row is an empty line's place; nothing is spent."""
+    monkeypatch.chdir(tmp_path)
+    fit(Path("fit"), model, 6.0 if model == "logistic" else 0.8, 0.0)
+    summary = json.loads(Path("fit/summary.json").read_text())
+    schema = (
+        summary["schema"]
+        .replace("[-2, 2]\n", '[-2, 2]\nmissing = "drop"\n')
+        .replace('"y"\n', '"y"\nperson = "id"\n', 1)
+    )
+    Path("fit/summary.json").write_text(json.dumps({**summary, "schema": schema}))
+    Path("new.csv").write_text('x\n1\n""\n-2\n')
+    outcome = RUN.invoke(app, ["predict", "fit", "--data", "new.csv", "--out", "new.out.csv"])
+    assert outcome.exit_code == 0, outcome.stderr
+    assert "does not protect these records" in " ".join(outcome.stdout.split())
+    head, one, dropped, two = Path("new.out.csv").read_text().splitlines()
+    assert head.split(",") == names
+    assert dropped.strip('"') == ""
+    exact = [1 / (1 + np.exp(-3)), 1 / (1 + np.exp(6))] if model == "logistic" else [7.0, 1.0]
+    assert [float(one), float(two)] == pytest.approx(exact, rel=1e-6)
+    for words, needle in (
+        ("--out new.out.csv", "already exists"),
+        ("--out new.parquet", "give it the ending .csv"),
+        ("--out other.csv --data fit/summary.json", "Refused"),
+    ):
+        wrong = RUN.invoke(app, ["predict", "fit", "--data", "new.csv", *words.split()])
+        assert wrong.exit_code == 2
+        assert needle in " ".join(wrong.stderr.split())
+    assert not Path("other.csv").exists()
+    wrong = RUN.invoke(app, ["predict", ".", "--data", "new.csv"])
+    assert "built-in model" in " ".join(wrong.stderr.split())
+
+
 def person_table(rows_a_person: int) -> None:
     schema = SCHEMAS["logistic"].replace(
         '"y"\n', f'"y"\nperson = {{column = "patient", max_rows = {rows_a_person}}}\n', 1

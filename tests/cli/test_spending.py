@@ -2,6 +2,7 @@
 
 import errno
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import discreet as dp
-from discreet.cli import _report, _run, _terminal
+from discreet.cli import _options, _report, _terminal
 from discreet.cli._app import app
 from discreet.cli._methods import InSteps
 from discreet.random import claim
@@ -196,6 +197,24 @@ def test_a_ledger_charges_a_fit_its_own_epsilon_by_default(command, tmp_path, mo
 
 def test_the_default_delta_of_counts_and_scores_follows_the_ledger(tmp_path) -> None:
     dp.Ledger.create(tmp_path / "book.ledger", dataset="t", epsilon=3.0, delta=3e-6)
-    assert _run.suggest_delta(None, None) == 1e-6
-    assert _run.suggest_delta(None, tmp_path / "book.ledger") == 3e-7
-    assert _run.suggest_delta(10**9, tmp_path / "book.ledger") == 1e-10
+    assert _options.suggest_delta(None, None) == 1e-6
+    assert _options.suggest_delta(None, tmp_path / "book.ledger") == 3e-7
+    assert _options.suggest_delta(10**9, tmp_path / "book.ledger") == 1e-10
+
+
+def test_the_default_delta_follows_public_numbers_alone(tmp_path, monkeypatch) -> None:
+    """A plan of a twin was at the δ of the number of records, which the fit keeps private; --num-records 0 was taken for none."""
+    monkeypatch.chdir(tmp_path)
+    asked = []
+    monkeypatch.setattr(dp.planning, "dry_run", lambda *_, delta, **__: asked.append(delta))
+    bounds = "--bounds age=0:99,smoker=no|yes --epsilon 1 --model"
+    for rows in (30, 31, 3_000):
+        RUN.invoke(app, f"plan {bounds} logistic --target smoker --num-records {rows}000".split())
+        RUN.invoke(app, f"plan {bounds} twin --num-records {rows}000".split())
+        Path("table.csv").write_text("age,smoker\n" + "20,no\n" * rows)
+        fits = [f"fit --data table.csv {bounds} twin --dry-run --json" + x for x in ("", " --num-records 300000")]
+        told = [json.loads(RUN.invoke(app, words.split()).stdout)["delta"] for words in fits]
+        assert told == [1e-6, 3e-7]
+    assert asked == [3e-6, 1e-6, 3e-6, 1e-6, 3e-8, 1e-6]
+    with pytest.raises(ValueError, match="num_records"):
+        _options.suggest_delta(0, None)

@@ -145,3 +145,34 @@ def test_the_disk_holds_the_results_before_the_budget_is_spent(tmp_path: Path, m
     ):
         pytest.fail("the fit would have run")
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("fit survey.csv", "Write --data survey.csv for survey.csv. Missing --model, --epsilon, --schema or --bounds."),
+        (
+            "fit survey.csv --model logistic --epsilon 1 --schema s.toml",
+            "Write --data survey.csv for survey.csv. For the options",
+        ),
+        ("score out survey.csv --epsilon 1", "Write --data survey.csv for survey.csv. For the options"),
+        ("fit --table survey.csv", "No such option: --table. Write --data survey.csv for --table survey.csv."),
+        (
+            "plan --data survey.csv",
+            "No such option: --data. discreet plan reads no table, so leave --data survey.csv out.",
+        ),
+        (
+            "plan survey.csv --model logistic --num-records 9 --epsilon 1",
+            "reads no table, so leave survey.csv out. For the",
+        ),
+        ("describe --data=survey.csv", "No such option: --data. Write survey.csv alone for --data=survey.csv."),
+        ("schema check --schema s.toml", "No such option: --schema. Write s.toml alone for --schema s.toml."),
+        ("synth --fit", "No such option: --fit. Write FILE alone for --fit FILE."),
+        ("explain a b", "Got unexpected extra argument"),
+    ],
+)
+def test_a_table_in_the_wrong_place_is_answered_with_what_to_write(words: str, said: str) -> None:
+    """`fit survey.csv` missed --data without a word on survey.csv, and `plan --data` was asked whether --delta was meant."""
+    outcome = RUN.invoke(app, words.split())
+    assert outcome.exit_code == 2
+    assert said in " ".join(outcome.stderr.split())

@@ -1,6 +1,7 @@
 """Properties of every command, found by walking the tree of commands: flags, JSON, exit codes, answers to wrong words."""
 
 import errno
+import inspect
 import json
 import re
 from pathlib import Path
@@ -8,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+import discreet as dp
+from discreet._validate import ENDS, LEVEL
 from discreet.cli import _terminal
 from discreet.cli._app import app
 
@@ -122,6 +125,14 @@ def test_wrong_words_are_answered_with_exit_code_2(name: str) -> None:
         bare = RUN.invoke(app, name.split())
         assert bare.exit_code == 2
         assert bare.stderr.startswith("Refused: Missing ")
+
+
+def test_intervals_have_one_level_everywhere() -> None:
+    """Those of fits held with 90 %, those of descriptions, scores and twins with 95 %."""
+    stated = {x.default for _, x in parameters() if x.name == "level"}
+    calls = (dp.describe, dp.marginals.Description.of, dp.scores.private_metrics, dp.synthetic.combine)
+    stated |= {inspect.signature(call).parameters["level"].default for call in calls}
+    assert stated == {LEVEL} == {round(ENDS[1] - ENDS[0], 9)}
 
 
 FAULTS = {

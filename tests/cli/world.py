@@ -49,6 +49,7 @@ WORDS = {
     "synth": "synth twin --twins 1 --rows 3 --out twins",
     "report": "report twin --out report.html",
     "score": "score logistic --data table.csv --epsilon 1 --delta 1e-5 --out scored",
+    "predict": "predict logistic --data table.csv --out new-predictions.csv",
     "account": "account --num-records 100 --sampling full --steps 5 --noise-multiplier 9",
     "explain": "explain statement.json",
     "utility": "utility table.csv --evaluation-non-private table.csv --schema schema.toml",

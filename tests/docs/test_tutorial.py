@@ -87,9 +87,10 @@ def archive(path: Path, table: Path, rows: dict[str, int]) -> None:
         zipped.writestr("adult.test", stray + "".join(f"{line}.\n" for line in halves["test"]) + "\n")
 
 
-def dry_run(model: str, schema: Any, *, progress_bar: bool, seed: int, guide: None, **terms: Any) -> DryRun:
+def dry_run(model: str, schema: Any, *, progress_bar: bool, seed: int, **terms: Any) -> DryRun:
     """In the place of a dry run: what it finds for the page's command."""
-    del model, progress_bar, seed, guide
+    del model, progress_bar, seed
+    assert [terms.pop(name) for name in ("guide", "share", "kept")] == [None] * 3
     width = len(describe_features(schema))
     plan = NewtonPlan.calibrate(family="binary", num_features=width, **terms)
     row = DryRunRow(terms["epsilon"], 1.18, 0.84, 1.0, 0.712, 0.728, COEFFICIENTS)

@@ -288,6 +288,6 @@ def test_combined_intervals_hold_as_often_as_they_say(epsilon) -> None:
         for twin in synthesize(dp.random.key(table), result, model, num_twins=20):
             words = [np.array(twin[name].to_pylist()) == "yes" for name in ("left", "ill")]
             found.append(analysed(twin["age"].to_numpy(), *words))
-        low, high = combine(*map(np.array, zip(*found, strict=True))).interval
+        low, high = combine(*map(np.array, zip(*found, strict=True)), level=0.95).interval
         held.append((low <= truth) & (truth <= high))
     assert 0.90 <= np.mean(held) <= 0.985, np.mean(held, axis=0)

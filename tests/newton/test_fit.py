@@ -335,7 +335,9 @@ def test_the_verdict_says_that_counts_may_scatter_more_than_poisson_ones() -> No
 def test_the_verdict_names_the_columns_that_the_noise_hides() -> None:
     use, reason = _fit._use(_fit.Diagnosis(*USES[0]), unseen=["age", "pay", "town", "sex", "rent"])
     assert use == PREDICTION
-    assert "the values of age, pay, town and 2 others differ so little" in reason
+    assert "the values of age, pay, town, sex and rent differ so little" in reason
+    _, reason = _fit._use(_fit.Diagnosis(*USES[0]), unseen=[f"x{number}" for number in range(14)])
+    assert "x10, x11 and 2 others differ so little" in reason
     use, reason = _fit._use(_fit.Diagnosis(*USES[3]), unlearned=["pay", "age"])
     assert use == NOT_USABLE
     assert "rest on the prior (the statement has it), which decides the weights of pay and age. A larger" in reason

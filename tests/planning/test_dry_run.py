@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -109,10 +110,51 @@ def test_the_method_is_that_of_the_fit() -> None:
         ("logistic", SCHEMA, "Private Newton"),
         ("multinomial", CLASSES, "Private Newton"),
     ):
-        columns = (dataclasses.replace(column, missing=Missing.DROP) for column in schema.columns)
-        trial = _trials.trial_for(model, dataclasses.replace(schema, columns=tuple(columns)), terms)
+        columns = tuple(dataclasses.replace(column, missing=Missing.DROP) for column in schema.columns)
+        trial = _trials.trial_for(model, dataclasses.replace(schema, columns=columns), terms)
         assert trial.method == method
-        assert "No invented record has a missing target" in trial.note
+        assert "No invented record is dropped for a missing cell" in trial.note
+
+
+@pytest.mark.parametrize(("model", "schema"), [("linear", LINE), ("logistic", SCHEMA)])
+def test_as_many_records_are_dropped_as_is_said(model: str, schema: Schema) -> None:
+    """None were, so that of a target that half of the people have too much was promised."""
+    columns = tuple(dataclasses.replace(column, missing=Missing.DROP) for column in schema.columns)
+    public = dataclasses.replace(schema, columns=columns)
+    some = _trials.trial_for(model, public, Terms(2_000, 1e-6, 0, kept=0.4))
+    assert "Of the invented records 40 % are kept, as given." in some.note
+    table: Any = some.tables[0]  # pyright: ignore[reportAttributeAccessIssue]
+    there = table.mask if hasattr(table, "mask") else ~np.isnan(table.rows[0]).any(axis=1)
+    assert there.mean() == pytest.approx(0.4, abs=0.05)
+    assert (some.fit(1.0, 0).use == "for its coefficients") == (model == "logistic")
+
+
+def test_a_rare_target_is_invented_as_rare_as_said() -> None:
+    """All tables had a balanced target, so that of one person in fifty too much was promised."""
+    terms = Terms(5_000, 1e-6, 0)
+    usual, rare = (_trials.trial_for("logistic", SCHEMA, terms._replace(share=share)) for share in (None, 0.02))
+    shares = [[float(table.y.mean()) for table in trial.tables] for trial in (usual, rare)]  # pyright: ignore
+    assert min(shares[0]) > 0.1
+    assert shares[1] == pytest.approx([0.02] * len(shares[1]), abs=0.01)
+    assert usual.note.startswith(f"The second category of the target has {100 * min(shares[0]):.2g} to ")
+    assert "if yours is rarer (give its share), expect more noise" in usual.note
+    assert rare.note == "The second category of the target has 2 % of the invented records, as given."
+    assert np.mean([rare.fit(1.0, number).learned.mean() for number in range(3)]) < np.mean(
+        [usual.fit(1.0, number).learned.mean() for number in range(3)]
+    )
+    for model, schema, said in (
+        ("multinomial", CLASSES, "The rarest category"),
+        ("poisson", COUNTS, "The mean of the"),
+    ):
+        assert _trials.trial_for(model, schema, terms).note.startswith(said)
+    for changes, needle in (
+        ({"share": 1.5}, "share is 1.5; it must be a number from 0.0002 to 0.9998"),
+        ({"kept": 0.5}, 'kept is for a schema with missing = "drop"'),
+    ):
+        with pytest.raises(ValueError, match=needle):
+            _trials.trial_for("logistic", SCHEMA, terms._replace(**changes))
+    with pytest.raises(ValueError, match="share is that of the second category"):
+        _trials.trial_for("linear", LINE, terms._replace(share=0.5))
 
 
 def test_a_twin_is_judged_by_its_distance_from_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,13 @@ import typer
 
 from discreet.cli._account import account, explain, ledger
 from discreet.cli._demo import demo
-from discreet.cli._describe import describe, score
+from discreet.cli._describe import describe, predict, score
 from discreet.cli._fit import fit
 from discreet.cli._plan import plan
 from discreet.cli._report import report
 from discreet.cli._run import resume
 from discreet.cli._tables import convert, schema, synth, utility
-from discreet.cli._terminal import EXIT_CODES, BriefHelp, Commands, settings
+from discreet.cli._terminal import EXIT_CODES, BriefHelp, Command, Commands, settings
 from discreet.cli._verify import audit, verify
 
 app = typer.Typer(
@@ -73,7 +73,7 @@ def discreet(
 
 PANELS = {
     "Fit a table": (demo, schema, describe, plan, convert, fit, resume),
-    "Use the results": (report, score, synth, utility, explain),
+    "Use the results": (report, predict, score, synth, utility, explain),
     "Keep a budget and check claims": (account, ledger, verify, audit),
 }
 for panel, commands in PANELS.items():
@@ -81,4 +81,4 @@ for panel, commands in PANELS.items():
         if isinstance(command, typer.Typer):
             app.add_typer(command, name="schema" if command is schema else "ledger", rich_help_panel=panel)
         else:
-            app.command(cls=BriefHelp if command is fit else None, rich_help_panel=panel)(command)
+            app.command(cls=BriefHelp if command is fit else Command, rich_help_panel=panel)(command)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import discreet as dp
-from discreet._validate import require
+from discreet._validate import ENDS, require
 from discreet.cli import _options as options
 from discreet.cli._fit import Asked
 from discreet.cli._methods import InSteps, Moments
@@ -177,7 +177,7 @@ def figures_of(draws: "np.ndarray", exact: "np.ndarray", *, intervals: bool) -> 
         for (words, _), mean, other in zip(STEPS.values(), draws.mean(axis=0), exact[0], strict=True)
     }
     if intervals:
-        for row, low, high in zip(figures.values(), *np.quantile(draws, [0.05, 0.95], axis=0), strict=True):
+        for row, low, high in zip(figures.values(), *np.quantile(draws, ENDS, axis=0), strict=True):
             row |= {"low": float(low), "high": float(high)}
     return figures
 

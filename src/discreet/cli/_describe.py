@@ -1,7 +1,9 @@
-"""`discreet describe` and `discreet score`: a table to private figures, of itself, or of a fit on it."""
+"""`discreet describe`, `score` and `predict`: a table to private figures of itself, or of a fit on it, or to predictions."""
 
+import csv
 import dataclasses
 import functools
+import io
 import json
 import math
 import tomllib
@@ -12,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import discreet as dp
-from discreet._validate import probability, require
+from discreet._validate import LEVEL, probability, require
 from discreet.cli import _options as options
-from discreet.cli._options import REGRESSIONS, TWIN, choose_model
-from discreet.cli._report import draw_picture, write_page
+from discreet.cli._options import REGRESSIONS, TWIN, choose_model, suggest_delta
+from discreet.cli._report import draw_picture, facts_in, write_page
 from discreet.cli._run import (
     PLAN_IS_SPENT,
     RELEASED,
@@ -24,7 +26,6 @@ from discreet.cli._run import (
     check_folder,
     keep_compiled_programs,
     row_order,
-    suggest_delta,
     write_first,
 )
 from discreet.cli._statement import (
@@ -35,8 +36,10 @@ from discreet.cli._statement import (
 )
 from discreet.cli._tables import Table, check_whole, how_converted
 from discreet.cli._terminal import (
+    check_file,
     folder_for_results,
     refusing,
+    say,
     say_error,
     say_files,
     say_json,
@@ -64,11 +67,11 @@ def describe(
     schema: options.SchemaFile = None,
     bounds: options.Bounds = None,
     person: options.Person = None,
-    delta: options.DescribedDelta = None,
+    delta: options.Delta = None,
     num_records: options.DescribedRecords = None,
     pair: options.Pairs = None,
     all_pairs: options.AllPairs = False,
-    level: options.Level = 0.95,
+    level: options.Level = LEVEL,
     slices: options.Slices = 64,
     relation: options.RelationOption = None,
     ledger: options.LedgerFile = None,
@@ -93,7 +96,7 @@ def describe(
     description.png. The table may be larger than memory.
     """
     check_folder(out, overwrite=overwrite)
-    probability("--level", level, hint="0.95 is a common choice.")
+    probability("--level", level, hint="0.9 is the default.")
     if pair and all_pairs:
         raise ValueError("--pair and --all-pairs: give only one")
     made = how_converted(table, non_private_bounds=False, out_of_bounds=out_of_bounds)
@@ -154,20 +157,19 @@ def _pair(text: str, schema: "dp.tables.Schema") -> tuple[str, str]:
 
 
 SCORES = "scores.json"
+Fit = Annotated[Path, typer.Argument(metavar="FIT", help="The folder that discreet fit wrote.", show_default=False)]
 _ELEMENTS = 2**22
 _LARGEST_LOG = 20.0
 
 
 @refusing
 def score(
-    fitted: Annotated[
-        Path, typer.Argument(metavar="FIT", help="The folder that discreet fit wrote.", show_default=False)
-    ],
+    fitted: Fit,
     data: options.Data,
     epsilon: Annotated[float, typer.Option(help="Privacy budget ε.", rich_help_panel="Budget")],
-    delta: options.DescribedDelta = None,
+    delta: options.Delta = None,
     num_records: options.DescribedRecords = None,
-    level: options.Level = 0.95,
+    level: options.Level = LEVEL,
     relation: options.RelationOption = None,
     ledger: options.LedgerFile = None,
     out_of_bounds: options.OutOfBoundsRule = options.OutOfBoundsName.REFUSE,
@@ -190,7 +192,7 @@ def score(
     import numpy as np
 
     check_folder(out, overwrite=overwrite)
-    probability("--level", level, hint="0.95 is a common choice.")
+    probability("--level", level, hint="0.9 is the default.")
     model, text, draws = _fit_of(fitted)
     schema = dp.tables.schema_from_dict(tomllib.loads(text))
     warn(schema, seed, ledger)
@@ -202,8 +204,7 @@ def score(
     )
     x, y = records.x, records.y
     assert y is not None
-    if draws["weights"].shape[1:] != (x.shape[-1], *draws["intercept"].shape[1:]):
-        raise ValueError(f"the posterior in {fitted} is not that of the schema in its summary.json: fit again")
+    _check_size(draws, x, fitted)
     if records.mask is not None:
         how |= {"groups": np.nonzero(records.mask)[0], "person": schema.person, "max_rows": schema.max_rows}
         x, y = x[records.mask], y[records.mask]
@@ -246,6 +247,58 @@ def score(
     _say_spent(statement, ledger, files)
 
 
+NOT_PROTECTED = "A row says what the cells of that record say: the fit's statement does not protect these records."
+
+
+@refusing
+def predict(
+    fitted: Fit,
+    data: options.Data,
+    out: Annotated[Path, typer.Option(help="The file of the predictions, .csv.")] = Path("predictions.csv"),
+    out_of_bounds: options.OutOfBoundsRule = options.OutOfBoundsName.REFUSE,
+    overwrite: options.OverwriteFile = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Predict the target of new records by a fit. Spends nothing.
+
+    `discreet predict discreet-fit --data new.csv --out predictions.csv`
+
+    Writes a row for each row of the table, in its order: probabilities of categories, or the expected number in the target's
+    unit; empty where the schema drops the row. The table needs the features alone, as the fit's schema describes them. **The
+    fit's statement does not protect the new records**: a row of the file says what the cells of that record say.
+    """
+    import numpy as np
+
+    check_file(out, endings=(".csv",), overwrite=overwrite)
+    model, text, draws = _fit_of(fitted)
+    schema = dp.tables.schema_from_dict(tomllib.loads(text))
+    target = schema.target_column
+    assert target is not None
+    features = dataclasses.replace(schema.without_person(), columns=schema.features, target=None, impossible=())
+    table = dp.tables.read_table(data, features, out_of_bounds=out_of_bounds)
+    x = dp.tables.encode(table, features, out_of_bounds=out_of_bounds).x
+    _check_size(draws, x, fitted)
+    low, high = target.limits if model == "linear" else (-1.0, 1.0)
+    found = _predict(model, draws, (high - low) / 2, (high + low) / 2, x).reshape(len(x), -1)
+    names = [target.name] if target.kind.has_bounds else [f"{target.name}={x}" for x in target.categories]
+    names = names[-found.shape[1] :]  # Of two categories the second
+    content = io.StringIO()
+    rows = [["" if np.isnan(value) else f"{value:.9g}" for value in row] for row in found]
+    csv.writer(content, lineterminator="\n").writerows([names, *rows])
+    write_file(out, content.getvalue())
+    if facts_in(fitted / "statement.json").get("is_private") is False:
+        say_error("NOT PRIVATE: the fit is not private, as its statement says, so the predictions are not either.")
+    if as_json:
+        say_json("predict", {"rows": len(rows), "columns": names, "files": [out]})
+    else:
+        say(f"Wrote {len(rows):,} predictions to {out}. {NOT_PROTECTED}")
+
+
+def _check_size(draws: "dict[str, np.ndarray]", x: "np.ndarray", fitted: Path) -> None:
+    if draws["weights"].shape[1:] != (x.shape[-1], *draws["intercept"].shape[1:]):
+        raise ValueError(f"the posterior in {fitted} is not that of the schema in its summary.json: fit again")
+
+
 def _say_spent(statement: "dp.Statement", ledger: Path | None, files: list[Path]) -> None:
     say_lines(f"Spent: ε = {dp.accounting.upper(statement.epsilon)} at δ = {dp.accounting.upper(statement.delta)}.")
     say_lines(f"Budget: {budget_line(ledger, statement.delta)}")
@@ -267,8 +320,8 @@ def _fit_of(folder: Path) -> tuple[str, str, "dict[str, np.ndarray]"]:
         return summary["model"], str(summary["schema"]), draws
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
         raise ValueError(
-            f"{folder} does not have a fit that can be scored: give the folder of a discreet fit with a built-in model that "
-            f"predicts a column ({', '.join(REGRESSIONS)})"
+            f"{folder} does not have a fit that can be scored, or predict: give the folder of a discreet fit with a built-in "
+            f"model that predicts a column ({', '.join(REGRESSIONS)})"
         ) from None
 
 

@@ -39,6 +39,8 @@ from discreet.cli._options import (
     TWIN,
     MethodName,
     choose_model,
+    suggest_delta,
+    tenth_of_cap,
 )
 from discreet.cli._own_model import FILE as MODEL_FILE
 from discreet.cli._report import (
@@ -64,8 +66,6 @@ from discreet.cli._run import (
     keep_compiled_programs,
     row_order,
     say_price,
-    suggest_delta,
-    tenth_of_cap,
     write_first,
 )
 from discreet.cli._statement import about_words, complete_statement, dropped_cells, facts_about, warn
@@ -573,6 +573,7 @@ class OfRecords(Method, ABC):
         alone = {name: np.full(1, value) for name, value in estimates.items()}
         point_only = () if own is not None else (*NO_INTERVAL, *alone)
         self.rows = summarise({**drawn, **alone}, records, estimate, classes, point_only)
+        self.say_unknown()
         note = dp.report.use_words(self.statement) if self.intervals else NO_INTERVALS
         summary = {
             "note": " ".join([note + relation + self.hints, *[meaning] * bool(meaning)]),
@@ -583,6 +584,7 @@ class OfRecords(Method, ABC):
             "target_scale": records.target_scale,
             "posterior": finite_or_none(dict(self.rows)),
             "to_predict": None if shrunk is None else shrunk.tolist(),
+            "learned": self.learned(),
             "losses": finite_or_none(list(getattr(self.result, "losses", ()))),
             # For the page: the course of the fit, and the decisive points of the plan's profile, (ε, δ) that hold.
             "course": dp.page.course_of(self.result, records.feature_names),
@@ -591,6 +593,38 @@ class OfRecords(Method, ABC):
         }
         files = [write_file(out / "posterior.npz", npz(self.samples)), write_json(out / "summary.json", summary)]
         return files if own is None else [*files, write_file(out / MODEL_FILE, own.settings_text())]
+
+    def learned(self) -> dict[str, Any]:
+        """The share of the prior's variance that is gone, by feature (that class of which most is), or by latent."""
+        import numpy as np
+
+        shares = getattr(self.result, "learned", {})
+        if isinstance(shares, Mapping):
+            return {name: np.asarray(share).tolist() for name, share in shares.items()}
+        names = self.records.feature_names
+        most = np.reshape(shares, (-1, len(names) + 1)).max(axis=0)
+        return dict(zip(names, most[1:].tolist(), strict=True))
+
+    def say_unknown(self) -> None:
+        """Add to the verdict of a usable fit of which coefficients it says little. The statement was written without it."""
+        statement = self.statement
+        if not self.intervals or statement.use in ("", dp.report.NOT_USABLE):
+            return
+        # The verdict on a model names its latents itself.
+        learned = self.learned() if self.chosen.needs_target and not isinstance(self.result.learned, Mapping) else {}
+        hidden = [name for name, share in learned.items() if share < dp.report.LEARNED]
+        words = dp.report.unknown_words([(row["low"], row["high"]) for _, row in self.coefficients], hidden)
+        if words:
+            reason = f"{words[0].lower()}{words[1:]}. {statement.use_reason[0].upper()}{statement.use_reason[1:]}"
+            self.statement = statement.with_use(statement.use, reason)
+            write_first(self.asked.out, self.statement, self.asked.checkpoint)
+
+    @property
+    def coefficients(self) -> list[tuple[str, dict[str, float]]]:
+        """The rows without intercepts and what has a row beside the coefficients."""
+        estimates, _ = self.estimates()
+        others = {"intercept"} if self.own is not None else {*self.samples, *estimates} - {"weights"}
+        return [(name, row) for name, row in self.rows if latent_of(name) not in others]
 
     def estimates(self) -> tuple[dict[str, float], str]:
         """Parameters that are estimated without draws, by name, and what they mean, in words."""
@@ -650,8 +684,7 @@ class OfRecords(Method, ABC):
         """Print some of the coefficients."""
         own = self.own
         estimates, meaning = self.estimates()
-        others = {"intercept"} if own is not None else {*self.samples, *estimates} - {"weights"}
-        weights = [(name, row) for name, row in self.rows if latent_of(name) not in others]
+        weights = self.coefficients
         if not weights:
             return
         scale = "in their own units" if own is not None and own.raw else "scaled to [-1, 1] by their bounds"

@@ -154,7 +154,11 @@ MOST_STEPS = 2**31 - 1
 
 Epsilon = Annotated[float | None, _budget(help="Privacy budget ε.")]
 Delta = Annotated[
-    float | None, _budget(help="Privacy budget δ. Default: 1 / (10 × number of records), and at most 1e-5.")
+    float | None,
+    _budget(
+        help="Privacy budget δ. Default: 1 / (10 × number of records), and at most 1e-5; 1e-6 where that number is private, as "
+        "in descriptions, scores and twins by marginals without --num-records."
+    ),
 ]
 Sampling = Annotated[
     str,
@@ -309,7 +313,10 @@ Choices = Annotated[
 LearningRate = Annotated[float | None, _method(help="Step size of the Adam optimizer. Default: 0.02; for twin, 0.05.")]
 NumRecords = Annotated[
     int | None,
-    _table(help="A public figure for the number of records. Default: the exact number, which becomes public."),
+    _table(
+        help="A public figure for the number of records. Default: the exact number, which becomes public; for twins by "
+        "marginals, none."
+    ),
 ]
 Draws = Annotated[
     int | None,
@@ -366,10 +373,6 @@ Slices = Annotated[
     int,
     _method(help="Most slices of a column of numbers. More make means and quantiles sharper, until noise outweighs."),
 ]
-DescribedDelta = Annotated[
-    float | None,
-    _budget("--delta", help="Privacy budget δ. Default: 1e-6, or a tenth of 1 / --num-records and at most 1e-5."),
-]
 DescribedRecords = Annotated[
     int | None, _budget("--num-records", help="A public figure for the number of records, for the default of --delta.")
 ]
@@ -393,6 +396,24 @@ def clipping_of(text: str) -> "float | dp.AdaptiveClipping":
         raise ValueError(f"--clip is {text!r}: give a number, for example 1.0, or adaptive") from None
 
 
+def tenth_of_cap(ledger: Path) -> float:
+    """A tenth of the δ of a ledger's cap: fits of it are charged their own ε, or less."""
+    return float(f"{dp.Ledger(ledger).cap.delta / 10:.3g}")
+
+
+OF_PRIVATE = 100_000
+"""Records by which the default δ is chosen where their number is private, whatever it is."""
+
+
+def suggest_delta(num_records: int | None, ledger: Path | None) -> float:
+    """The default δ of all commands: by a public number of records (None: it is private), at most a tenth of the ledger's cap.
+
+    A ledger adds the δ of its fits. One of the cap's own δ leaves no room for a sum by ε: ε = 1 was charged as 1.32.
+    """
+    usual = dp.accounting.suggest(num_records=OF_PRIVATE if num_records is None else num_records).delta
+    return usual if ledger is None else min(usual, tenth_of_cap(ledger))
+
+
 def plan_of(
     *,
     num_records: int,
@@ -404,7 +425,7 @@ def plan_of(
 ) -> "dp.PrivacyPlan":
     """The plan that the options describe, solved for the one of the `numbers` that `PrivacyPlan.calibrate` is to find."""
     return dp.PrivacyPlan.calibrate(
-        delta=delta if delta is not None else dp.accounting.suggest(num_records=num_records).delta,
+        delta=suggest_delta(num_records, None) if delta is None else delta,
         num_records=num_records,
         sampling=sampling,
         clipping_norm=clipping_norm,

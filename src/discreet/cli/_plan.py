@@ -7,7 +7,7 @@ import typer
 
 import discreet as dp
 from discreet.cli import _options as options
-from discreet.cli._options import TWIN, choose_model
+from discreet.cli._options import TWIN, choose_model, suggest_delta
 from discreet.cli._report import write_picture
 from discreet.cli._run import keep_compiled_programs
 from discreet.cli._terminal import check_file, refusing, say, say_error, say_files, say_json, say_lines, settings
@@ -25,6 +25,17 @@ def plan(
     schema: options.SchemaFile = None,
     delta: options.Delta = None,
     components: options.Components = None,
+    share: Annotated[
+        float | None,
+        typer.Option(
+            help="For logistic: a public guess of the share of the target's second category, if it is rare. Default: mostly "
+            "from a fifth to four fifths."
+        ),
+    ] = None,
+    kept: Annotated[
+        float | None,
+        typer.Option(help='If the schema has missing = "drop": a public guess of the share of records that are kept.'),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the invented tables; nothing here is secret.")] = 0,
     plot: Annotated[Path | None, typer.Option(help="Draw the picture to this file.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
@@ -49,13 +60,17 @@ def plan(
     described = options.schema_of(None, chosen, target, bounds, schema, non_private_bounds=False)
     fitted, about, guide = _what(chosen, described)
     keep_compiled_programs(settings.compilation_cache)
+    # A fit to noisy counts releases the number of records, so its default δ does not follow from it.
+    counts = chosen.name == TWIN and dp.marginals.counts_suffice(described)
     found = dp.planning.dry_run(
         fitted,
         about,
         num_records=num_records,
         epsilon=epsilon,
-        delta=delta,
+        delta=suggest_delta(None if counts else num_records, None) if delta is None else delta,
         guide=guide,
+        share=share,
+        kept=kept,
         seed=seed,
         progress_bar=not as_json,
     )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 import discreet as dp
+from discreet._validate import ENDS
 from discreet.cli import _options as options
 from discreet.cli._terminal import refusing, say, say_error, say_json, write_file
 
@@ -103,7 +104,7 @@ def summarise(
             name += COLUMN * (features and name.partition("[")[0] in samples)
             # A fit that diverged has draws without a mean; that is no reason to lose the others.
             with np.errstate(all="ignore"):
-                numbers = (column.mean(), column.std(), *np.quantile(column, [0.05, 0.95]))
+                numbers = (column.mean(), column.std(), *np.quantile(column, ENDS))
             if estimate is None or site in point_only:
                 numbers = (numbers[0], math.nan, math.nan, math.nan)
             rows.append((name, dict(zip(PARTS, map(float, numbers), strict=True))))

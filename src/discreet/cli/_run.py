@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 import discreet as dp
-from discreet.cli._options import AsJson
+from discreet.cli._options import AsJson, tenth_of_cap
 from discreet.cli._report import write_statement
 from discreet.cli._terminal import (
     give_room,
@@ -180,20 +180,6 @@ def say_price(what: str, statement: "dp.Statement", budget: str) -> None:
     held = f"ε = {dp.accounting.upper(statement.epsilon)} at δ = {statement.delta:g}"
     say_lines(f"{held}." if statement.is_private else f"NOT PRIVATE: {held} does not hold; the statement says why.")
     say_lines(f"Budget: {budget}")
-
-
-def tenth_of_cap(ledger: Path) -> float:
-    """A tenth of the δ of a ledger's cap: fits of it are charged their own ε, or less."""
-    return float(f"{dp.Ledger(ledger).cap.delta / 10:.3g}")
-
-
-def suggest_delta(num_records: int | None, ledger: Path | None) -> float:
-    """The default δ: that of a public number of records, else of 100,000, and at most a tenth of the ledger's cap.
-
-    A ledger adds the δ of its fits. One of the cap's own δ leaves no room for a sum by ε: ε = 1 was charged as 1.32.
-    """
-    usual = dp.accounting.suggest(num_records=num_records or 100_000).delta
-    return usual if ledger is None else min(usual, tenth_of_cap(ledger))
 
 
 def budget_line(ledger: Path | None, delta: float) -> str:

@@ -16,6 +16,7 @@ from discreet.cli import _options as options
 from discreet.cli._own_model import FILE as OWN, read_own_fit
 from discreet.cli._terminal import (
     PICTURES,
+    Command,
     Commands,
     check_file,
     folder_for_results,
@@ -44,7 +45,7 @@ FromData = Annotated[
 ]
 
 
-@schema.command()
+@schema.command(cls=Command)
 @refusing
 def init(
     table: Table,
@@ -62,7 +63,8 @@ def init(
 
     `discreet schema init survey.csv --out survey.toml`
 
-    With --bounds the file has these bounds and categories, and can be given to --schema as it is.
+    With --bounds the file has these bounds and categories, and can be given to --schema as it is. A comment names the other kind
+    that a column may have: bounds do not tell counts from numbers.
 
     Reads no cell: the template is the same for every table with this header. From the header come also the encoding and what
     stands between cells; from the types of a Parquet or Arrow file the kinds of columns.
@@ -74,14 +76,18 @@ def init(
     hint = dp.tables.decimal_hint(csv)
     numbers = " It takes numbers as 1234.5; for 1234,5 remove the # in its last line." if hint else ""
     inferred: tuple[str, ...] = ()
+    guessed: list[str] = []
     if bounds is not None:
         if non_private_from_data:
             raise ValueError("--bounds and --non-private-from-data: give only one")
         described = dp.tables.schema_from_bounds(bounds, target=target)
         described = dataclasses.replace(described, person=whose, each_row=each_row, csv=csv)
         names = [column.name for column in described.columns]
-        content = dp.tables.schema_to_toml(described) + hint
+        content = dp.tables.schema_to_toml(described, hints=True) + hint
+        guessed = [column.name for column in described.columns if dp.tables.other_kind(column)]
         done = f"Wrote {out} with these bounds and categories. Give it to --schema in the place of --bounds.{numbers}"
+        if guessed:
+            done += f" Check the kind of {dp.report.listed(guessed)}: it is a guess, and a comment names the other one."
     elif non_private_from_data:
         names = [name for name in dp.tables.column_names(table, csv) if name and name != person]
         described = dp.tables.infer_columns_non_private(table, None, target=target, columns=names)
@@ -96,7 +102,7 @@ def init(
         done = f"Wrote {out} with the column names. Fill in what is publicly known about each column.{numbers}"
     write_file(out, content)
     if as_json:
-        say_json("schema init", {"columns": names, "inferred": inferred, "files": [out]})
+        say_json("schema init", {"columns": names, "inferred": inferred, "guessed": guessed, "files": [out]})
     elif done:
         say(done)
     if non_private_from_data:
@@ -119,7 +125,7 @@ NOBODY_SAID = (
 )
 
 
-@schema.command()
+@schema.command(cls=Command)
 @refusing
 def check(
     file: Annotated[Path, typer.Argument(metavar="SCHEMA", help="The schema, a TOML file.")],

@@ -178,10 +178,13 @@ def _answer(error: Exception) -> int:
         context = getattr(error, "ctx", None)
         command = "discreet" if context is None else context.command_path
         message = str(error.format_message()).replace("Value error, ", "")  # pyright: ignore[reportAttributeAccessIssue]
-        if type(error).__name__ == "MissingParameter":
+        kind = type(error).__name__
+        if kind == "MissingParameter":
             message = _all_missing(context) or message
-        if type(error).__name__ == "NoSuchOption":
+        if kind == "NoSuchOption":
             message = _no_such_option(error)
+        elif context is not None and WORDS in context.meta and kind in ("MissingParameter", "UsageError"):
+            message = _stray_table(context, message)
         message = re.sub(_NO_NUMBER, "give a number, with a point before its decimals, as in 1.0", message)
         stop = "" if message.endswith((".", "?")) else "."
         say_error(f"Refused: {message}{stop} For the options, run: {command} --help")
@@ -219,9 +222,49 @@ def _no_such_option(error: Any) -> str:
     """Which option is not known, and which may be meant: one that begins so, or one that is spelt alike."""
     known = [] if error.ctx is None else [name for x in error.ctx.command.params for name in x.opts]
     wrong = error.option_name
+    if error.ctx is not None and (instead := _instead(error.ctx, wrong)):
+        return f"No such option: {wrong}. {instead}"
     begins = [name for name in known if len(wrong) > 3 and name.startswith(wrong)]
     meant = f"did you mean {' or '.join(begins)}?" if begins else near(wrong, known)
     return f"No such option: {wrong}" + (f". {meant[0].upper()}{meant[1:]}" if meant else "")
+
+
+WORDS = "discreet.words"
+_TABLE = ("--data", "--table")
+
+
+def _instead(context: Any, wrong: str) -> str:
+    """What to write for an option that is an argument of this command, or the table's under another name; empty if neither."""
+    words = context.meta.get(WORDS, [])
+    place = next((place for place, word in enumerate(words) if word.partition("=")[0] == wrong), len(words))
+    given, equals, value = words[place].partition("=") if place < len(words) else (wrong, "", "")
+    value = value if equals else next(iter(words[place + 1 : place + 2]), "FILE")
+    written = f"{given}{equals or ' '}{value}"
+    names = {x.opts[0].lstrip("-") for x in context.command.params}
+    arguments = {(x.metavar or x.opts[0]).lower() for x in context.command.params if not x.opts[0].startswith("-")}
+    if wrong in _TABLE and "data" in names:
+        return f"Write --data {value} for {written}"
+    if wrong.lstrip("-") in arguments or (wrong in _TABLE and "table" in arguments):
+        return f"Write {value} alone for {written}"
+    return NO_TABLE.format(written) if wrong in _TABLE and context.command.name == "plan" else ""
+
+
+NO_TABLE = "discreet plan reads no table, so leave {} out"
+
+
+def _stray_table(context: Any, message: str) -> str:
+    """The message on a command line with a table where none is taken, after what to write."""
+    _, stray, _ = context.command.make_parser(context).parse_args([*context.meta[WORDS]])
+    if not stray:
+        return message
+    if context.command.name == "plan":
+        instead = NO_TABLE.format(stray[0])
+    elif any("--data" in x.opts for x in context.command.params) and not context.params.get("data"):
+        instead = f"Write --data {stray[0]} for {stray[0]}"
+        message = message.replace("Missing --data, ", "Missing ").replace("Missing --data", "")
+    else:
+        return message
+    return f"{instead}. {'' if message.startswith('Got unexpected') else message}".rstrip(". ")
 
 
 def _all_missing(context: Any) -> str:
@@ -388,7 +431,16 @@ def give_room(path: Path) -> None:
         (path / _ROOM).unlink()
 
 
-class BriefHelp(TyperCommand):
+class Command(TyperCommand):
+    """A command that keeps its words, by which an error says what to write instead."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the words, and parse them."""
+        ctx.meta[WORDS] = [*args]
+        return super().parse_args(ctx, args)
+
+
+class BriefHelp(Command):
     """A command with many options: --help has the `common` ones on one screen, --help-all has all that there is to say."""
 
     common = (
@@ -423,7 +475,7 @@ class BriefHelp(TyperCommand):
         whole.params = shown
         for option in shown:
             option.help = re.split(r"(?<=\.) (?=[A-Z])", option.help or "", maxsplit=1)[0]
-        return TyperCommand.get_help(whole, ctx)
+        return Command.get_help(whole, ctx)
 
 
 class Commands(TyperGroup):

@@ -41,7 +41,7 @@ import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
 from discreet import random
-from discreet._validate import probability
+from discreet._validate import LEVEL, probability
 from discreet.accounting import Relation, upper
 from discreet.ledger import Ledger
 from discreet.marginals._release import Marginals, MarginalsPlan, private_marginals
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
 FORMAT = "discreet description, version 1"
-SLICES, LEVEL, QUANTILES = 64, 0.95, (0.05, 0.25, 0.5, 0.75, 0.95)
+SLICES, QUANTILES = 64, (0.05, 0.25, 0.5, 0.75, 0.95)
 COVERS = (
     "Each interval by itself holds the figure of the table that was counted with probability {level:g} or more, over the noise. "
     "It says nothing about a population that the records come from. Those of means, standard deviations (which divide by the "
@@ -172,7 +172,7 @@ class Description:
         Raises:
             ValueError: A level or share that is none, or no one- or two-way table was counted.
         """
-        level = probability("level", level, hint="0.95 is a common choice.")
+        level = probability("level", level, hint="0.9 is the default.")
         shares = [probability("a quantile", share, hint="0.5 is the median.") for share in quantiles]
         fit = _LeastSquares(released)
         z = NormalDist().inv_cdf((1 + level) / 2)
@@ -340,7 +340,7 @@ def describe(
             "describe needs a schema, epsilon and delta. Bounds and categories are public, never taken from the data: "
             "dp.describe(table, dp.tables.schema_from_bounds('age=17:90,smoker=no|yes'), epsilon=0.5, delta=1e-6)"
         )
-    probability("level", level, hint="0.95 is a common choice.")
+    probability("level", level, hint="0.9 is the default.")
     for share in quantiles:
         probability("a quantile", share, hint="0.5 is the median.")
     plan = description_plan(

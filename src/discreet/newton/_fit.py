@@ -64,7 +64,7 @@ from discreet.newton._saved import SavedReleases, words_of
 from discreet.newton._sums import Parts, rounded_up
 from discreet.query import MOST_RECORDS
 from discreet.released import Released
-from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, Statement, Unit, listed
+from discreet.report import COEFFICIENTS, LEARNED, NOT_USABLE, PREDICTION, Statement, Unit, listed
 from discreet.storage import exclusive
 
 AT = tuple(int(share * NUM_GRADIENTS) for share in (0.2, 0.7))
@@ -75,8 +75,6 @@ _REACH = {"binary": (0.8, 2.0, 4.0), "counts": (1.0, 1.25, 1.25), "classes": (0.
 _STANDS_OUT = 3.0  # standard deviations
 LEAST_WEIGHT = 1e-3  # of the mean, as a share of the largest
 WARY = 3.5  # of gradients far away, for intervals
-LEARNED = 0.25
-"""The share of the prior's variance that is gone where a weight is called learned."""
 KEPT, HIDING, NOISY = 0.65, 0.8, 3.0
 SCATTERED = 2.0  # variance of counts over a Poisson distribution's, where the verdict says so
 """A usable fit keeps that share of the gain, unless there is less noise than sampling: then there is little to gain. One for its

@@ -33,7 +33,7 @@ from tqdm.auto import tqdm
 
 from discreet import random
 from discreet._jax import in_own_settings, one_process, refuse_traced
-from discreet._validate import integer
+from discreet._validate import ENDS, integer
 from discreet.accounting import Relation
 from discreet.act import Act
 from discreet.inference import Latents, NoPointError, Records, Share, check_public, latents_of, take_apart, warn_of_use
@@ -93,7 +93,6 @@ FAINTLY = 0.4  # share of a latent's variance in such directions, where the verd
 FARTHEST = 0.5  # standard deviations by which an entry of the curvature is shrunk
 WIDEST = 2.0
 """Cap on the posterior's variance, over that without the curvature's error, in the allowance for that error: else both grow."""
-_INTERVAL = 0.05, 0.95
 _SHOWN = 40
 
 
@@ -137,7 +136,7 @@ class DPNewtonResult(Released, what="private Newton fit of a model", parts=(Mode
     @property
     def interval(self) -> dict[str, np.ndarray]:
         """The 90 % interval of each latent: low and high, (2, ...)."""
-        return {name: np.quantile(value, _INTERVAL, axis=0) for name, value in self.draws.items()}
+        return {name: np.quantile(value, ENDS, axis=0) for name, value in self.draws.items()}
 
     @property
     def dropped(self) -> Share:

@@ -9,19 +9,16 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from discreet.newton._algebra import is_settled
-from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION, counted, listed
+from discreet.report import COEFFICIENTS, LEARNED, NOT_USABLE, PREDICTION, counted, listed
 
 LOST = 30.0  # `lack` of a fit that is still under way
 MISSING = 0.01  # share of the records that do not count, beyond which the fit is not that of all
-LEARNED = 0.25
-"""The share of the prior's variance that is gone where a latent is called learned."""
 NOISY, CUT = 3.0, 0.1
 """Intervals of a fit for its coefficients: at most so much more noise than sampling, and so many records clipped."""
 FITS = 0.5  # least curvature over the gradients' second moment; where the model is right, they are the same
 UNSEEN = 0.12  # share of the gradients that may have been clipped behind the noise, in a fit for its coefficients
 UNSEEN_FAR, MOST_UNSEEN_FAR = 0.01, 0.02
 """The same where records far out decide some latents, which are then named; and where they decide most of them."""
-MOST_NAMED = 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +57,7 @@ class Signs:
 
     def called(self, which: Bool[np.ndarray, " touched"]) -> str:
         """Some coordinates, in words."""
-        return listed([name for name, chosen in zip(self.names, which, strict=False) if chosen], most=MOST_NAMED)
+        return listed([name for name, chosen in zip(self.names, which, strict=False) if chosen])
 
 
 def verdict(signs: Signs) -> tuple[str, str]:

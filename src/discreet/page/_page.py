@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from discreet._validate import require
+from discreet._validate import ENDS, require
 from discreet.accounting import event_from_dict, relation_name, upper
 from discreet.ledger import Ledger
 from discreet.models import Levels
@@ -232,7 +232,7 @@ def panels_of_draws(
         flat = array.reshape(len(array), -1)
         names = coordinate_labels(name, array.shape[1:], feature_names)
         with np.errstate(all="ignore"):
-            spread = np.array([flat.std(axis=0), *np.quantile(flat, [0.05, 0.95], axis=0)])
+            spread = np.array([flat.std(axis=0), *np.quantile(flat, ENDS, axis=0)])
             spread = spread if intervals else np.full_like(spread, np.nan)
             columns = zip(names, flat.mean(axis=0), *spread, strict=True)
             panels.append(_panel(name, [Row(label, *map(_finite, values)) for label, *values in columns]))

@@ -224,6 +224,8 @@ def dry_run(
     epsilon: float,
     delta: float | None = None,
     guide: Callable[..., Any] | None = None,
+    share: float | None = None,
+    kept: float | None = None,
     seed: int = 0,
     progress_bar: bool = True,
 ) -> DryRun:
@@ -250,6 +252,8 @@ def dry_run(
         epsilon: The budget.
         delta: As in `NewtonPlan.calibrate`.
         guide: A guide of the model, which is then fitted in steps. None: the method's own.
+        share: Of a logistic target: a public guess of the share of the second category. None: a fifth to four fifths, mostly.
+        kept: Where the schema drops records (`missing = "drop"`): a public guess of the share that is kept. None: all.
         seed: Seed of the tables and the noise, neither of which is secret here.
         progress_bar: Show progress after two seconds.
 
@@ -272,7 +276,7 @@ def dry_run(
     integer("num_records", num_records, least=20, hint="Nothing can be learnt from fewer records under privacy.")
     positive("epsilon", epsilon)
     delta = suggest(num_records=num_records).delta if delta is None else delta
-    trial = trial_for(model, about, Terms(num_records, delta, seed), guide)
+    trial = trial_for(model, about, Terms(num_records, delta, seed, share, kept), guide)
     plan = trial.plan(epsilon)
     epsilons = [epsilon if factor == 1 else float(f"{epsilon * factor:.4g}") for factor in FACTORS]
     # There is a largest ε for which noise can be calibrated.

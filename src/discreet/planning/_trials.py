@@ -17,11 +17,12 @@ import jax
 import numpy as np
 import numpyro.handlers as handlers
 from jaxtyping import Array, Bool, Float
+from scipy.optimize import brentq
 from scipy.special import expit, softmax
 
 from discreet import random
 from discreet._numpyro import trace_of
-from discreet._validate import require
+from discreet._validate import real, require
 from discreet.inference import DPSVI, NoPointError, starting_objective
 from discreet.marginals import Marginals, MarginalsPlan, counts_suffice, fit_twins, twin_tables
 from discreet.models import (
@@ -47,7 +48,7 @@ KINDS = {
     LINEAR: Kind.REAL,
 }
 """The kind of their target."""
-WITHOUT_GAPS = "No invented record has a missing target. If many of the real ones have, expect more noise."
+WITHOUT_GAPS = "No invented record is dropped for a missing cell: if many of yours are, give the share that is kept."
 AUC, ACCURACY, R_SQUARED, PAIRS = "AUC", "accuracy", "R²", "distance of pairs"
 _SPREADS = {"binary": (2.0, 1.0, 0.5), "classes": (2.0, 1.0, 0.5), "counts": (1.0, 0.5, 0.25)}
 """Standard deviations of the predictor: strong, medium and weak signals."""
@@ -81,6 +82,8 @@ class Terms(NamedTuple):
     num_records: int
     delta: float
     seed: int
+    share: float | None = None  # Of the records, those with the second category of a binary target
+    kept: float | None = None  # Of the records, those that the schema does not drop
 
 
 class Trial(ABC):
@@ -118,6 +121,10 @@ class Trial(ABC):
         noise = plan.noise_multiplier * math.sqrt(self.num_rows / self.terms.num_records)
         return dataclasses.replace(plan, num_records=self.num_rows, noise_multiplier=noise)
 
+    def _gaps(self, rng: np.random.Generator) -> np.ndarray | None:
+        """Which records of a table the schema does not drop; None: all."""
+        return None if self.terms.kept is None else rng.random(self.num_rows) < self.terms.kept
+
     def _rng(self, number: int) -> np.random.Generator:
         """The stream of a table."""
         return np.random.default_rng((self.terms.seed, number, 1))
@@ -135,7 +142,6 @@ class Regression(Trial):
     def __init__(self, family: str, schema: Schema, terms: Terms, *, scattered: bool = False) -> None:
         self.template = template_of(schema)
         self.family = family
-        self.note = WITHOUT_GAPS * (bool(schema.drops) and schema.max_rows == 1)
         self.scattered = scattered  # counts vary more than Poisson's
         self.max_rows = schema.max_rows
         self.drops = bool(schema.drops) and schema.max_rows == 1
@@ -148,6 +154,28 @@ class Regression(Trial):
         spreads = [spread for spread in _SPREADS[family] for _ in range(times)]
         self.num_tables = len(spreads)
         self.tables = [self._table(spread, self._rng(number)) for number, spread in enumerate(spreads)]
+        self.note = self._assumed()
+
+    def _assumed(self) -> str:
+        """How usual what is to be predicted is in the invented tables, in words: the rarer, the more the noise hides."""
+        rows = [table.y if table.mask is None else table.y[table.mask] for table in self.tables]
+        if self.family == "counts":
+            means = [float(y.mean()) for y in rows]
+            between = f"{min(means):.2g} to {max(means):.2g}"
+            return f"The mean of the invented counts is {between}: if yours is lower, expect more noise."
+        if self.terms.share is not None:
+            return f"The second category of the target has {100 * self.terms.share:.3g} % of the invented records, as given."
+        which, shares = "second", [float(y.mean()) for y in rows]
+        if self.family == "classes":
+            which, shares = (
+                "rarest",
+                [np.bincount(y.astype(int), minlength=self.num_classes).min() / len(y) for y in rows],
+            )
+        given = " (give its share)" * (self.family == "binary")
+        return (
+            f"The {which} category of the target has {100 * min(shares):.2g} to {100 * max(shares):.2g} % of the invented "
+            f"records: if yours is rarer{given}, expect more noise."
+        )
 
     def plan(self, epsilon: float) -> NewtonPlan:
         return NewtonPlan.calibrate(
@@ -205,6 +233,9 @@ class Regression(Trial):
             # A share of one from a fifth to four fifths, mostly.
             middle = rng.normal(size=outputs)
             middle -= middle.mean() if outputs > 1 else 0.0
+        if self.terms.share is not None:
+            centred, share = (rows - rows.mean(axis=0)) @ weights[:, 0], self.terms.share
+            middle = np.array([brentq(lambda middle: expit(middle + centred).mean() - share, -100, 100)])
         intercept = middle - rows.mean(axis=0) @ weights
         predictor = intercept + np.asarray(x, np.float64) @ weights
         if self.family == "classes":
@@ -216,11 +247,12 @@ class Regression(Trial):
             y = np.clip(rng.poisson(mean * rng.exponential(size=mean.shape) if self.scattered else mean), *limits)
         y = np.where(there, y, 0).astype(np.float64)
         old, new = np.s_[: self.num_rows], np.s_[self.num_rows :]
+        gaps = self._gaps(rng)
         return RegressionTable(
             family=self.family,
             x=x[old].astype(np.float32),
             y=y[old],
-            mask=there[old] if mask else None,
+            mask=there[old] if mask else gaps,
             new_x=x[new][there[new]].astype(np.float32),
             new_y=y[new][there[new]],
             limits=limits,
@@ -236,7 +268,7 @@ class RegressionTable:
     family: str
     x: Float[np.ndarray, "record *row feature"]
     y: Float[np.ndarray, "record *row"]
-    mask: Bool[np.ndarray, "record row"] | None
+    mask: Bool[np.ndarray, "record *row"] | None
     new_x: Float[np.ndarray, "row feature"]
     new_y: Float[np.ndarray, " row"]
     limits: tuple[float, float]  # of a count, which is cut there
@@ -324,10 +356,18 @@ class OfModel(Trial):
         strengths = list(strengths) * min(self.most_times, max(1, 12 // self.inventor.size))
         self.num_tables = len(strengths)
         self.tables = [
-            self.inventor.table(strength, self.num_rows, _NEW_ROWS, terms.seed + number)
+            self._with_gaps(self.inventor.table(strength, self.num_rows, _NEW_ROWS, terms.seed + number), number)
             for number, strength in enumerate(strengths)
         ]
         self.site, self.measure = self._measure()
+
+    def _with_gaps(self, table: InventedTable, number: int) -> InventedTable:
+        """The table with records that are dropped: NaN throughout, as `encode` makes them."""
+        kept = self._gaps(self._rng(number))
+        if kept is None:
+            return table
+        rows = [np.where(kept.reshape(-1, *[1] * (x.ndim - 1)), x, np.nan).astype(np.float32) for x in table.rows]
+        return dataclasses.replace(table, rows=rows)
 
     def _measure(self) -> tuple[str, str]:
         """The site whose mean is predicted, and the score's name; empty where no site has a number for each row."""
@@ -484,6 +524,24 @@ class Twin(OfModel):
 
 def trial_for(model: Any, about: Any, terms: Terms, guide: Callable[..., Any] | None = None) -> Trial:
     """The trial of a model, by the method that fits it."""
+    drops = isinstance(about, Schema) and bool(about.drops) and about.max_rows == 1
+    if terms.share is not None:
+        if model != "logistic":
+            raise ValueError("share is that of the second category of a target of logistic: leave it out")
+        least = 1 / terms.num_records
+        real("share", terms.share, least, 1 - least, hint="It is a public guess of how usual the second category is.")
+    if terms.kept is not None:
+        if not drops:
+            raise ValueError('kept is for a schema with missing = "drop" and one row of each person: leave it out')
+        real("kept", terms.kept, 1 / terms.num_records, 1, hint="It is a public guess of the share with a target.")
+    trial = _trial_for(model, about, terms, guide)
+    if drops:
+        given = "" if terms.kept is None else f"Of the invented records {100 * terms.kept:.3g} % are kept, as given."
+        trial.note = " ".join(filter(None, [trial.note, given or WITHOUT_GAPS]))
+    return trial
+
+
+def _trial_for(model: Any, about: Any, terms: Terms, guide: Callable[..., Any] | None) -> Trial:
     if isinstance(model, MixtureOfProducts):
         if about is not None:
             raise ValueError("A MixtureOfProducts has a schema of its own: leave about out")
@@ -514,7 +572,7 @@ def _regression(name: str, schema: Any, terms: Terms) -> Trial:
         note = "A line of persons with several rows is fitted in steps."
         return InSteps(linear_regression, template, terms, note=note)
     if name == LINEAR and schema.drops:
-        return OwnModel.of(linear_regression, template, terms, note=WITHOUT_GAPS)
+        return OwnModel.of(linear_regression, template, terms)
     if name == LINEAR:
         return Line(schema, terms)
     return Regression(FAMILIES[name], schema, terms, scattered=name == SCATTERED)

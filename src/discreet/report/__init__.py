@@ -20,6 +20,7 @@ from discreet.report._make import (
     plan_facts as plan_facts,
 )
 from discreet.report._words import (
+    LEARNED as LEARNED,
     counted as counted,
     fact_name as fact_name,
     headline as headline,
@@ -27,6 +28,7 @@ from discreet.report._words import (
     note_words as note_words,
     sentence as sentence,
     steps_words as steps_words,
+    unknown_words as unknown_words,
     use_words as use_words,
     value_words as value_words,
 )

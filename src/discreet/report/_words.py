@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from discreet.report._facts import Statement
 
 WIDTH = 88
+LEARNED = 0.25
+"""The share of the prior's variance that is gone where a coefficient is called learned."""
+MOST_LISTED = 12
+"""Names of columns or latents in one sentence; of more, the first ones and how many others there are."""
 
 
 def paragraph(text: str) -> str:
@@ -44,10 +48,10 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def listed(names: Sequence[str], most: int = 3) -> str:
+def listed(names: Sequence[str], most: int = MOST_LISTED) -> str:
     """The first of some names, and how many others there are.
 
-    >>> listed(["age"]), listed(["age", "sex"]), listed(["age", "sex", "town", "pay", "rent"])
+    >>> listed(["age"]), listed(["age", "sex"]), listed(["age", "sex", "town", "pay", "rent"], most=3)
     ('age', 'age and sex', 'age, sex, town and 2 others')
     """
     left = len(names) - most
@@ -189,6 +193,25 @@ def statement_text(statement: Statement) -> str:
     parts += [paragraph(statement.about)] * bool(statement.about)
     parts += [f"{heading}\n{'-' * len(heading)}\n{body}" for heading, body in sections if body]
     return "\n\n".join(parts) + "\n"
+
+
+def unknown_words(intervals: Sequence[tuple[float, float]], hidden: Sequence[str]) -> str:
+    """The sentence on coefficients of which a fit says little, without its full stop; empty if there are none.
+
+    Args:
+        intervals: The 90 % interval of each, low and high.
+        hidden: Names of those that the prior decides.
+
+    >>> unknown_words([(-1.0, 0.5), (-0.2, 0.3)], ["age"])
+    'All 90 % intervals of coefficients contain 0, so no sign is known. The prior decides the weight of age'
+    >>> unknown_words([(-1.0, 0.5), (0.2, 0.3)], [])
+    ''
+    """
+    signs = bool(intervals) and all(low <= 0 <= high for low, high in intervals)
+    parts = ["All 90 % intervals of coefficients contain 0, so no sign is known"] * signs
+    if hidden:
+        parts.append(f"The prior decides the weight{'s' * (len(hidden) > 1)} of {listed(hidden)}")
+    return ". ".join(parts)
 
 
 def note_words(statement: Statement) -> tuple[str, ...]:

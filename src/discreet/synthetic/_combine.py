@@ -11,6 +11,8 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy import stats
 
+from discreet._validate import LEVEL
+
 
 @dataclasses.dataclass(frozen=True)
 class Combined:
@@ -68,7 +70,7 @@ def combine(
     estimates: ArrayLike | Sequence[Mapping[str, float]],
     variances: ArrayLike | Sequence[Mapping[str, float]],
     *,
-    level: float = 0.95,
+    level: float = LEVEL,
     size_ratio: float = 1.0,
     names: Sequence[str] | None = None,
 ) -> Combined:
@@ -111,7 +113,7 @@ def combine(
     (1.05, 0.141)
     >>> errors = [{"age": 0.01, "sex": 0.04}] * 3
     >>> print(combine([{"age": 1.0, "sex": 0.0}, {"age": 1.4, "sex": 2.0}, {"age": 1.2, "sex": 1.0}], errors)["sex"])
-    1.0, standard error 1.137248, 95% interval -4.199846 to 6.199846
+    1.0, standard error 1.137248, 90% interval -2.46746 to 4.46746
     """
     estimates, variances, names = _arrays(estimates, variances, names)
     if estimates.shape != variances.shape or estimates.ndim == 0:

@@ -34,6 +34,7 @@ from discreet.tables._schema import (
 from discreet.tables._schema_text import (
     EACH_ROW as EACH_ROW,
     decimal_hint as decimal_hint,
+    other_kind as other_kind,
     schema_from_bounds as schema_from_bounds,
     schema_from_dict as schema_from_dict,
     schema_from_toml as schema_from_toml,

@@ -173,8 +173,12 @@ def _person_value(schema: Schema) -> Any:
     return schema.person if plain else {"column": schema.person, "max_rows": schema.max_rows}
 
 
-def schema_to_toml(schema: Schema) -> str:
+def schema_to_toml(schema: Schema, *, hints: bool = False) -> str:
     """The text of a file that `schema_from_toml` reads as this schema.
+
+    Args:
+        schema: The schema.
+        hints: Name in a comment the kind that a column of these bounds or categories may also have.
 
     >>> print(schema_to_toml(Schema(columns=(Column(name="age", kind=Kind.REAL, bounds=(17, 90), unit="years"),))))
     [columns.age]
@@ -196,7 +200,8 @@ def schema_to_toml(schema: Schema) -> str:
     ]
     parts = ["\n".join(top)] if top else []
     for column in schema.columns:
-        lines = [f"[columns.{_key(column.name)}]", f"kind = {_value(column.kind)}"]
+        hint = other_kind(column) if hints else ""
+        lines = [f"[columns.{_key(column.name)}]", f"kind = {_value(column.kind)}" + f"   # {hint}" * bool(hint)]
         if column.bounds is None:
             lines.append(f"categories = {_value(column.categories)}")
         else:
@@ -207,6 +212,19 @@ def schema_to_toml(schema: Schema) -> str:
         lines += [f"out_of_bounds = {_value(column.out_of_bounds)}"] if column.out_of_bounds is not None else []
         parts.append("\n".join(lines))
     return "\n\n".join([*parts, *_csv_table(schema.csv)]) + "\n"
+
+
+def other_kind(column: Column) -> str:
+    """The kind that a column of these bounds or categories may also have, and when; empty where there is none.
+
+    >>> other_kind(Column(name="visits", kind=Kind.REAL, bounds=(0, 50)))
+    'a guess: "count", if all values are integers from 0'
+    """
+    if column.kind is Kind.CATEGORICAL:
+        return 'a guess: "ordered", if the categories go from the lowest to the highest'
+    if column.kind is Kind.REAL and min(column.limits) >= 0 and all(limit.is_integer() for limit in column.limits):
+        return 'a guess: "count", if all values are integers from 0'
+    return ""
 
 
 def _csv_table(csv: CsvFormat) -> list[str]:
