@@ -5,7 +5,8 @@ of z: then records touch no scale, as if the model said effect ~ Normal(0, scale
 
 Whether records do so is found by numbers, at artificial records and draws of the prior, without any record: a scale then has the
 derivative of the products that it is part of, d / d log(scale) = sum of z d / dz. Each kind of value in the artificial record is
-changed by itself, since at zeros a scale may stand beside other latents.
+changed by itself, since at zeros a scale may stand beside other latents. A number has such values as the likelihood
+allows: a label of 0 and 1 may be a float, too.
 """
 
 from __future__ import annotations
@@ -26,6 +27,35 @@ SIZES = 0.1, 1.0, 10.0, 100.0, 1e4
 NUM_CHANGES = 2
 FEWEST_CODES = 12
 CLOSE = 1e-3  # of the largest derivative of a record
+
+Numbers = Callable[[np.random.Generator, tuple[int, ...], float], np.ndarray]
+"""Artificial numbers of a shape and a size."""
+
+
+def _real(rng: np.random.Generator, shape: tuple[int, ...], size: float) -> np.ndarray:
+    return size * rng.normal(size=shape)
+
+
+def _positive(rng: np.random.Generator, shape: tuple[int, ...], size: float) -> np.ndarray:
+    return np.abs(_real(rng, shape, size))
+
+
+def _whole(rng: np.random.Generator, shape: tuple[int, ...], size: float) -> np.ndarray:
+    return np.floor(_positive(rng, shape, size))
+
+
+def _share(rng: np.random.Generator, shape: tuple[int, ...], size: float) -> np.ndarray:
+    del size
+    return rng.uniform(size=shape)
+
+
+def _label(rng: np.random.Generator, shape: tuple[int, ...], size: float) -> np.ndarray:
+    del size
+    return rng.integers(0, 2, shape).astype(float)
+
+
+KINDS: tuple[Numbers, ...] = _real, _positive, _whole, _share, _label
+NUM_LOOKS = 8
 
 
 def products_of(
@@ -53,12 +83,21 @@ def products_of(
     rng = np.random.default_rng(0)
     codes = max([FEWEST_CODES, *(length for shape in (*scales.values(), *others.values()) for length in shape)])
     tried = []
-    for at in rng.normal(size=(NUM_POINTS, size)):
-        for near in _records_near(record, codes, rng):
-            if astray(near):
-                continue
-            pulls = {name: np.asarray(pull) for name, pull in gradients(jnp.asarray(at, float), near).items()}
-            if all(np.isfinite(pull).all() for pull in pulls.values()):
+
+    def pulls_of(at: np.ndarray, near: Sequence[Array]) -> Values | None:
+        """None where the record has none that are finite, or none at all, as one outside of the likelihood's support."""
+        if astray(near):
+            return None
+        pulls = {name: np.asarray(pull) for name, pull in gradients(jnp.asarray(at, float), near).items()}
+        whole = all(np.isfinite(pull).all() for pull in pulls.values())
+        return pulls if whole and any(pull.any() for pull in pulls.values()) else None
+
+    points = rng.normal(size=(NUM_POINTS, size))
+    kinds = _kinds_of(record, lambda near: pulls_of(points[0], near) is not None, rng)
+    for at in points:
+        for near in _records_near(record, kinds, codes, rng):
+            pulls = pulls_of(at, near)
+            if pulls is not None:
                 tried.append((split(at), pulls))
     found: dict[str, tuple[str, ...]] = {}
     # What no such record touches may stand beside a scale where others do.
@@ -71,26 +110,47 @@ def products_of(
     return tuple(found.items())
 
 
-def other_values(values: Array, rng: np.random.Generator, size: float = 1.0, codes: int = 2) -> Array:
-    """Artificial values in the place of others: of numbers from a normal of this size, of codes from 0 on."""
+def other_values(
+    values: Array, rng: np.random.Generator, kind: Numbers = _real, size: float = 1.0, codes: int = 2
+) -> Array:
+    """Artificial values in the place of others: of numbers those of a kind and size, of codes from 0 on."""
     if jnp.issubdtype(values.dtype, jnp.floating):
-        return jnp.asarray(size * rng.normal(size=values.shape), values.dtype)
+        return jnp.asarray(kind(rng, values.shape, size), values.dtype)
     return jnp.asarray(rng.integers(0, codes, values.shape), values.dtype)
 
 
-def _records_near(record: Sequence[Array], codes: int, rng: np.random.Generator) -> Iterator[list[Array]]:
+def _kinds_of(
+    record: Sequence[Array], inside: Callable[[Sequence[Array]], bool], rng: np.random.Generator
+) -> list[Numbers]:
+    """For each array the first kind of numbers that leave a record inside of its likelihood's support."""
+
+    def fits(place: int, kind: Numbers) -> bool:
+        looks = (other_values(record[place], rng, kind) for _ in range(NUM_LOOKS))
+        return all(inside([*record[:place], values, *record[place + 1 :]]) for values in looks)
+
+    return [next((kind for kind in KINDS if fits(place, kind)), _real) for place in range(len(record))]
+
+
+def _records_near(
+    record: Sequence[Array], kinds: Sequence[Numbers], codes: int, rng: np.random.Generator
+) -> Iterator[list[Array]]:
     """The record, and others with new values in one of its arrays or in all of them, of many sizes."""
+
+    def changed(place: int, size: float = 1.0, few: int = 2) -> Array:
+        return other_values(record[place], rng, kinds[place], size, few)
+
+    places = range(len(record))
     yield list(record)
     # Beside large numbers an index outside of an array is not noticed.
     for size, few in (*((size, 2) for size in SIZES), (0.5, codes), (1.0, codes)):
         for _ in range(NUM_CHANGES):
-            yield [other_values(values, rng, size, few) for values in record]
-            for place, values in enumerate(record):
-                yield [*record[:place], other_values(values, rng, size, few), *record[place + 1 :]]
+            yield [changed(place, size, few) for place in places]
+            for place in places:
+                yield [*record[:place], changed(place, size, few), *record[place + 1 :]]
     for place, values in enumerate(record):
         if jnp.issubdtype(values.dtype, jnp.integer):
             for code in range(codes):
-                others = [other_values(values, rng) for values in record]
+                others = [changed(other) for other in places]
                 yield [*others[:place], jnp.full(values.shape, code, values.dtype), *others[place + 1 :]]
 
 
