@@ -109,3 +109,15 @@ def test_a_column_of_codes_is_not_taken_for_what_is_observed() -> None:
 
     codes = np.arange(20) % 2
     assert len(pulls_in(doses, codes, codes)) == 0
+
+
+def test_beside_a_label_that_is_a_float_long_pulls_are_found() -> None:
+    """Where artificial labels were no 0 or 1, each artificial record lay outside of the support, and nothing was far out."""
+
+    def two_parts(label: Any, y: Any) -> None:
+        logit, sigma = numpyro.sample("logit", dist.Normal(0, 1)), numpyro.sample("sigma", dist.HalfNormal(1))
+        with numpyro.plate("people", len(y)):
+            numpyro.sample("label", dist.Bernoulli(logits=logit), obs=label)
+            numpyro.sample("y", dist.Normal(0, sigma), obs=y)
+
+    assert len(pulls_in(two_parts, (X > 0).astype(np.float32), X))

@@ -18,7 +18,7 @@ from discreet.inference._points import (
     objective_of_points as objective_of_points,
 )
 from discreet.inference._processes import FAILED as FAILED, START_AGAIN as START_AGAIN, Processes as Processes
-from discreet.inference._products import other_values as other_values
+from discreet.inference._products import kinds_of as kinds_of, other_values as other_values
 from discreet.inference._records import (
     Records as Records,
     check_public as check_public,

@@ -93,7 +93,7 @@ def products_of(
         return pulls if whole and any(pull.any() for pull in pulls.values()) else None
 
     points = rng.normal(size=(NUM_POINTS, size))
-    kinds = _kinds_of(record, lambda near: pulls_of(points[0], near) is not None, rng)
+    kinds = kinds_of(record, lambda near: pulls_of(points[0], near) is not None, rng)
     for at in points:
         for near in _records_near(record, kinds, codes, rng):
             pulls = pulls_of(at, near)
@@ -119,7 +119,7 @@ def other_values(
     return jnp.asarray(rng.integers(0, codes, values.shape), values.dtype)
 
 
-def _kinds_of(
+def kinds_of(
     record: Sequence[Array], inside: Callable[[Sequence[Array]], bool], rng: np.random.Generator
 ) -> list[Numbers]:
     """For each array the first kind of numbers that leave a record inside of its likelihood's support."""

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from discreet.inference import Latents, observed_of, other_values
+from discreet.inference import Latents, kinds_of, observed_of, other_values
 from discreet.newton._algebra import Matrix, Vector
 
 NUM_RECORDS = 4  # in each direction
@@ -36,14 +36,16 @@ def pulls_from_far(latents: Latents, vector: Vector) -> Float[np.ndarray, "recor
     found = [np.zeros((0, latents.num_touched))]
     rng = np.random.default_rng(0)
 
-    def artificial() -> list[Array]:
-        return [other_values(x, rng) for x in objective.example]
-
     with jax.enable_x64(latents.wide):
         point = jnp.asarray(vector, float)
         values = jax.jit(latents.values)(point)
         observed = jax.jit(functools.partial(observed_of, objective))
         gradient = jax.jit(latents.gradients)
+        kinds = kinds_of(objective.example, lambda near: not any(outside for _, outside in observed(values, near)), rng)
+
+        def artificial() -> list[Array]:
+            return [other_values(x, rng, kind) for x, kind in zip(objective.example, kinds, strict=True)]
+
         places = list(range(len(objective.example)))
         for _ in range(NUM_LOOKS):
             # Codes of two arrays may be the same by chance.
