@@ -75,7 +75,7 @@ def test_slack_costs_noise():
 def test_an_epsilon_between_the_largest_finite_one_and_infinity_is_refused(epsilon, slack):
     """(1 + e^epsilon) slack is above delta. Less than was asked for is not returned without a word."""
     goal = {"delta": 1e-6, "relation": ADD, "slack": slack}
-    with pytest.raises(ValueError, match="Ask for an epsilon of at most") as refusal:
+    with pytest.raises(ValueError, match="ask for an epsilon of at most") as refusal:
         calibrate_noise_multiplier(GaussianDpEvent, epsilon=epsilon, **goal)
     remedy = float(re.findall(r"at most ([0-9.e-]+), or", str(refusal.value))[0])
     noise = calibrate_noise_multiplier(GaussianDpEvent, epsilon=remedy, **goal)

@@ -280,9 +280,9 @@ def calibrate_noise_multiplier(
     found, _, reached = _solve(lambda x: spent(x, _FINE), guess, slope, epsilon, close=_CLOSE)
     if reached < _LEAST_SHARE * epsilon:
         raise ValueError(
-            f"epsilon={epsilon:g} is infeasible at delta={delta:g}: with less noise, epsilon rises to {reached:.6g} and then is "
-            f"infinite, since the slack of sampler and noise, a total variation of {slack:.3g}, costs e^epsilon times itself of "
-            f"delta. Ask for an epsilon of at most {_rounded_down(reached)}, or raise delta."
+            f"epsilon={epsilon:g} is infeasible at delta={delta:g}: ask for an epsilon of at most {_rounded_down(reached)}, or "
+            "raise delta. Noise and samples are made by a computer. They differ from those of the proof by a slack (a total "
+            f"variation of {slack:.3g}), which costs e^epsilon times as much of delta."
         )
     return math.exp(found)
 
