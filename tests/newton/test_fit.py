@@ -332,6 +332,16 @@ def test_the_verdict_says_that_counts_may_scatter_more_than_poisson_ones() -> No
         assert ("Counts may vary 7.8 times as much" in reason) == said
 
 
+def test_the_verdict_names_the_columns_with_rows_far_from_the_others() -> None:
+    """Of two real tables exact coefficients of such columns alone lay outside, "for its coefficients", and none was named."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (20_000, 3))
+    x[:, 1] = 2 * np.minimum(rng.exponential(0.05, 20_000), 1) - 1
+    y = rng.poisson(np.exp(1 + 0.3 * x[:, 0]))
+    found = fit_invented(x.astype(np.float32), y, plan_for("counts", x, 3.0), seed=0)
+    assert "by rare or extreme values of x[:, 1], count less" in found.statement.use_reason
+
+
 def test_the_verdict_names_the_columns_that_the_noise_hides() -> None:
     use, reason = _fit._use(_fit.Diagnosis(*USES[0]), unseen=["age", "pay", "town", "sex", "rent"])
     assert use == PREDICTION

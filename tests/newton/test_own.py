@@ -760,10 +760,14 @@ def test_the_errors_of_many_effects_are_known_to_blur_the_scale_of_the_residuals
     for seed in (0, 2):
         found = fit_invented_model(grouped, (group, y), plan_of(4_000), seed=seed)
         names = "the intervals of scale may miss" in found.statement.use_reason
-        assert found.statement.use == PREDICTION or names == (num_groups == 40)
+        if num_groups == 10:
+            assert not names
+            continue
+        drawn = found.draws["scale"]
+        held = abs(drawn.mean() - 1) < 2 * drawn.std()
+        assert held or names or found.statement.use == PREDICTION
         # The error of the curvature is in it: 2.4 and 1.8 times the exact one without.
-        if num_groups == 40:
-            assert found.draws["scale"].std() * np.sqrt(2 * 4_000) > 4
+        assert drawn.std() * np.sqrt(2 * 4_000) > 2.5
 
 
 @pytest.mark.parametrize("deviation", [0.3, 0.01])

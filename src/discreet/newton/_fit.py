@@ -417,6 +417,7 @@ class _Newton:
         else:
             self.unseen &= ~np.asarray(levels, bool)
         spread = np.where(levels, 1.0, spread)
+        self.centre, self.lowest = centre, np.where(levels, 0.0, -1.0)
         return Prior.of(intercept, weight / spread, centre, self.to, plan.outputs)
 
     # How far long rows count, and where residuals are cut.
@@ -484,6 +485,13 @@ class _Newton:
             lost = SHARE_LOST * self.mean_weight * self.counts.excess(self.cut)
             self.bias = lost * self.reach / np.sqrt(self.typical_rows)
             self.shift = self.counts.shift(self.cut)
+
+    def _held_back(self) -> Bool[np.ndarray, " feature"]:
+        """Features with bounds so far from their mean that a row there counts less than half, were all others at their mean."""
+        middle = self.centre @ self.to
+        way = np.maximum(1 - self.centre[1:], self.centre[1:] - self.lowest)
+        lengths = np.linalg.norm(middle + way[:, None] * self.to[1:], axis=1)
+        return 2 * self.reach < lengths
 
     def _public(self, reach: float, most_curvature: float = 1.0) -> Public:
         public = Public(self.to, self.theta, reach, most_curvature, self.cut)
@@ -613,7 +621,8 @@ class _Newton:
         unlearned = [names[place] for place in order if most_learned[place] < LEARNED]
         # By the end of the interval that is nearest to a Poisson distribution. Noise in the spread of means may still move it.
         scatter = 1.0 if self.counts is None else 1 + self.counts.mean / self.counts.plausible[1]
-        use = _use(said, unseen, unlearned, self.weights_hidden, scatter)
+        held_back = [name for name, far in zip(names, self._held_back(), strict=True) if far]
+        use = _use(said, unseen, unlearned, self.weights_hidden, scatter, held_back)
         return NewtonResult(
             mean=to @ mean,
             covariance=covariance,
@@ -636,6 +645,7 @@ def _use(
     unlearned: Sequence[str] = (),
     weights_hidden: bool = False,
     scatter: float = 1.0,
+    held_back: Sequence[str] = (),
 ) -> tuple[str, str]:
     """The verdict on the use of the result, and the reason, from the releases.
 
@@ -645,6 +655,7 @@ def _use(
         unlearned: Names of those whose weights the prior decides, the least learned first.
         weights_hidden: True if the noise hides the mean of survey weights.
         scatter: Of counts, the variance over that of a Poisson distribution, as far as the histogram shows it.
+        held_back: Names of the features by which a row may lie so far out that it counts less than half.
     """
     if weights_hidden:
         return NOT_USABLE, (
@@ -671,13 +682,17 @@ def _use(
         )
     if said.ratio > NOISY:
         return PREDICTION, f"the noise makes intervals about {said.ratio:.2g} times as wide as without it"
+    by, most = "", ""
+    if held_back:
+        by = f", by rare or extreme values of {listed(held_back)},"
+        most = ", most of all theirs"
     reason = (
-        "the intervals include the noise and that of sampling. Rows far from the others count less; where the model does not "
-        "hold, that moves the coefficients"
+        f"the intervals include the noise and that of sampling. Rows far from the others{by} count less; where the model does "
+        f"not hold, that moves the coefficients{most}"
     )
     if scatter > SCATTERED:
         reason += (
-            f". Counts may vary {scatter:.2g} times as much as a Poisson distribution's: if so, these are coefficients of a "
-            "negative binomial, and those of a Poisson model may lie outside the intervals"
+            f". Counts may vary {scatter:.2g} times as much as a Poisson distribution's, which the intervals allow for. A negative "
+            "binomial's exact fit weighs rows otherwise: where the model does not hold, it has other coefficients"
         )
     return COEFFICIENTS, reason

@@ -4,7 +4,7 @@ Only gradients of single records' log-likelihoods are used, in unconstrained coo
 
 1. a map under which the gradients' directions are even (but for the last stage, which keeps the map),
 2. how long gradients are, which gives the bound C: the least one whose clipping moves the sum by less than the noise; in the
-   last stage a larger one where that costs little. The next two have a bound C' of their own there,
+   last stage a larger one where that costs little. The next two have a bound C' of their own, since noise grows with its square,
 3. the second moment V of clipped gradients, which is the curvature J where the model is right; in the last stage also J, the
    derivative of clipped gradients,
 4. ten or twenty gradients, each at the best guess so far. How they change on the way corrects J.
@@ -75,6 +75,8 @@ LARGEST_STEP = 1.5  # in standard deviations of one record: a step moves the log
 FARTHEST_STEP = 1.0  # in standard deviations of each latent's prior
 MOST_SCALE = 30.0
 """Of the curvature over the gradients' second moment, before the last stage: far above 1 where a scale is too large."""
+MISSED = 6.0
+"""How much more what moments miss of long gradients counts than their noise: it may be most of one direction, as a rare class's."""
 BIAS = 0.3  # share of what clipping takes away that may be left as bias: the rest cancels, or is given back
 FREE, FREE_PRODUCTS = 0.2, 0.03
 """Of the last gradients and moments: while their noise over that of sampling is below this, a larger bound costs little."""
@@ -461,9 +463,15 @@ class _Fit:
         noise = self.plan.noise(sum(stage.gradients))
         edges = EDGES[1:]
         loss = self.size * np.square(noise * edges) + BIAS**2 * np.array([lengths.lost(edge).square for edge in edges])
-        loss[lengths.counts.cumsum() < lengths.counts.sum() / 2] = np.inf
+        most_clipped = lengths.counts.cumsum() < lengths.counts.sum() / 2
+        loss[most_clipped] = np.inf
         self.reach = edges[np.argmin(loss)]
-        self.short = self.reach
+        # A matrix's noise grows with the square of its bound: a few long gradients would leave nothing of all others.
+        missed = np.array([self._missed(lengths.counts, edge) for edge in edges])
+        matrix_noise = 2 * np.sqrt(self.size) * self.plan.noise(stage.moments) * np.square(edges)
+        loss = np.square(matrix_noise) + np.square(MISSED * missed)
+        loss[most_clipped] = np.inf
+        self.short = min(self.reach, edges[np.argmin(loss)])
         if not stage.directions:
             # By the map, sampling varies a sum by the root of the number of records. Beyond the tail nothing is expected.
             records = self.plan.num_records
@@ -472,13 +480,17 @@ class _Fit:
             self.reach = max(self.reach, min(free, EDGES[min(last + TAIL, len(EDGES) - 1)]))
             room = np.sqrt(FREE_PRODUCTS * records / self.plan.noise(stage.moments))
             self.short = np.clip(room, self.short, self.reach)
-        # What the moments miss of gradients that are longer than their bound.
-        missed = np.square(np.minimum(MIDDLE, self.reach)) - self.short**2
-        self.missed = float(lengths.counts @ np.maximum(missed, 0)) / self.size
+        self.missed = self._missed(lengths.counts, self.short)
+        self.guessed = self.missed - self._missed(lengths.seen, self.short)
         self.lost = lengths.lost(self.reach)
         self.between = lengths.lost(self.reach / SHORTER).mean - self.lost.mean
         self.clipped = float(np.clip(lengths.counts[self.reach < MIDDLE].sum() / self.plan.num_records, 0, 1))
         self.unseen = float(TOGETHER * sigma * np.sqrt(TAIL) / self.plan.num_records)
+
+    def _missed(self, counts: Vector, short: float) -> float:
+        """What moments miss of gradients that are longer than their bound, a coordinate; from numbers in bins."""
+        squares = np.square(np.minimum(MIDDLE, self.reach)) - short**2
+        return float(counts @ np.maximum(squares, 0)) / self.size
 
     def _measure(self, stage: Stage) -> None:
         """The gradients' second moment V, which is the curvature J where the model is right. The last stage measures both.
@@ -611,9 +623,10 @@ class _Fit:
         moved_by, lack = agreement(self.gradients, self.improved, theta, float(np.trace(self.improved @ covariance)))
         beside = found.extra * float(np.trace(among @ among.T)) + float(np.trace(hidden))
         ratio = ratio_of(found.noise + moved + beside / size, self.sampling)
-        # Directions that the noise may hide tell nothing.
-        edge = self.curvature_sigma * np.sqrt(2 * size) * np.eye(size)
-        fits = least_ratio(self.improved + edge, self.sampling + edge)
+        # Directions that the noise may hide tell nothing, nor do long gradients that nobody saw.
+        edge = self.curvature_sigma * np.sqrt(2 * size)
+        seen = self.sampling - self.guessed * np.eye(size)
+        fits = least_ratio(self.improved + edge * np.eye(size), seen + edge * np.eye(size))
         names: list[str] = []
         for name, part in latents.split(learned).items():
             own = labelled.get(name)
