@@ -692,7 +692,7 @@ def _use(
     )
     if scatter > SCATTERED:
         reason += (
-            f". Counts may vary {scatter:.2g} times as much as a Poisson distribution's, which the intervals allow for. A negative "
-            "binomial's exact fit weighs rows otherwise: where the model does not hold, it has other coefficients"
+            f". Counts may vary {scatter:.2g} times as much as a Poisson distribution's, which the intervals allow for. An exact "
+            "negative binomial weighs rows otherwise: where the model does not hold, it has other coefficients"
         )
     return COEFFICIENTS, reason
