@@ -76,7 +76,7 @@ FARTHEST_STEP = 1.0  # in standard deviations of each latent's prior
 MOST_SCALE = 30.0
 """Of the curvature over the gradients' second moment, before the last stage: far above 1 where a scale is too large."""
 MISSED = 6.0
-"""How much more than their noise what moments miss of long gradients counts: it may be most of one direction, as a rare class's."""
+"""How much more than noise counts what moments miss of long gradients: it may be most of one direction, as a rare class's."""
 BIAS = 0.3  # share of what clipping takes away that may be left as bias: the rest cancels, or is given back
 FREE, FREE_PRODUCTS = 0.2, 0.03
 """Of the last gradients and moments: while their noise over that of sampling is below this, a larger bound costs little."""
