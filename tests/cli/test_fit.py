@@ -233,7 +233,10 @@ def test_an_earlier_statement_is_not_overwritten_by_accident(survey, no_fit) -> 
             {"model": "poisson", "target": "age"},
             "not whole, and it is described as a count: round them, or describe it",
         ),
-        ({"model": "poisson", "target": "region"}, "choose --model multinomial, or describe it differently"),
+        (
+            {"model": "poisson", "target": "region"},
+            "choose --model multinomial, or describe it as kind count, if its values are such, in a schema",
+        ),
         ({"target": "region"}, "choose --model multinomial, or list the two categories to tell apart"),
         ({"epsilon": "1,0"}, "give a number, with a point before its decimals, as in 1.0"),
         ({"epsilon": None, "eps": "1"}, "No such option: --eps. Did you mean --epsilon?"),

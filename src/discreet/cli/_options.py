@@ -469,7 +469,7 @@ def _wrong_kind(model: ChosenModel, column: "dp.tables.Column") -> str:
             f'"drop" for it {dp.tables.SCHEMA_FILE}'
         )
     else:
-        ways.append("describe it differently")
+        ways.append(f"describe it as kind {model.target_kind}, if its values are such, {dp.tables.SCHEMA_FILE}")
     return (
         f"the model {model.name} needs a {model.target_kind} target, but '{column.name}' is described as {column.kind}: "
         f"{', or '.join(ways)}"

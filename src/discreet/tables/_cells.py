@@ -73,8 +73,8 @@ def _present(column: Column, report: Report) -> None:
         counted = ", or cells that count as missing" if report.rule_of(column) is OutOfBounds.MISSING else ""
         report.faults.add(
             f"column '{column.name}' has missing cells{counted}: fill them in by a rule that does not look at other people's "
-            'rows, or set missing = "indicator" for it, or (as for a target) missing = "drop", with which such rows contribute '
-            f"nothing, {SCHEMA_FILE}"
+            'rows, or set missing = "indicator" for it (of a target missing = "drop", with which such rows contribute nothing), '
+            f"{SCHEMA_FILE}"
         )
 
 
