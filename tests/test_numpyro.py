@@ -96,15 +96,3 @@ def test_fits_are_set_up_in_two_threads():
 
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(set_up, ["a", "b"])) == [{"a_auto_loc"}, {"b_auto_loc"}]
-
-
-@pytest.mark.filterwarnings("error")
-def test_artificial_records_are_not_called_out_of_support() -> None:
-    """A survival model takes log(t), which is -inf for the artificial record: users would look for a fault in their table."""
-
-    def model(t: jax.Array) -> None:
-        mean = numpyro.sample("mean", dist.Normal(0, 1))
-        with numpyro.plate("people", len(t)):
-            numpyro.factor("density", dist.Normal(mean, 1).log_prob(jax.numpy.log(t)))
-
-    assert "density" in _numpyro.trace_of(numpyro.handlers.seed(model, 0), np.zeros(3))

@@ -55,12 +55,8 @@ def open_plates() -> list[Any]:
 
 
 def trace_of(program: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """The sites of one run of a model or guide, with the handlers around it; one thread at a time.
-
-    The records are artificial, or traced. So NumPyro's warning of values outside of a support would not be of the user's data.
-    """
-    with one_model, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Out-of-support values")
+    """The sites of one run of a model or guide, with the handlers around it; one thread at a time."""
+    with one_model:
         return handlers.trace(program).get_trace(*args, **kwargs)
 
 

@@ -182,7 +182,7 @@ def test_the_verdict_says_that_no_sign_is_known_and_what_the_prior_decides(tmp_p
         method.records = SimpleNamespace(feature_names=("age", "pay"))
         method.result = SimpleNamespace(learned=np.array([0.0, learned, 0.8]))
         method.say_unknown()
-        no_sign = "all 90 % intervals of coefficients contain 0: no sign is known, and a constant may predict as well"
+        no_sign = "all 90 % intervals of coefficients contain 0, so no sign is known"
         reason = (
             f"{no_sign}. The noise is in",
             f"{no_sign}. The prior decides the weight of age. The noise is in",

@@ -238,7 +238,8 @@ def _instead(context: Any, wrong: str) -> str:
     words = context.meta.get(WORDS, [])
     place = next((place for place, word in enumerate(words) if word.partition("=")[0] == wrong), len(words))
     given, equals, value = words[place].partition("=") if place < len(words) else (wrong, "", "")
-    value = value if equals else next(iter(words[place + 1 : place + 2]), "FILE")
+    following = [word for word in words[place + 1 : place + 2] if not word.startswith("-")]
+    value = value if equals else next(iter(following), "FILE")
     written = f"{given}{equals or ' '}{value}"
     names = {x.opts[0].lstrip("-") for x in context.command.params}
     arguments = {(x.metavar or x.opts[0]).lower() for x in context.command.params if not x.opts[0].startswith("-")}

@@ -674,8 +674,8 @@ class DPSVI:
         if unreached := step.unreached(self._shapes):
             names = ", ".join(map(repr, unreached))
             statement = statement.with_notes(
-                f"No {noun}'s gradient reaches {names}, or a part of it (stop_gradient), so that is no part of the release and "
-                "got no noise."
+                f"No {noun}'s gradient reaches {names}, or a part of it (as behind stop_gradient, or times 0), so that is no "
+                "part of the release and got no noise."
             )
         name = getattr(self.model, "__name__", "")
         model = f"The model “{name}”" if name.isidentifier() else "A model"

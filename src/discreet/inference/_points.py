@@ -6,6 +6,7 @@ For methods that need no guide: a posterior's sampler, and private Newton. Wheth
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -22,7 +23,7 @@ from discreet.inference._elbo import LATENT, PARAM, Objective, loss_at_start
 from discreet.inference._products import Products, products_of
 from discreet.inference._records import Program, Records, refuse_tables, value_of_improper
 from discreet.inference._structure import NoPointError, PointGuide, bijection_of, parameter_of
-from discreet.inference._support import outside_of_arrays, refuse_outside_support, without_wrappers
+from discreet.inference._support import observed_of, outside_of_arrays, refuse_outside_support, without_wrappers
 
 
 def objective_of_points(
@@ -238,6 +239,7 @@ class Latents:
             if isinstance(transform, IdentityTransform):
                 others.append(name)
         shapes = dict(self.touched)
+        observed = jax.jit(functools.partial(observed_of, self.objective, self.values(jnp.zeros(self.size))))
         products = products_of(
             {name: shapes[name] for name in scales if name in shapes},
             {name: shapes[name] for name in others if name in shapes},
@@ -246,6 +248,7 @@ class Latents:
             self.split,
             self.objective.example,
             jax.jit(outside_of_arrays(self.objective, psi)),
+            lambda record: not any(outside for _, outside in observed(record)),
         )
         beside = {scale for _, names in products for scale in names}
         touched = tuple(site for site in self.touched if site[0] not in beside)

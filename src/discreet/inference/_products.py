@@ -54,7 +54,7 @@ def _label(rng: np.random.Generator, shape: tuple[int, ...], size: float) -> np.
     return rng.integers(0, 2, shape).astype(float)
 
 
-KINDS: tuple[Numbers, ...] = _real, _positive, _whole, _share, _label
+KINDS: tuple[Numbers, ...] = _real, _positive, _share, _whole, _label
 NUM_LOOKS = 8
 
 
@@ -66,6 +66,7 @@ def products_of(
     split: Callable[[np.ndarray], Values],
     record: Sequence[Array],
     astray: Callable[[Sequence[Array]], bool],
+    inside: Callable[[Sequence[Array]], bool],
 ) -> Products:
     """Latents that records touch only in a product with scales.
 
@@ -77,6 +78,7 @@ def products_of(
         split: From these to values of single latents.
         record: An artificial record.
         astray: Whether a record has an index outside of an array.
+        inside: Whether all that is observed lies inside of its support.
     """
     if not any(_fits(shape, other) for shape in scales.values() for other in others.values()):
         return ()
@@ -85,16 +87,14 @@ def products_of(
     tried = []
 
     def pulls_of(at: np.ndarray, near: Sequence[Array]) -> Values | None:
-        """None where the record has none that are finite, or none at all, as one outside of the likelihood's support."""
+        """None where the record has none that are finite."""
         if astray(near):
             return None
         pulls = {name: np.asarray(pull) for name, pull in gradients(jnp.asarray(at, float), near).items()}
-        whole = all(np.isfinite(pull).all() for pull in pulls.values())
-        return pulls if whole and any(pull.any() for pull in pulls.values()) else None
+        return pulls if all(np.isfinite(pull).all() for pull in pulls.values()) else None
 
-    points = rng.normal(size=(NUM_POINTS, size))
-    kinds = kinds_of(record, lambda near: pulls_of(points[0], near) is not None, rng)
-    for at in points:
+    kinds = kinds_of(record, inside, rng)
+    for at in rng.normal(size=(NUM_POINTS, size)):
         for near in _records_near(record, kinds, codes, rng):
             pulls = pulls_of(at, near)
             if pulls is not None:

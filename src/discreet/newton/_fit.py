@@ -684,8 +684,8 @@ def _use(
         return PREDICTION, f"the noise makes intervals about {said.ratio:.2g} times as wide as without it"
     by, most = "", ""
     if held_back:
-        by = f", by rare or extreme values of {listed(held_back)},"
-        most = ", most of all theirs"
+        by = f", which the bounds of {listed(held_back)} allow,"
+        most = ", most of all those of such columns"
     reason = (
         f"the intervals include the noise and that of sampling. Rows far from the others{by} count less; where the model does "
         f"not hold, that moves the coefficients{most}"

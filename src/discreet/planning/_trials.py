@@ -161,7 +161,7 @@ class Regression(Trial):
         rows = [table.y if table.mask is None else table.y[table.mask] for table in self.tables]
         if self.family == "counts":
             means = [float(y.mean()) for y in rows]
-            between = f"{min(means):.2g} to {max(means):.2g}"
+            between = f"{min(means):.3g} to {max(means):.3g}"
             return f"The mean of the invented counts is {between}: if yours is lower, expect more noise."
         if self.terms.share is not None:
             return f"The second category of the target has {100 * self.terms.share:.3g} % of the invented records, as given."
@@ -173,7 +173,7 @@ class Regression(Trial):
             )
         given = " (give its share)" * (self.family == "binary")
         return (
-            f"The {which} category of the target has {100 * min(shares):.2g} to {100 * max(shares):.2g} % of the invented "
+            f"The {which} category of the target has {100 * min(shares):.3g} to {100 * max(shares):.3g} % of the invented "
             f"records: if yours is rarer{given}, expect more noise."
         )
 

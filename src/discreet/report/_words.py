@@ -203,14 +203,12 @@ def unknown_words(intervals: Sequence[tuple[float, float]], hidden: Sequence[str
         hidden: Names of those that the prior decides.
 
     >>> unknown_words([(-1.0, 0.5), (-0.2, 0.3)], [])
-    'All 90 % intervals of coefficients contain 0: no sign is known, and a constant may predict as well'
+    'All 90 % intervals of coefficients contain 0, so no sign is known'
     >>> unknown_words([(-1.0, 0.5), (0.2, 0.3)], ["age"])
     'The prior decides the weight of age'
     """
     signs = bool(intervals) and all(low <= 0 <= high for low, high in intervals)
-    parts = [
-        "All 90 % intervals of coefficients contain 0: no sign is known, and a constant may predict as well"
-    ] * signs
+    parts = ["All 90 % intervals of coefficients contain 0, so no sign is known"] * signs
     if hidden:
         parts.append(f"The prior decides the weight{'s' * (len(hidden) > 1)} of {listed(hidden)}")
     return ". ".join(parts)
