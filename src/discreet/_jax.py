@@ -198,7 +198,7 @@ _OF_ZEROS = (
 
 
 def outputs_of_zeros(program: ClosedJaxpr) -> list[bool]:
-    """For each output of a program, True if it is 0 at all finite inputs, since the program multiplies by a 0 of its own."""
+    """For each output of a program, True if it is 0 wherever it is finite, since the program multiplies by a 0 of its own."""
     return _zeros_of(program, [False] * len(program.jaxpr.invars))
 
 

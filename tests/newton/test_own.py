@@ -591,6 +591,23 @@ def test_the_share_that_adds_up_follows_from_a_shorter_bound() -> None:
         np.testing.assert_allclose(fit.lean, [share, 0], rtol=1e-3, atol=1e-9)
 
 
+@pytest.mark.parametrize("stage", range(len(_own.STAGES)))
+def test_a_few_long_gradients_do_not_set_the_bound_of_the_moments(stage: int) -> None:
+    """With the bound of gradients, the noise of wages with outliers was above all that was measured, and steps led far away.
+
+    Where there are more of them they may be a rare class, and are hardly cut.
+    """
+    fit = object.__new__(_own._Fit)
+    fit.size, fit.plan = 17, plan_of(4_000, 30.0)
+    fit.to, fit.at, fit.reach, fit.short = np.eye(17), np.zeros(17), 1.0, 1.0
+    for longest, how_many, cut in ((300.0, 8, True), (800.0, 40, False)):
+        counts = np.zeros(NUM_BINS + 1)
+        counts[np.searchsorted(EDGES, [4.0, longest]) - 1] = 4_000 - how_many, how_many
+        fit.releases = lambda kind, public, counts=counts: (counts, 0.01)  # pyright: ignore[reportAttributeAccessIssue]
+        fit._bound(_own.STAGES[stage])
+        assert (2.5 * fit.short < fit.reach) == cut
+
+
 def test_a_long_tail_is_seen_in_bins_of_which_none_stands_out() -> None:
     """With a thousand of 4,000 gradients in such bins, they were clipped unseen, and a slope of -1.6 was fitted as -3.6."""
     counts = np.array([0.0, 500, 1_500, 460, 290, 280, 270, 200, 60, 0, 0, 0])

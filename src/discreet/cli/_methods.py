@@ -595,7 +595,7 @@ class OfRecords(Method, ABC):
         return files if own is None else [*files, write_file(out / MODEL_FILE, own.settings_text())]
 
     def learned(self) -> dict[str, Any]:
-        """The share of the prior's variance that is gone, by feature (that class of which most is), or by latent."""
+        """The share of the prior's variance that is gone, by feature (of classes the largest), or by latent."""
         import numpy as np
 
         shares = getattr(self.result, "learned", {})

@@ -28,7 +28,7 @@ from typing import Any
 import jax
 import numpy as np
 import numpyro
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import Bool, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
 from discreet import random
@@ -623,10 +623,6 @@ class _Fit:
         moved_by, lack = agreement(self.gradients, self.improved, theta, float(np.trace(self.improved @ covariance)))
         beside = found.extra * float(np.trace(among @ among.T)) + float(np.trace(hidden))
         ratio = ratio_of(found.noise + moved + beside / size, self.sampling)
-        # Directions that the noise may hide tell nothing, nor do long gradients that nobody saw.
-        edge = self.curvature_sigma * np.sqrt(2 * size)
-        seen = self.sampling - self.guessed * np.eye(size)
-        fits = least_ratio(self.improved + edge * np.eye(size), seen + edge * np.eye(size))
         names: list[str] = []
         for name, part in latents.split(learned).items():
             own = labelled.get(name)
@@ -634,29 +630,12 @@ class _Fit:
         # Of the posterior's variance, what long gradients may have moved that the noise hides.
         along = self.to @ np.linalg.solve(self.improved, self.lean)
         drawn = self.lost.left_square * np.square(along) / np.diag(self.to @ covariance @ self.to.T)
-        deviations = np.sqrt(np.diag(self.to @ covariance @ self.to.T))
-        far_out, blurred = np.zeros((2, size), bool)
-        if len(self.far):
-            moves = self.to @ np.linalg.solve(self.improved, self.to.T)
-            far_out = decided_by(self.far, moves, deviations)
-            # The errors of all others add up in the residuals: a log scale is larger by half of their mean square.
-            blur = float(np.trace(self.improved @ covariance)) / self.plan.num_records / 2
-            blurred = far_out & (blur > BLURRED * deviations)
-            far_out &= self.unseen > UNSEEN_FAR
-        curvatures, directions = np.linalg.eigh(self.improved)
-        few = curvatures < min(MADE_OF_NOISE * self.curvature_sigma, FAINT * float(np.trace(self.improved)) / size)
-        # Where the prior says more, it does not matter.
-        of_prior = self.to.T @ self.precision @ self.to
-        few &= curvatures > np.einsum("ji,jk,ki->i", directions, of_prior, directions)
-        directions = directions[:, few]
-        faint = self.to @ directions
-        variances = np.einsum("ij,jk,ik->i", faint, directions.T @ covariance @ directions, faint)
-        faint_share = variances / np.diag(self.to @ covariance @ self.to.T)
+        far_out, blurred = self._decided_far_out(covariance)
         signs = Signs(
             ratio=ratio,
             moved=moved_by,
             lack=lack,
-            fits=fits,
+            fits=self._least_fit(),
             clipped=self.clipped,
             unseen=self.unseen,
             missing=self.missing,
@@ -665,7 +644,7 @@ class _Fit:
             moved_most=drawn > DRAWN,
             far_out=far_out,
             blurred=blurred,
-            faint=faint_share > FAINTLY,
+            faint=self._faint(covariance),
         )
         return DPNewtonResult(
             draws={name: np.asarray(values[name]) for name in latents.objective.structure.global_latents},
@@ -678,3 +657,33 @@ class _Fit:
             plan=self.plan,
             statement=statement.with_use(*verdict(signs)),
         )
+
+    def _least_fit(self) -> float:
+        """`Signs.fits`. Directions that the noise may hide tell nothing, nor do long gradients that did not stand out."""
+        ones = np.eye(self.size)
+        edge = self.curvature_sigma * np.sqrt(2 * self.size) * ones
+        return least_ratio(self.improved + edge, self.sampling - self.guessed * ones + edge)
+
+    def _decided_far_out(self, covariance: Matrix) -> Bool[np.ndarray, "2 touched"]:
+        """`Signs.far_out` and `Signs.blurred`; `covariance` is the posterior's."""
+        if not len(self.far):
+            return np.zeros((2, self.size), bool)
+        deviations = np.sqrt(np.diag(self.to @ covariance @ self.to.T))
+        moves = self.to @ np.linalg.solve(self.improved, self.to.T)
+        decided = decided_by(self.far, moves, deviations)
+        # The errors of all others add up in the residuals: a log scale is larger by half of their mean square.
+        blur = float(np.trace(self.improved @ covariance)) / self.plan.num_records / 2
+        return np.array([decided & (self.unseen > UNSEEN_FAR), decided & (blur > BLURRED * deviations)])
+
+    def _faint(self, covariance: Matrix) -> Bool[np.ndarray, " touched"]:
+        """`Signs.faint`; `covariance` is the posterior's."""
+        curvatures, directions = np.linalg.eigh(self.improved)
+        least = FAINT * float(np.trace(self.improved)) / self.size
+        few = curvatures < min(MADE_OF_NOISE * self.curvature_sigma, least)
+        # Where the prior says more, it does not matter.
+        of_prior = self.to.T @ self.precision @ self.to
+        few &= curvatures > np.einsum("ji,jk,ki->i", directions, of_prior, directions)
+        directions = directions[:, few]
+        faint = self.to @ directions
+        variances = np.einsum("ij,jk,ik->i", faint, directions.T @ covariance @ directions, faint)
+        return variances / np.diag(self.to @ covariance @ self.to.T) > FAINTLY
