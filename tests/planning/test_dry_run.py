@@ -136,7 +136,7 @@ def test_a_rare_target_is_invented_as_rare_as_said() -> None:
     shares = [[float(table.y.mean()) for table in trial.tables] for trial in (usual, rare)]  # pyright: ignore
     assert min(shares[0]) > 0.1
     assert shares[1] == pytest.approx([0.02] * len(shares[1]), abs=0.01)
-    assert usual.note.startswith(f"The second category of the target has {100 * min(shares[0]):.2g} to ")
+    assert usual.note.startswith(f"The second category of the target has {100 * min(shares[0]):.3g} to ")
     assert "if yours is rarer (give its share), expect more noise" in usual.note
     assert rare.note == "The second category of the target has 2 % of the invented records, as given."
     assert np.mean([rare.fit(1.0, number).learned.mean() for number in range(3)]) < np.mean(
