@@ -21,23 +21,30 @@ from tests.methods import (
     Method,
     N,
     X,
+    by_moments,
+    by_newton,
     by_steps,
     calibrated,
     counted,
     model,
+    of_a_model,
     one_sample,
     plan,
     score_plan,
     scored,
     selected,
+    standardised,
 )
 
 import discreet as dp
+from discreet import act, query
 from discreet.accounting import profile
 from discreet.act import Act
+from discreet.newton import _model, _releases, _sums
 from discreet.query import padded
 from discreet.report import RECORD, Unit
 from discreet.scores import ScorePlan
+from discreet.verify import check_expected
 
 SCORE = score_plan()
 pytestmark = pytest.mark.filterwarnings("ignore::discreet.inference.UseWarning")
@@ -91,6 +98,50 @@ def test_of_two_threads_with_one_key_one_is_debited_and_released(
     with pytest.raises(dp.SpentError):
         method(key, ledger=ledger)
     dp.random.check_unused(key)
+
+
+class BegunError(Exception):
+    """All refusals are over, and nothing has run."""
+
+
+def less_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 % less than planned; what was proved before is forgotten."""
+    monkeypatch.setattr(query, "_certified", query._certified.__wrapped__)
+    for place in query, _sums:
+        true = place.planned_gaussian
+        monkeypatch.setattr(
+            place, "planned_gaussian", lambda key, x, noise, *of, true=true: true(key, x, noise / 1.01, *of)
+        )
+    for place in _model, _releases:
+        monkeypatch.setattr(place, "proved", _sums.proved.__wrapped__)
+
+
+@pytest.mark.essential
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+@pytest.mark.parametrize("method", [by_moments, by_newton, of_a_model, counted, scored, standardised])
+def test_the_programs_are_the_plan_and_with_less_noise_they_are_refused(
+    method: Method, relation: dp.Relation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together they cost what the plan does, and not less: that would be noise for nothing."""
+    compared: list[Any] = []
+
+    def begin(self: Act) -> None:
+        raise BegunError
+
+    def check(event: Any, slack: float, plan: Any, *rest: Any) -> None:
+        compared.append((event, plan))
+        check_expected(event, slack, plan, *rest)
+
+    monkeypatch.setattr(Act, "begin", begin)
+    monkeypatch.setattr(act, "check_expected", check)
+    with pytest.raises(BegunError):
+        method(dp.random.key(), relation=relation)
+    ((event, plan),) = compared
+    proved, paid = (profile(x, relation).epsilon(1e-6) for x in (event, plan.event()))
+    assert 0.98 * paid < proved <= paid * (1 + 1e-6)
+    less_noise(monkeypatch)
+    with pytest.raises(dp.PrivacyError, match="more than was declared"):
+        method(dp.random.key(), relation=relation)
 
 
 def test_programs_that_are_more_than_the_plan_are_refused() -> None:

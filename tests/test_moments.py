@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import discreet as dp
-from discreet import moments, query as query_file
+from discreet import moments
 from discreet.act import Act
 from discreet.moments import TURN, MomentsPlan, Sum, fit_moments
-from discreet.query import Gaussian, Query, in_turns, turns_for
+from discreet.query import in_turns, turns_for
 from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 
 RECORDS, FEATURES = 1_000, 3
@@ -63,30 +63,6 @@ def test_a_record_leaves_what_the_others_add() -> None:
             x, y = np.tile(row, (size, 1)), np.full(size, target)
             more = np.append(x, [[np.nan] * 3], axis=0), np.append(y, 0.0)
             np.testing.assert_array_equal(run(*laid(x, y)), run(*laid(*more)))
-
-
-@pytest.mark.parametrize("kind", ["products", "lengths", "gradient"])
-@pytest.mark.parametrize("relation", [dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE])
-def test_each_release_is_proved_to_be_what_the_plan_pays_for(
-    kind: str, relation: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    query = Query(Sum(kind), Gaussian(7.0, 7.0), relation, records=(1, 2, 3))
-    arguments = dp.random.key(), *laid(*table(0)), np.eye(4), np.zeros(4), np.float64(1)
-    assert query.certificate(*arguments).event.noise_multiplier == pytest.approx(7, rel=1e-5)
-    monkeypatch.setattr(query_file, "_certified", query_file._certified.__wrapped__)
-    monkeypatch.setattr(query_file, "clip_records", lambda rows, norm: dp.clip_records(rows, 1.01 * norm))
-    with pytest.raises(dp.PrivacyError, match="more than was declared"):
-        query.certificate(*arguments)
-
-
-def test_the_releases_cost_the_plans_epsilon() -> None:
-    plan = plan_for(0.5)
-    spent = plan.state(reproducible=False)
-    assert 0.499 < spent.epsilon <= 0.5
-    # One Gaussian mechanism with all of the budget: noise multipliers add up as inverse squares.
-    assert sum(moments.SHARES) == pytest.approx(1)
-    once = dp.accounting.profile(moments.GAUSSIAN.event(plan.noise_multiplier), plan.relation, slack=plan.slack)
-    assert spent.epsilon == pytest.approx(once.epsilon(1e-5), rel=2e-3)
 
 
 @pytest.mark.parametrize("epsilon", [pytest.param(0.02, marks=pytest.mark.exhaustive), 0.2, 2.0])

@@ -15,15 +15,13 @@ import pytest
 from tests.newton.own_models import INIT, MODELS, drawn
 
 import discreet as dp
-from discreet import query as query_file
-from discreet.accounting import Relation
 from discreet.gradients import SPARE
 from discreet.inference import Latents, UseWarning, latents_of, take_apart
 from discreet.newton import ModelPlan, _model, _own, _sampling, fit_invented_model
 from discreet.newton._algebra import Gradients, scale_of
 from discreet.newton._lengths import Lengths
-from discreet.newton._model import EDGES, KINDS, NUM_BINS, ModelSums, Public, moments_of, program_of, rows_of
-from discreet.newton._sums import Parts, layout_of
+from discreet.newton._model import EDGES, KINDS, NUM_BINS, Public, moments_of, rows_of
+from discreet.newton._sums import Parts
 from discreet.newton._verdict import Signs, verdict
 from discreet.query import TURN
 from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION
@@ -162,31 +160,6 @@ def test_a_row_is_the_same_in_every_place_and_sums_are_exact(kind: str, name: st
     many = np.where(whole % 3 == 0, 5, whole)
     once = sums(np.array([5]))
     np.testing.assert_array_equal(sums(many) - sums(many[many != 5]), once * (many == 5).sum())
-
-
-@pytest.mark.parametrize("relation", [Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE])
-def test_each_release_is_proved_and_together_they_are_the_plan(relation: Relation) -> None:
-    x, y = on_a_line(1_000)
-    latents, plan = of_model(line, x, y), plan_of(1_000, relation=relation)
-    made_for = ModelSums(layout_of([x, y]), relation, True, latents)
-    for kind in KINDS:
-        noise = next(release.noise for release in plan.releases if release.kind == kind)
-        with jax.enable_x64(True):
-            found = program_of(kind, noise, 4, made_for).certificate
-        # Replacing changes a sum of products by sqrt(2) times as much as adding, and not by twice.
-        assert found.event.noise_multiplier >= noise * (1 - 1e-12)
-    assert sum((plan.noise_multiplier / release.noise) ** 2 for release in plan.releases) == pytest.approx(1)
-    assert plan.epsilon() == pytest.approx(1, abs=1e-3)
-
-
-def test_a_row_that_is_not_clipped_has_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, y = on_a_line(1_000)
-    latents = of_model(line, x, y)
-    made_for = ModelSums(layout_of([x, y]), Relation.ADD_OR_REMOVE_ONE, True, latents)
-    monkeypatch.setattr(query_file, "_certified", query_file._certified.__wrapped__)
-    monkeypatch.setattr(_model, "on_grid", lambda rows, mask, grid: rows * mask[:, None])
-    with jax.enable_x64(True), pytest.raises(dp.PrivacyError):
-        program_of("gradients", 7.0, 4, made_for)
 
 
 def test_with_little_noise_it_is_the_posterior() -> None:
