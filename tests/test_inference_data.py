@@ -99,16 +99,14 @@ def test_wrong_input_is_refused(samples, options, words) -> None:
         dp.inference_data.to_arviz(samples, statement=None, **options)
 
 
-def test_every_result_goes_to_arviz(statement, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the one function, each with its own statement and draws."""
+def test_draws_of_a_fit_in_steps_allow_for_its_noise(statement, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the one function; tests/test_released.py has the other results."""
     from discreet import inference
-    from discreet.inference import _dpsgld, _ops, _result, _trace
+    from discreet.inference import _result, _trace
 
     calls = []
-    for module in (_trace, _ops, _dpsgld):
-        monkeypatch.setattr(module, "to_arviz", lambda samples, **options: calls.append((samples, options)))
+    monkeypatch.setattr(_trace, "to_arviz", lambda samples, **options: calls.append((samples, options)))
     monkeypatch.setattr(_trace.NoiseAware, "posterior", lambda self, key, number: ("aware", number))
-
     trace = _result.Trace(np.arange(2), np.zeros((2, 1)))
     common = {"losses": np.zeros(2), "trace": trace, "statement": statement, "plan": PLAN, "steps_completed": 2}
     fit = inference.DPSVIResult(
@@ -119,13 +117,10 @@ def test_every_result_goes_to_arviz(statement, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(_result.METHODS, "trace", lambda *given: aware)
     fit.to_arviz(None, 7, feature_names=["a"])
     fit.noise_aware("trace").to_arviz(None, 8)
-    inference.OPSResult(draws=SAMPLES, plan=None, statement=statement).to_arviz()
-    chain = {"draws": SAMPLES, "draw_steps": np.arange(4), "step_sizes": np.ones(2), **common}
-    inference.DPSGLDResult(**chain, diverged_at=None).to_arviz()
-
-    assert [samples for samples, _ in calls] == [("aware", 7), ("aware", 8), SAMPLES, SAMPLES]
+    assert [samples for samples, _ in calls] == [("aware", 7), ("aware", 8)]
     assert all(options["statement"] is statement for _, options in calls)
     assert "allowed for" in calls[0][1]["note"]
     assert calls[0][1]["feature_names"] == ["a"]
+    chain = {"draws": SAMPLES, "draw_steps": np.arange(4), "step_sizes": np.ones(2), **common}
     with pytest.raises(ValueError, match="finite numbers"):
         inference.DPSGLDResult(**chain, diverged_at=1).to_arviz()

@@ -2,13 +2,14 @@
 
 import dataclasses
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from tests.methods import METHODS, Method, X, by_moments, by_newton, same
+from tests.methods import METHODS, Method, X, same
 
 import discreet as dp
 from discreet.released import Released
@@ -43,12 +44,26 @@ def test_there_and_back_without_key_and_records(made: tuple[Any, Any], tmp_path:
             type(result).load(path)
 
 
+def test_short_forms_round_epsilon_up_and_say_what_is_not_private(made: tuple[Any, Any]) -> None:
+    """Some wrote epsilon rounded down, and nothing of a seed."""
+    result, _ = made
+    for seeded in (False, True):
+        figures = dataclasses.replace(result.statement.figures, epsilon=0.12344999)
+        stated = dataclasses.replace(result.statement, figures=figures, reproducible=seeded)
+        shown = repr(dataclasses.replace(result, statement=stated))
+        assert "epsilon=0.1235 at delta=" in shown
+        assert ("NOT PRIVATE" in shown) == seeded
+
+
 def test_it_is_a_dictionary_of_plain_values_and_is_shown(made: tuple[Any, Any]) -> None:
     result, _ = made
     content = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert content["statement"] == result.statement.to_dict()
     assert dp.accounting.upper(result.statement.epsilon) in result._repr_html_()
-    assert not hasattr(result, "non_private_diagnostics") or "non_private_diagnostics" not in content
+    assert "non_private_diagnostics" not in content
+    again = pickle.loads(pickle.dumps(result))
+    assert same(again, result)
+    assert getattr(again, "non_private_diagnostics", None) is None
 
 
 def test_what_is_neither_a_release_nor_public_is_in_no_file(tmp_path: Path) -> None:
@@ -63,10 +78,20 @@ def test_what_is_neither_a_release_nor_public_is_in_no_file(tmp_path: Path) -> N
     assert Mean.load(mean.save(tmp_path / "mean")).records is None
 
 
-@pytest.mark.parametrize("method", [by_moments, by_newton])
-def test_draws_go_to_arviz_with_the_statement(method: Method) -> None:
-    pytest.importorskip("arviz")
-    result = method(dp.random.key())
-    data = result.to_arviz(dp.random.key(1), 50)
-    assert data["posterior"]["weights"].size == 50
-    assert json.loads(data.attrs["statement"]) == result.statement.to_dict()
+def test_draws_are_as_many_as_are_asked_for_and_go_to_arviz_with_the_statement(made: tuple[Any, Any]) -> None:
+    """For ArviZ, those of a fit in steps need its guide: test_inference_data.py has them."""
+    result, _ = made
+    if not hasattr(result, "posterior"):
+        return
+    key, number = dp.random.key(1), 1 if isinstance(result, dp.inference.OPSResult) else 5_000
+    drawn, again = (jax.tree.map(np.asarray, result.posterior(key, number)) for _ in range(2))
+    assert {len(x) for x in drawn.values()} == {number}
+    assert same(again, drawn)
+    with pytest.raises(ValueError, match="num_samples is 0"):
+        result.posterior(key, 0)
+    if not isinstance(result, dp.DPSVIResult):
+        pytest.importorskip("arviz")
+        released = isinstance(result, dp.inference.OPSResult | dp.inference.DPSGLDResult)
+        data = result.to_arviz() if released else result.to_arviz(key, 50)
+        assert set(data["posterior"].data_vars) == set(drawn)
+        assert json.loads(data.attrs["statement"]) == result.statement.to_dict()

@@ -501,7 +501,7 @@ class MomentsResult(Released, what="linear regression from noisy moments", parts
         """
         secret = random.subkey(random.check_key(key), random.Purpose.POSTERIOR)
         one, other = jax.random.split(secret)
-        drawn = np.asarray(jax.random.normal(one, (num_samples, len(self.mean))), np.float64)
+        drawn = np.asarray(jax.random.normal(one, (integer("num_samples", num_samples), len(self.mean))), np.float64)
         values, vectors = np.linalg.eigh(self.covariance)
         drawn = self.mean + (drawn * np.sqrt(np.maximum(values, 0))) @ vectors.T
         ends, chances = _sigma(self.variance, self.variance_spread)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-import pickle
 from typing import Any
 
 import jax
@@ -286,7 +284,6 @@ def test_statement_and_price(run: Any) -> None:
     ):
         assert words in text, words
     assert not statement.is_private
-    assert json.loads(statement.to_json())["delta"] == 0.0
 
 
 def test_result_shows_nothing_raw(run: Any) -> None:
@@ -297,9 +294,6 @@ def test_result_shows_nothing_raw(run: Any) -> None:
     assert diagnostics.distance < 1.0
     assert "NOT PRIVATE" in str(diagnostics)
     assert "R-hat" not in repr(result)
-    again = pickle.loads(pickle.dumps(result))
-    assert again.non_private_diagnostics is None
-    np.testing.assert_array_equal(again.draws["rate"], result.draws["rate"])
 
 
 def test_posterior_hands_out_released_draws_once(run: Any) -> None:

@@ -117,14 +117,6 @@ def test_an_optimizer_with_two_sets_of_parameters(refused):
         DPSVI(model, guide, optax.lookahead(optax.adam(0.1), 5, 0.5), plan=plan())
 
 
-def test_a_fit_under_a_trace(refused):
-    dpsvi, key = DPSVI(model, guide, optax.adam(0.1), plan=plan()), random.key()
-    with refused(TypeError, "Call it outside"):
-        jax.jit(lambda x: dpsvi.run(key, x, Y).params)(X)
-    with refused(TypeError, "Call it outside"):
-        jax.vmap(lambda seed: dpsvi.run(KEY, X, Y).params)(jnp.arange(2))
-
-
 def test_an_optimizer_that_evaluates_the_loss(refused):
     with refused(ValueError, "Minimize", "numpyro.optim.Adam"):
         DPSVI(model, guide, numpyro.optim.Minimize(), plan=plan())

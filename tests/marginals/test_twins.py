@@ -161,16 +161,11 @@ def test_from_a_table_to_twins_in_the_shell(tmp_path, monkeypatch) -> None:
     assert len(dp.Ledger("people.ledger").entries) == 2
 
 
-def test_counts_are_saved_and_read(tmp_path) -> None:
+def test_too_few_counts_in_a_file_are_refused(tmp_path) -> None:
     plan = MarginalsPlan.calibrate(SCHEMA, epsilon=1.0, delta=1e-6, tables=[("odd", "place"), ("age",)])
-    released = private_marginals(dp.random.key(), people(500), plan)
-    read = Marginals.load(released.save(tmp_path / "some.counts"))
-    assert read.plan == plan
-    assert read.statement == released.statement
-    np.testing.assert_array_equal(read.table("place", "odd"), released.table("place", "odd"))
-    dataclasses.replace(released, counts=released.counts[1:]).save(tmp_path / "some.counts")
+    short = Marginals(plan, np.zeros(sum(plan.cells) - 1), plan.state(reproducible=False))
     with pytest.raises(ValueError, match="is damaged"):
-        Marginals.load(tmp_path / "some.counts")
+        Marginals.load(short.save(tmp_path / "some.counts"))
 
 
 def test_draws_scatter_as_the_fit_does_around_the_truth() -> None:

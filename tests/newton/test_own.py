@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from pathlib import Path
 from typing import Any
 
@@ -362,23 +361,6 @@ def test_fit_takes_steps_where_newton_cannot_and_says_why() -> None:
     assert set(estimates) == {"mean", "scale"}
     assert estimates["scale"] == pytest.approx(float(found.params["scale"]), rel=1e-3)
     assert (verdict[:4], price[:4]) == ("For ", "ε = ")
-
-
-@pytest.mark.filterwarnings("ignore::discreet.inference.UseWarning")
-def test_a_result_is_read_saved_and_drawn_from(tmp_path: Path) -> None:
-    x, y = on_a_line(2_000)
-    found = dp.fit(line, x, y, epsilon=1.0, **TERMS)
-    assert isinstance(found, dp.newton.DPNewtonResult)
-    again = type(found).load(found.save(tmp_path / "a.discreet"))
-    assert str(again) == str(found)
-    rows = str(found).splitlines()
-    assert [row.split()[0] for row in rows[1:3]] == ["a", "b"]
-    assert rows[-1].startswith("ε = ")
-    few = found.posterior(dp.random.key(0), 100)
-    assert few["a"].shape == (100,)
-    assert set(few["a"]) <= set(found.draws["a"])
-    assert found.posterior(dp.random.key(0), 5_000)["b"].shape == (5_000,)
-    assert math.isfinite(found.to_dict()["ratio"])
 
 
 def test_the_doors_are_shut() -> None:

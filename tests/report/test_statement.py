@@ -2,7 +2,6 @@ import dataclasses
 import json
 import math
 
-import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
 
@@ -142,28 +141,6 @@ def test_a_seed_is_no_secret() -> None:
     assert not statement.is_private
     assert "reproducible: not private" in statement.randomness
     assert "NOT PRIVATE AS RUN" in str(statement)
-
-
-def test_every_short_form_of_a_result_says_that_it_is_not_private() -> None:
-    """Marginals, descriptions and posterior samples wrote epsilon rounded down, and none of a seed."""
-    from discreet import inference, marginals
-
-    common = {"losses": np.zeros(2), "trace": inference.Trace(np.arange(2), np.zeros((2, 1))), "plan": POISSON}
-    chain = {"draws": {}, "draw_steps": np.arange(0), "step_sizes": np.ones(2), "diverged_at": None}
-    for seeded in (False, True):
-        statement = with_figures(statement_of(reproducible=seeded), epsilon=0.12344999)
-        given = common | {"statement": statement, "steps_completed": 2}
-        shown = [
-            inference.DPSVIResult(
-                params={}, last_params={}, clipping_norms=np.ones(2), shares=np.ones((2, 2)), **given
-            ),
-            inference.DPSGLDResult(**chain, **given),
-            inference.OPSResult(draws={"w": np.zeros(2)}, plan=None, statement=statement),
-            marginals.MarginalsResult(latents={}, num_records=2, statement=statement),
-        ]
-        for result in shown:
-            assert "epsilon=0.1235 at delta=" in repr(result)
-            assert ("NOT PRIVATE" in repr(result)) == seeded, type(result)
 
 
 def test_violations_stand_first() -> None:

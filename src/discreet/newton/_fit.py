@@ -26,6 +26,7 @@ from tqdm.auto import tqdm
 
 from discreet import random
 from discreet._jax import in_own_settings, one_process, refuse_traced
+from discreet._validate import integer
 from discreet.accounting import Relation
 from discreet.act import Act
 from discreet.inference import Share, warn_of_use
@@ -169,7 +170,8 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
             key: Any JAX key.
             num_samples: Number of draws.
         """
-        drawn = np.random.default_rng(words_of(key)).standard_normal((num_samples, len(self.mean)))
+        size = integer("num_samples", num_samples), len(self.mean)
+        drawn = np.random.default_rng(words_of(key)).standard_normal(size)
         values, vectors = np.linalg.eigh(self.covariance)
         drawn = self.mean + (drawn * np.sqrt(np.maximum(values, 0))) @ vectors.T
         return self._named(drawn)
