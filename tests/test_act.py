@@ -3,13 +3,17 @@
 import dataclasses
 import importlib.util
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from numpyro.infer.autoguide import AutoDelta
 from numpyro.optim import Adam
@@ -243,6 +247,50 @@ def test_a_key_from_a_seed_is_charged_to_no_ledger_and_stated(method: Method, le
     found = method(dp.random.key(3), **allowed)
     assert found.statement.reproducible
     assert "reproducible: not private" in str(found.statement)
+
+
+def local(x: Any) -> None:
+    with numpyro.plate("people", len(x)):
+        own = numpyro.sample("own", dist.Normal(0, 1))
+        numpyro.sample("x", dist.Normal(own, 1), obs=x)
+
+
+def flat(x: Any) -> None:
+    mean = numpyro.sample("mean", dist.ImproperUniform(dist.constraints.real, (), ()))
+    with numpyro.plate("people", len(x)):
+        numpyro.sample("x", dist.Normal(mean, 1), obs=x)
+
+
+def tuned(x: Any) -> None:
+    mean = numpyro.sample("mean", dist.Normal(0, numpyro.param("scale", 1.0)))
+    with numpyro.plate("people", len(x)):
+        numpyro.sample("x", dist.Normal(mean, 1), obs=x)
+
+
+def closed_over(x: Any) -> None:
+    mean = numpyro.sample("mean", dist.Normal(np.mean(X), 1))
+    with numpyro.plate("people", len(x)):
+        numpyro.sample("x", dist.Normal(mean + jnp.asarray(X).mean(), 1), obs=x)
+
+
+OF_MODELS: dict[str, Callable[..., Any]] = {
+    "chain": lambda model: dp.DPSGLD(model, plan=plan(), step_size=(1e-4, 10.0, 0.55)),
+    "one sample": lambda model: dp.OnePosteriorSample(model, epsilon=1.0, log_likelihood_bound=2.0),
+    "Newton": lambda model: dp.DPNewton(model, plan=calibrated(dp.newton.ModelPlan)),
+}
+REFUSED = (local, "'own'"), (tuned, "param site"), (closed_over, "not passed as records"), (flat, "improper")
+
+
+@pytest.mark.essential
+@pytest.mark.parametrize("method", OF_MODELS)
+@pytest.mark.parametrize(("program", "words"), REFUSED)
+def test_models_without_a_private_posterior_are_refused(
+    method: str, program: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
+    if (method, program) != ("chain", flat):
+        with pytest.raises(ValueError, match=words):
+            OF_MODELS[method](program).run(dp.random.key(), X, progress_bar=False)
 
 
 @pytest.mark.parametrize("key", [X, jax.random.PRNGKey(0), 0, jax.random.split(jax.random.key(0))])

@@ -220,23 +220,7 @@ def test_the_plan_s_epsilon_is_far_below_that_of_2015() -> None:
 # --- refusals -------------------------------------------------------------------------------
 
 
-def with_local_latents(xs: Any) -> None:
-    mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
-    with numpyro.plate("data", xs.shape[0]):
-        z = numpyro.sample("z", dist.Normal(mu, 1.0))
-        numpyro.sample("x", dist.Normal(z, 1.0), obs=xs)
-
-
-def with_a_param(xs: Any) -> None:
-    scale = numpyro.param("scale", 1.0)
-    mu = numpyro.sample("mu", dist.Normal(0.0, scale))
-    with numpyro.plate("data", xs.shape[0]):
-        numpyro.sample("x", dist.Normal(mu, 1.0), obs=xs)
-
-
 REFUSED: dict[str, tuple[Callable[[], dp.DPSGLD], Any, tuple[str, ...]]] = {
-    "latents of records": (lambda: make(with_local_latents), ValueError, ("'z'", "Sum or integrate it out")),
-    "a param": (lambda: make(with_a_param), ValueError, ("'scale'", "numpyro.sample")),
     "two numbers": (lambda: make(step_size=(0.1, 1.0)), TypeError, ("(a, b, gamma)",)),
     "a single number": (lambda: make(step_size=0.1), TypeError, ("(a, b, gamma)",)),
     "a falling a": (lambda: make(step_size=(-0.1, 1.0, 0.5)), ValueError, ("must be positive",)),

@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -28,35 +27,11 @@ def location(x: Any) -> None:
         numpyro.sample("x", dist.Normal(theta, 1.0), obs=x)
 
 
-def local(x: Any) -> None:
-    with numpyro.plate("data", x.shape[0]):
-        z = numpyro.sample("z", dist.Normal(0, 1))
-        numpyro.sample("x", dist.Normal(z, 1.0), obs=x)
-
-
-def improper(x: Any) -> None:
-    theta = numpyro.sample("theta", dist.ImproperUniform(dist.constraints.real, (), ()))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("x", dist.Normal(theta, 1.0), obs=x)
-
-
-def with_param(x: Any) -> None:
-    location(x)
-    with numpyro.plate("more", x.shape[0]):
-        numpyro.sample("again", dist.Normal(numpyro.param("shift", 0.0), 1.0), obs=x)
-
-
 def dropout(x: Any) -> None:
     theta = numpyro.sample("theta", dist.Normal(0, 2))
     with numpyro.plate("data", x.shape[0]):
         kept = jax.random.bernoulli(numpyro.prng_key(), 0.5, x.shape)
         numpyro.sample("x", dist.Normal(theta * kept, 1.0), obs=x)
-
-
-def closed_over(x: Any) -> None:
-    theta = numpyro.sample("theta", dist.Normal(0, 2))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("x", dist.Normal(theta + jnp.mean(jnp.asarray(X)), 1.0), obs=x)
 
 
 @pytest.fixture
@@ -74,20 +49,10 @@ def no_chains(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.mark.essential
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        (local, "'z' is inside the record plate"),
-        (improper, "prior of 'theta' is improper"),
-        (with_param, "param site, which has no prior"),
-        (dropout, "log-likelihood is random"),
-        (closed_over, "not passed as records"),
-    ],
-)
-def test_models_without_a_private_posterior(model: Any, message: str, no_chains: list[Any]) -> None:
-    ops = OnePosteriorSample(model, log_likelihood_bound=3.0, epsilon=1.0)
-    with pytest.raises(ValueError, match=message):
-        ops.run(random.key(), X, progress_bar=False)
+def test_a_random_log_likelihood_is_refused(no_chains: list[Any]) -> None:
+    """tests/test_act.py has what is refused by each method."""
+    with pytest.raises(ValueError, match="log-likelihood is random"):
+        OnePosteriorSample(dropout, log_likelihood_bound=3.0, epsilon=1.0).run(random.key(), X, progress_bar=False)
     assert not no_chains
 
 
