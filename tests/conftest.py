@@ -21,7 +21,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 COSTS = Path(__file__).with_name("costs.tsv")
-QUICK_SECONDS = 0.33
+QUICK_SECONDS = 0.25
 _STARTED = pytest.StashKey[float]()
 _measured: dict[str, float] = {}
 _shared: dict[Any, float] = {}  # seconds that a fixture of more than one test took, the last time that it was made

@@ -164,7 +164,7 @@ FAULTS = (
         "same noise each step",
         same_noise_each_step,
         plan(dp.PoissonSampling(0.5), 4.0, num_steps=2, num_records=1000),
-        1000,
+        300,
         "two steps differ by C where one has the canary: TPR 1/2 at FPR 0",
     ),
     Fault(

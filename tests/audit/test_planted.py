@@ -6,8 +6,8 @@ from .planted import FAULTS, FURTHER_FAULTS
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-# tests/inference/test_neighbours.py has the others in `make test`.
-ESSENTIAL = {"no noise", "half the noise", "clip skipped", "same noise each step"}
+# tests/inference/test_neighbours.py and test_proof.py have the others in `make test`.
+ESSENTIAL = {"no noise", "clip skipped", "same noise each step"}
 CASES = [
     *(pytest.param(x, marks=pytest.mark.essential if x.name in ESSENTIAL else pytest.mark.exhaustive) for x in FAULTS),
     *(pytest.param(x, marks=pytest.mark.exhaustive) for x in FURTHER_FAULTS),

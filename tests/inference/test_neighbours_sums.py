@@ -107,8 +107,7 @@ def curved(x):
         numpyro.factor("rounding", jnp.sin(1e7 * dist.MultivariateNormal(w, scale_tril=scale).log_prob(x)))
 
 
-@pytest.mark.essential
-@pytest.mark.parametrize("turns", [1, 2])
+@pytest.mark.parametrize("turns", [pytest.param(1, marks=pytest.mark.essential), 2])
 def test_a_record_that_begins_another_turn_moves_no_other_term_of_a_posterior_sample(turns):
     """In the program of four chains. XLA compiles a loop of one turn otherwise: that was an epsilon of 11 at least, for 1."""
     rng = np.random.default_rng(0)

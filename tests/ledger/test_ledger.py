@@ -306,16 +306,6 @@ Y = np.zeros(1000, np.float32)
 
 
 @pytest.mark.essential
-def test_a_fit_is_debited_once_and_its_statement_says_where(ledger, dpsvi):
-    result = dpsvi.run(dp.random.key(), Y, progress_bar=False, ledger=ledger)
-    (debit,) = ledger.debits
-    assert debit.event == dpsvi.plan.event()
-    assert debit.delta == result.statement.delta
-    note = str(result.statement.receipt)
-    assert json.loads(ledger.path.read_text().splitlines()[-1])["hash"][:16] in note
-
-
-@pytest.mark.essential
 def test_it_is_debited_before_the_first_release_and_not_paid_back(ledger, dpsvi, monkeypatch):
     from discreet.inference._loop import Checkpoint
 

@@ -94,7 +94,6 @@ def listed():
     del SAMPLERS[-2:]
 
 
-@pytest.mark.essential
 def test_it_fits_is_proved_stated_saved_and_loaded(listed, tmp_path):
     sampling = ThinnedSampling(0.8, 0.5)
     plan, result = fit(sampling)
