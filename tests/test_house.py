@@ -465,3 +465,12 @@ def test_planted_faults_are_caught(
     monkeypatch.setitem(globals(), "PACKAGE", tmp_path)
     with pytest.raises(AssertionError):
         check()
+
+
+def test_costs_are_of_tests_that_there_are(repository: Path) -> None:
+    """A test that has another name by now would count as quick, whatever it takes."""
+    lines = (repository / "tests" / "costs.tsv").read_text(encoding="utf-8").splitlines()
+    functions = {tuple(line.split("\t")[1].partition("[")[0].split("::")[::-1]) for line in lines}
+    for function, *_, file in functions:
+        text = (repository / file).read_text(encoding="utf-8")
+        assert re.search(rf"(def|class) {function.rpartition('.')[2]}\b", text), f"{file} has no {function} any more"
