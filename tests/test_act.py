@@ -60,7 +60,9 @@ def ledger(tmp_path: Path) -> dp.Ledger:
     return dp.Ledger.create(tmp_path / "a.ledger", dataset="a", epsilon=5.0, delta=1e-4)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", [pytest.param(x, marks=[pytest.mark.essential] * (x in (scored, standardised))) for x in METHODS]
+)
 def test_of_two_threads_with_one_key_one_is_debited_and_released(
     method: Method, ledger: dp.Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
