@@ -413,6 +413,7 @@ class OwnModel(OfModel):
 
     method = "Private Newton of a model"
     most_times = _MOST_TABLES
+    labels: Mapping[str, Sequence[str]] = {}  # as of `DPNewton`
 
     @classmethod
     def of(cls, model: Model, template: Template, terms: Terms, note: str = "") -> OwnModel:
@@ -428,7 +429,8 @@ class OwnModel(OfModel):
 
     def fit(self, epsilon: float, number: int) -> Outcome:
         table = self.tables[number]
-        found = fit_invented_model(self.model, table.rows, self._scaled(epsilon), seed=self._noise_seed(number))
+        seed, plan = self._noise_seed(number), self._scaled(epsilon)
+        found = fit_invented_model(self.model, table.rows, plan, seed=seed, labels=self.labels)
         held = []
         for name, (low, high) in found.interval.items():
             truth = np.asarray(table.truth[name])
@@ -572,7 +574,9 @@ def _regression(name: str, schema: Any, terms: Terms) -> Trial:
         note = "A line of persons with several rows is fitted in steps."
         return InSteps(linear_regression, template, terms, note=note)
     if name == LINEAR and schema.drops:
-        return OwnModel.of(linear_regression, template, terms)
+        trial = OwnModel.of(linear_regression, template, terms)
+        trial.labels = {"weights": ()}
+        return trial
     if name == LINEAR:
         return Line(schema, terms)
     return Regression(FAMILIES[name], schema, terms, scattered=name == SCATTERED)
