@@ -534,13 +534,24 @@ def trial_for(model: Any, about: Any, terms: Terms, guide: Callable[..., Any] | 
         real("share", terms.share, least, 1 - least, hint="It is a public guess of how usual the second category is.")
     if terms.kept is not None:
         if not drops:
-            raise ValueError('kept is for a schema with missing = "drop" and one row of each person: leave it out')
+            raise ValueError(
+                f"kept is the share of records that a schema does not drop, and {_none_dropped(model, about)}"
+            )
         real("kept", terms.kept, 1 / terms.num_records, 1, hint="It is a public guess of the share with a target.")
     trial = _trial_for(model, about, terms, guide)
     if drops:
         given = "" if terms.kept is None else f"Of the invented records {100 * terms.kept:.3g} % are kept, as given."
         trial.note = " ".join(filter(None, [trial.note, given or WITHOUT_GAPS]))
     return trial
+
+
+def _none_dropped(model: Any, about: Any) -> str:
+    """Why a fit drops no record, and what to do instead of giving `kept`."""
+    if isinstance(model, MixtureOfProducts):
+        return "a twin takes every record, missing cells too: leave kept out"
+    if isinstance(about, Schema) and about.max_rows > 1:
+        return "of a person with several rows only rows are dropped: leave kept out"
+    return 'here none are: leave kept out, or write missing = "drop" for the column whose missing cells drop a record'
 
 
 def _trial_for(model: Any, about: Any, terms: Terms, guide: Callable[..., Any] | None) -> Trial:
