@@ -27,6 +27,7 @@ from numpyro.infer.autoguide import AutoNormal
 from tests.methods import same
 
 import discreet as dp
+from discreet._validate import RefusedError
 from discreet.act import Act
 from discreet.inference import DPSVI, SavedFit, _loop, _saved
 from discreet.inference._loop import Checkpoint
@@ -204,6 +205,18 @@ def test_a_seed_stays_a_seed_and_a_checkpoint_changes_nothing(name: str, tmp_pat
         found = FITS[name](key, checkpoint=tmp_path)
         check_same(found, whole)
         assert found.statement.reproducible
+
+
+@pytest.mark.parametrize("name", ["steps", "regression"])
+def test_a_key_of_the_other_kind_is_refused_by_its_own_reason(name: str, begun: Any, tmp_path: Path) -> None:
+    """A secret key for a fit by a seed was refused as another model or another processor."""
+    FITS[name](dp.random.key(3), checkpoint=tmp_path)
+    with pytest.raises(RefusedError, match=r"with a key made from a seed, .* and this call gives a secret key"):
+        FITS[name](dp.random.key(), checkpoint=tmp_path)
+    with pytest.raises(
+        RefusedError, match=r"with a secret key \(discreet.random.key\(\)\), and this call gives a key made from"
+    ):
+        FITS[name](dp.random.key(3), checkpoint=begun[name][0])
 
 
 @pytest.fixture(scope="module")

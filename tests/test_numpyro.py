@@ -3,10 +3,12 @@
 import threading
 import time
 import tomllib
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -35,6 +37,33 @@ def test_any_other_release_is_named_before_a_fit(monkeypatch, version) -> None:
         pytest.raises(ValueError, match="No argument is an array"),
     ):
         take_apart([1.0], {})
+
+
+def lifetimes(time, event) -> None:
+    warnings.warn("Mine.", stacklevel=1)
+    shape = numpyro.sample("shape", dist.LogNormal(0, 0.5))
+    with numpyro.plate("people", len(time)):
+        life = dist.Weibull(1.0, shape)
+        numpyro.factor("life", jnp.where(event == 1, life.log_prob(time), -(time**shape)))
+
+
+def test_no_warning_is_of_artificial_records_and_users_own_are_shown_once() -> None:
+    """NumPyro's was shown for artificial lifetimes of 0, and the user's own three times: `catch_warnings` forgets which were."""
+    time = np.random.default_rng(0).weibull(1.5, 1_000).astype(np.float32)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        dp.fit(
+            lifetimes,
+            np.minimum(time, 1.2),
+            (time < 1.2).astype(np.float32),
+            epsilon=4.0,
+            delta=1e-6,
+            progress_bar=False,
+        )
+    assert [str(one.message) for one in shown if one.category is not dp.inference.UseWarning] == ["Mine."]
+    with pytest.warns(UserWarning, match="Out-of-support values") as shown:
+        dist.Weibull(1.0, 1.0, validate_args=True).log_prob(-1.0)
+    assert shown[0].filename == __file__
 
 
 def test_open_plates_are_those_around() -> None:

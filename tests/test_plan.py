@@ -1,16 +1,23 @@
 """The plan: its event follows from its facts, calibration leaves one of them open, and bad facts are refused."""
 
 import dataclasses
+import inspect
 import math
+from pathlib import Path
 
 import pytest
 from dp_accounting import dp_event
 
 from discreet.accounting import Relation, composed, profile
 from discreet.clipping import AdaptiveClipping
+from discreet.marginals import MarginalsPlan
 from discreet.mechanisms import FLOAT_GAUSSIAN, GAUSSIAN
+from discreet.moments import MomentsPlan
+from discreet.newton import ModelPlan, NewtonPlan
 from discreet.plan import PrivacyPlan
 from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
+from discreet.scores import ScorePlan
+from discreet.standardise import Standardisation
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 FACTS = {
@@ -56,6 +63,15 @@ def test_epsilon_is_that_of_the_event_with_the_samplers_slack():
     assert plan.epsilon(delta=1e-5) == pytest.approx(1.828, abs=1e-3)
     assert plan.delta(epsilon=plan.epsilon(1e-5)) <= 1e-5
     assert plan.profile() is plan.profile()
+
+
+def test_the_page_of_lacking_options_says_which_plan_leaves_room_for_others(repository: Path) -> None:
+    """Others do not take `shared_with`, and no page said so."""
+    plans = (PrivacyPlan, MarginalsPlan, ModelPlan, MomentsPlan, NewtonPlan, ScorePlan, Standardisation)
+    takes = [plan.__name__ for plan in plans if "shared_with" in inspect.signature(plan.calibrate).parameters]
+    assert takes == ["PrivacyPlan"]
+    page = (repository / "docs" / "other-methods.md").read_text(encoding="utf-8")
+    assert "`shared_with=` of `calibrate`: only `PrivacyPlan`" in page
 
 
 def test_plans_that_share_an_epsilon_add_up_with_their_slack():

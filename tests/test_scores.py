@@ -32,6 +32,7 @@ from discreet import scores
 from discreet.accounting import FINE_ORDERS, RenyiBound, event_from_dict, event_to_dict, profile
 from discreet.accounting._profile import _selected
 from discreet.audit import judge
+from discreet.newton import NewtonPlan, fit_newton
 from discreet.query import Query, padded
 from discreet.scores import ScorePlan, SelectionPlan, private_metrics, select
 
@@ -519,6 +520,33 @@ def test_fits_are_selected_by_their_private_scores(quick_compilation: None) -> N
     assert best.score > -0.69
     assert best.result.params["weights_auto_loc"][0] > 0
     assert plan.epsilon() < 3 * 2
+
+
+def test_a_selection_by_a_seed_makes_fits_and_is_repeated_to_the_same_bits() -> None:
+    """Each fit was refused, as it is by a ledger of people: `non_private_seed` let no real fit run."""
+    x = np.linspace(-1, 1, 2_000)
+    fitted = NewtonPlan.calibrate(epsilon=1.0, delta=1e-7, family="binary", num_features=1, num_records=2_000)
+    held = ScorePlan.calibrate(epsilon=0.5, delta=1e-7)
+
+    def run(key: Any, ledger: Any) -> tuple[float, list[float]]:
+        keys = jax.random.split(key)
+        found = fit_newton(keys[0], x[:, None], x > 0, fitted, ledger=ledger, progress_bar=False)
+        assert not found.statement.is_private
+
+        def rule(rows: Any) -> Any:
+            return 1 / (1 + np.exp(-rows))
+
+        paid = {"plan": held, "ledger": ledger, "non_private_seed": True}
+        return private_metrics(keys[1], rule, x, x > 0, **paid).accuracy.value, found.mean.tolist()
+
+    plan = SelectionPlan(costs=(fitted, held), delta=1e-5, mean_runs=2)
+    one, two = (select(dp.random.key(3), [run], plan, non_private_seed=True) for _ in range(2))
+    assert (one.score, one.result) == (two.score, two.result)
+    assert one.score > 0.8
+    assert not one.statement.is_private
+    # A seeded fit in a selection of a secret key is refused.
+    with pytest.raises(RuntimeError, match="its random bits can be repeated"):
+        select(dp.random.key(), [lambda _, ledger: run(dp.random.key(3), ledger)], plan)
 
 
 def test_a_score_that_is_no_number_never_wins() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpyro
 from numpyro import handlers
 from numpyro.contrib.control_flow.scan import scan_wrapper as scan_wrapper  # the function of a `scan` message
+from numpyro.distributions import distribution as numpyro_distribution  # its warning of values outside of a support
 from numpyro.distributions.util import scale_and_mask as scale_and_mask  # as NumPyro's ELBO scales a site's density
 from numpyro.infer import util as numpyro_util
 from numpyro.infer.util import helpful_support_errors as helpful_support_errors  # names the site in an error
@@ -58,6 +59,34 @@ def trace_of(program: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str
     """The sites of one run of a model or guide, with the handlers around it; one thread at a time."""
     with one_model:
         return handlers.trace(program).get_trace(*args, **kwargs)
+
+
+class _Warnings(threading.local):
+    """In the place of `warnings` in the module whose only warning is that of values outside of a support."""
+
+    depth = 0  # contexts that are open in this thread
+
+    def warn(self, message: str, category: type[Warning] | None = None, stacklevel: int = 1) -> None:
+        if not self.depth:
+            warnings.warn(message, category, stacklevel=stacklevel + 1)
+
+
+_quiet = _Warnings()
+
+
+@contextmanager
+def artificial_records() -> Iterator[None]:
+    """Do not warn of values outside of a support: they are those of artificial records.
+
+    `warnings.catch_warnings` would do more: Python forgets which warnings it has shown, and repeats the user's own.
+    """
+    # Never put back, which another thread's context may need; outside of all contexts it changes nothing.
+    numpyro_distribution.warnings = _quiet  # pyright: ignore[reportAttributeAccessIssue]
+    _quiet.depth += 1
+    try:
+        yield
+    finally:
+        _quiet.depth -= 1
 
 
 def set_up_prototype(guide: Any, *args: Any, **kwargs: Any) -> None:

@@ -232,6 +232,9 @@ class Ledger:
         print(ledger)
     """
 
+    takes_seeds = False
+    """Whether what is not private, because its random bits can be repeated, may be debited."""
+
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self._read()

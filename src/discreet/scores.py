@@ -887,6 +887,7 @@ class _Run(Ledger):
 
     def __init__(self, plan: SelectionPlan, statement: Statement) -> None:
         self._plan, self._statement = plan, statement
+        self.takes_seeds = statement.reproducible
         about = {"dataset": "one run of a selection", "relation": plan.relation.name, "unit": statement.unit.brief}
         self._entries: list[Mapping[str, Any]] = [{"number": 0, "kind": "open", **about}]
         self._paid = list[DpEvent]()
@@ -1034,7 +1035,8 @@ def select(
         person: Name of the column that identifies persons, where the runs protect persons.
         max_rows: Rows of a person, as in the fits.
         ledger: The table's budget, debited for all runs together before the first.
-        non_private_seed: Allow a key made from a seed, with which nothing is private.
+        non_private_seed: Allow a key made from a seed, with which nothing is private; its runs' keys are then seeded too, and
+            a score must allow them as well.
 
     Returns:
         The best run.

@@ -130,6 +130,9 @@ def test_new_records_are_predicted_without_their_targets(
         assert wrong.exit_code == 2
         assert needle in " ".join(wrong.stderr.split())
     assert not Path("other.csv").exists()
+    Path("empty.csv").write_text(Path("new.csv").read_text().splitlines()[0])
+    wrong = RUN.invoke(app, ["predict", "fit", "--data", "empty.csv", "--out", "other.csv"])
+    assert "empty.csv has a header but no rows: give the table with its records" in " ".join(wrong.stderr.split())
     wrong = RUN.invoke(app, ["predict", ".", "--data", "new.csv"])
     assert "built-in model" in " ".join(wrong.stderr.split())
 

@@ -213,6 +213,9 @@ def test_the_default_delta_follows_public_numbers_alone(tmp_path, monkeypatch) -
         RUN.invoke(app, f"plan {bounds} twin --num-records {rows}000".split())
         Path("table.csv").write_text("age,smoker\n" + "20,no\n" * rows)
         fits = [f"fit --data table.csv {bounds} twin --dry-run --json" + x for x in ("", " --num-records 300000")]
+        said = [" ".join(RUN.invoke(app, words.split()).stderr.split()) for words in fits]
+        # At 1e-6 nothing said that 1 / N is less in a table of more than a million records.
+        assert ["if there may be more than 100,000, give --num-records" in text for text in said] == [True, False]
         told = [json.loads(RUN.invoke(app, words.split()).stdout)["delta"] for words in fits]
         assert told == [1e-6, 3e-7]
     assert asked == [3e-6, 1e-6, 3e-6, 1e-6, 3e-8, 1e-6]

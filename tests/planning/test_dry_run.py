@@ -149,10 +149,17 @@ def test_a_rare_target_is_invented_as_rare_as_said() -> None:
         assert _trials.trial_for(model, schema, terms).note.startswith(said)
     for changes, needle in (
         ({"share": 1.5}, "share is 1.5; it must be a number from 0.0002 to 0.9998"),
-        ({"kept": 0.5}, 'kept is for a schema with missing = "drop"'),
+        ({"kept": 0.5}, 'here none are: leave kept out, or write missing = "drop" for the column'),
     ):
         with pytest.raises(ValueError, match=needle):
             _trials.trial_for("logistic", SCHEMA, terms._replace(**changes))
+    twin = MixtureOfProducts(schema_from_bounds("age=17:90,sex=f|m"), components=2, slices=4)
+    for model, about, needle in (
+        (twin, None, "a twin takes every record"),
+        ("logistic", SEVERAL, "only rows are dropped"),
+    ):
+        with pytest.raises(ValueError, match=needle):
+            _trials.trial_for(model, about, terms._replace(kept=0.5))
     with pytest.raises(ValueError, match="share is that of the second category"):
         _trials.trial_for("linear", LINE, terms._replace(share=0.5))
 

@@ -250,7 +250,7 @@ def test_what_is_no_table_is_refused(tmp_path) -> None:
         )
     with pytest.raises(DataError, match="the table has no column age"):
         read_table(people(3).drop_columns("age"), SCHEMA)
-    with pytest.raises(DataError, match="there is nothing to fit"):
+    with pytest.raises(DataError, match="give the table with its records"):
         read_table(people(3).slice(0, 0), SCHEMA)
 
 

@@ -16,7 +16,7 @@ import typer
 import discreet as dp
 from discreet._validate import LEVEL, probability, require
 from discreet.cli import _options as options
-from discreet.cli._options import REGRESSIONS, TWIN, choose_model, suggest_delta
+from discreet.cli._options import REGRESSIONS, TWIN, choose_model, delta_of
 from discreet.cli._report import draw_picture, facts_in, write_page
 from discreet.cli._run import (
     PLAN_IS_SPENT,
@@ -106,7 +106,7 @@ def describe(
     plan = dp.marginals.description_plan(
         described,
         epsilon=epsilon,
-        delta=suggest_delta(num_records, ledger) if delta is None else delta,
+        delta=delta_of(delta, num_records, ledger),
         pairs="all" if all_pairs else [_pair(text, described) for text in pair or ()],
         relation=options.relation_of(relation),
         slices=slices,
@@ -227,7 +227,7 @@ def score(
             x,
             y,
             epsilon=epsilon,
-            delta=suggest_delta(num_records, ledger) if delta is None else delta,
+            delta=delta_of(delta, num_records, ledger),
             level=level,
             ledger=None if ledger is None else dp.Ledger(ledger),
             non_private_seed=seed is not None,

@@ -39,6 +39,7 @@ from discreet.cli._options import (
     TWIN,
     MethodName,
     choose_model,
+    delta_of,
     suggest_delta,
     tenth_of_cap,
 )
@@ -1155,7 +1156,7 @@ class Counts(Method):
             schema,
             tables=dp.marginals.twin_tables(schema, asked.choices or 0),
             epsilon=asked.epsilon,
-            delta=suggest_delta(asked.num_records, asked.ledger) if asked.delta is None else asked.delta,
+            delta=delta_of(asked.delta, asked.num_records, asked.ledger),
             relation=options.relation_of(asked.relation),
             choices=asked.choices or 0,
         )

@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import functools
+import math
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 import discreet as dp
 from discreet._validate import near
 from discreet.cli._own_model import OwnModel, choose as choose_own, failure
+from discreet.cli._terminal import say_error
 
 T = TypeVar("T")
 
@@ -412,6 +414,19 @@ def suggest_delta(num_records: int | None, ledger: Path | None) -> float:
     """
     usual = dp.accounting.suggest(num_records=OF_PRIVATE if num_records is None else num_records).delta
     return usual if ledger is None else min(usual, tenth_of_cap(ledger))
+
+
+def delta_of(delta: float | None, num_records: int | None, ledger: Path | None) -> float:
+    """The δ that is given, or the default; where that rests on no number of records, a line says for how many it will do."""
+    if delta is not None:
+        return delta
+    chosen = suggest_delta(num_records, ledger)
+    if num_records is None:
+        say_error(
+            f"δ = {chosen:g}, as the number of records is private. It should be well below 1 / that number: if there may be more "
+            f"than {math.floor(0.1 / chosen + 0.5):,}, give --num-records (a public figure) or --delta."
+        )
+    return chosen
 
 
 def plan_of(

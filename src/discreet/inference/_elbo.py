@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -40,7 +39,7 @@ from discreet._jax import (
     run_once,
     used_inputs,
 )
-from discreet._numpyro import helpful_support_errors, one_model, scale_and_mask
+from discreet._numpyro import artificial_records, helpful_support_errors, one_model, scale_and_mask
 from discreet.inference._records import (
     Program,
     Programs,
@@ -632,9 +631,7 @@ def _has_finite_density(programs: Programs, rows: list[Array]) -> bool:
         fine += [~jnp.any(jnp.isnan(x)) for x in numbers if jnp.issubdtype(x.dtype, jnp.floating)]
         return jnp.all(jnp.array([True, *fine]))
 
-    with warnings.catch_warnings():
-        # Values out of support are what is being looked for.
-        warnings.simplefilter("ignore")
+    with artificial_records():
         # A key of its own, so that whether zeros will do depends on the model alone.
         return bool(run_kept(lambda: finite(rows, jax.random.key(0)))())
 
@@ -727,9 +724,7 @@ def _of_one(name: str, rows: Array, axis: int, transform: Any) -> Array:
 
 def loss_at_start(objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArray) -> Float[Array, ""]:
     """The placeholder record's loss, which like the data-free term must be finite."""
-    with warnings.catch_warnings():
-        # NumPyro warns of values outside a support, and the error below says more.
-        warnings.simplefilter("ignore")
+    with artificial_records():
         free, loss = objective.start(psi, key)
     for value, what in ((free, "The prior or the guide"), (loss, "The loss of the placeholder record")):
         if not bool(jnp.isfinite(value)):
@@ -854,9 +849,7 @@ def _compare(
     def couples(jit: Callable[..., Any]) -> bool:
         all_alone, all_together, shared_values = jit(each), jit(of_all), jit(share)
         for key in keys:
-            with warnings.catch_warnings():
-                # Values outside a support are looked for here.
-                warnings.simplefilter("ignore")
+            with artificial_records():
                 shared = shared_values(psi, key)
                 _, values = all_together(made_up[0], {}, shared, key)
                 given = {name: jnp.moveaxis(x, at[1][name], 0) for name, x in values.items()}

@@ -27,7 +27,7 @@ from numpyro.infer.autoguide import AutoGuideList
 from numpyro.primitives import Messenger
 
 from discreet._jax import one_process, warn_of_release, warn_of_spread
-from discreet._numpyro import open_plates, scale_and_mask, scan_wrapper, trace_of, warn_of_numpyro
+from discreet._numpyro import artificial_records, open_plates, scale_and_mask, scan_wrapper, trace_of, warn_of_numpyro
 from discreet._validate import integer
 from discreet.mechanisms import InFiles
 
@@ -532,7 +532,8 @@ class Programs:
         args, kwargs = self.arguments(rows)
         values = {**self.state, **(values or {})}
         run = handlers.substitute(run, data=values) if values else run
-        return trace_of(run, *args, **kwargs), whole
+        with artificial_records():  # or traced ones
+            return trace_of(run, *args, **kwargs), whole
 
     def arguments(self, rows: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What the programs are called with."""

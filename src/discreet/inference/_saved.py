@@ -81,9 +81,20 @@ class SavedFit:
             return
         with self._processes.together():
             self._found = found = read_archive(self._path if self._path is not None else held, _WHAT, _VERSION, kinds())
+            if found["reproducible"] != seeded:
+                self._refuse_key(seeded)
             self.run_id, self._salt = found["run_id"], bytes.fromhex(found["salt"])
             if found["key"] is not None:
                 self.key = random.key_from_words(found["key"], reproducible=found["reproducible"])
+
+    def _refuse_key(self, seeded: bool) -> None:
+        """Refuse a key made from a seed for a fit with a secret key, or the other way round."""
+        kinds = "a secret key (discreet.random.key())", "a key made from a seed, which is not private"
+        where = self._path.parent if self._path else "The checkpoint"
+        raise RefusedError(
+            f"{where} holds a fit with {kinds[not seeded]}, and this call gives {kinds[seeded]}. Give a key of that kind to "
+            "continue, or choose another folder for a new fit, which spends again."
+        )
 
     @property
     def reproducible(self) -> bool:

@@ -32,7 +32,14 @@ from numpyro.infer import autoguide
 from numpyro.primitives import Messenger
 
 from discreet._jax import captured_arrays, run_kept, used_inputs, users_file
-from discreet._numpyro import helpful_support_errors, one_model, searching_by, set_up_prototype, trace_of
+from discreet._numpyro import (
+    artificial_records,
+    helpful_support_errors,
+    one_model,
+    searching_by,
+    set_up_prototype,
+    trace_of,
+)
 from discreet._validate import left_out
 from discreet.inference._records import (
     Fixed,
@@ -259,7 +266,7 @@ def _latents(
 ) -> dict[str, Any]:
     """The latent sites of a run of the model, in its order, at the values that `values` gives."""
     run = handlers.substitute(handlers.seed(model, key), substitute_fn=values)
-    with one_model, handlers.block(hide_fn=lambda site: site["type"] not in _SHARED):
+    with one_model, artificial_records(), handlers.block(hide_fn=lambda site: site["type"] not in _SHARED):
         try:
             sites = trace_of(run, *args, **kwargs)
         except ValueError as error:

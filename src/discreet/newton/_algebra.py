@@ -33,6 +33,8 @@ SECANT_TRUST = 0.3
 SECANT_ERROR = 0.1  # standard deviation of an entry of J, over its mean eigenvalue, before the gradients are looked at
 SCALE_ERROR, LEAST_SCALE = 0.3, 0.1  # of `scale_of`: its standard deviation before the gradients, and its least value
 LEAST_CURVATURE = 0.003  # of the largest possible one
+KEPT, HIDING = 0.65, 0.8
+"""A usable fit keeps that share of the gain, unless there is less noise than sampling: then there is little to gain."""
 
 
 def rebuilt(matrix: Matrix, change: Callable[[Vector], Vector]) -> Matrix:
@@ -379,6 +381,11 @@ class Diagnosis(NamedTuple):
     def converged(self) -> bool:
         """True if more gradients would hardly move the estimate, and agree with the curvature."""
         return is_settled(self.moved, self.lack)
+
+
+def hides(kept: float, ratio: float) -> bool:
+    """True if the noise hides what the features add, from `Diagnosis.kept` and `ratio`."""
+    return kept < KEPT and ratio > HIDING
 
 
 def is_settled(moved: float, lack: float) -> bool:

@@ -40,6 +40,7 @@ from discreet.newton._algebra import (
     Prior,
     Vector,
     diagnose,
+    hides,
     rebuilt,
     secant,
     settle,
@@ -76,10 +77,8 @@ _REACH = {"binary": (0.8, 2.0, 4.0), "counts": (1.0, 1.25, 1.25), "classes": (0.
 _STANDS_OUT = 3.0  # standard deviations
 LEAST_WEIGHT = 1e-3  # of the mean, as a share of the largest
 WARY = 3.5  # of gradients far away, for intervals
-KEPT, HIDING, NOISY = 0.65, 0.8, 3.0
+NOISY = 3.0  # a fit for its coefficients has at most so much more noise than sampling
 SCATTERED = 2.0  # variance of counts over a Poisson distribution's, where the verdict says so
-"""A usable fit keeps that share of the gain, unless there is less noise than sampling: then there is little to gain. One for its
-coefficients has at most so much more noise than sampling."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -663,7 +662,7 @@ def _use(
         return NOT_USABLE, (
             "the noise hides the mean weight: weights are far below the largest that one may have. A smaller max_weight helps"
         )
-    if said.kept < KEPT and said.ratio > HIDING:
+    if hides(said.kept, said.ratio):
         weights = f", which decides the weights of {listed(unlearned)}" if unlearned else ""
         return NOT_USABLE, (
             f"of what the features add to a constant, in log likelihood, the noise leaves about {100 * max(said.kept, 0):.0f} %. "

@@ -28,7 +28,7 @@ from typing import Any
 import jax
 import numpy as np
 import numpyro
-from jaxtyping import Bool, Float, PRNGKeyArray
+from jaxtyping import Bool, Float, Int, PRNGKeyArray
 from tqdm.auto import tqdm
 
 from discreet import random
@@ -245,7 +245,8 @@ class DPNewton:
         static_kwargs: Public keyword arguments of the model.
 
     Attributes:
-        labels: Names of the elements of some latents with one axis, by which the verdict calls them.
+        labels: The latents that are weights of features, and the names of their elements (none: their places). The verdict
+            calls them so, and is "not usable" where the noise hides what these features explain.
 
     Raises:
         ValueError: An argument that cannot be used.
@@ -628,6 +629,7 @@ class _Fit:
         moved_by, lack = agreement(self.gradients, self.improved, theta, float(np.trace(self.improved @ covariance)))
         beside = found.extra * float(np.trace(among @ among.T)) + float(np.trace(hidden))
         ratio = ratio_of(found.noise + moved + beside / size, self.sampling)
+        weights = [latents.split(np.arange(latents.size))[name].ravel().astype(int) for name in labelled]
         names: list[str] = []
         for name, part in latents.split(learned).items():
             own = labelled.get(name)
@@ -644,6 +646,7 @@ class _Fit:
             clipped=self.clipped,
             unseen=self.unseen,
             missing=self.missing,
+            kept=self._kept(vectors, np.concatenate(weights)) if weights else 1.0,
             names=names,
             learned=learned,
             moved_most=drawn > DRAWN,
@@ -662,6 +665,26 @@ class _Fit:
             plan=self.plan,
             statement=statement.with_use(*verdict(signs)),
         )
+
+    def _kept(self, vectors: Float[np.ndarray, "draw latent"], weights: Int[np.ndarray, " weight"]) -> float:
+        """`Signs.kept`, of draws of all latents, and the places of the features' weights among them."""
+        others = np.setdiff1d(np.arange(self.size), weights)
+        back = np.linalg.inv(self.to)
+
+        def added(curvature: Matrix) -> Matrix:
+            """What the weights add to the best of all others."""
+            curvature = back.T @ curvature @ back
+            across = curvature[np.ix_(others, weights)]
+            own = curvature[np.ix_(weights, weights)]
+            return own - across.T @ np.linalg.solve(curvature[np.ix_(others, others)], across)
+
+        drawn = vectors[:, weights]
+        middle, own = drawn.mean(axis=0), added(self.improved)
+        spread = np.einsum("di,ij,dj->d", drawn - middle, own, drawn - middle).mean()
+        # Else noise passes off a part of what the intercept explains as the features'.
+        doubt = FARTHEST * self.curvature_sigma
+        sure = added(rebuilt(self.improved, lambda values: np.maximum(values - doubt, 1e-3 * values)))
+        return float(middle @ sure @ middle / (middle @ own @ middle + spread))
 
     def _least_fit(self) -> float:
         """`Signs.fits`. Directions that the noise may hide tell nothing, nor do long gradients that did not stand out."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float
 
-from discreet.newton._algebra import is_settled
+from discreet.newton._algebra import hides, is_settled
 from discreet.report import COEFFICIENTS, LEARNED, NOT_USABLE, PREDICTION, counted, listed
 
 LOST = 30.0  # `lack` of a fit that is still under way
@@ -33,6 +33,7 @@ class Signs:
         clipped: Share of the records whose gradient was clipped.
         unseen: Share of the records that may have been, behind the noise.
         missing: Share of the records without a finite gradient.
+        kept: `Diagnosis.kept`, at least, of the features whose weights are known (`DPNewton.labels`); 1 where none are.
         names: Of the latents' coordinates; first of those that records touch.
         learned: For each coordinate the share of the prior's variance that is gone.
         moved_most: Coordinates whose variance is mostly that of long gradients, of those that records touch.
@@ -48,6 +49,7 @@ class Signs:
     clipped: float
     unseen: float
     missing: float
+    kept: float
     names: Sequence[str]
     learned: Float[np.ndarray, " latent"]
     moved_most: Bool[np.ndarray, " touched"]
@@ -85,6 +87,11 @@ def _of_all(signs: Signs) -> tuple[str, str]:
         return NOT_USABLE, (
             "the noise hides what the records say, and intervals are the prior's. A larger epsilon, more records or fewer "
             "latents help"
+        )
+    if hides(signs.kept, signs.ratio):
+        return NOT_USABLE, (
+            f"of what the features explain, the noise leaves about {100 * max(signs.kept, 0):.0f} %, so predictions may be no "
+            "better than one number for all. A larger epsilon, more records or fewer columns help"
         )
     if not is_settled(signs.moved, signs.lack):
         return PREDICTION, (

@@ -413,6 +413,7 @@ class OwnModel(OfModel):
 
     method = "Private Newton of a model"
     most_times = _MOST_TABLES
+    labels: Mapping[str, Sequence[str]] = {}  # as of `DPNewton`
 
     @classmethod
     def of(cls, model: Model, template: Template, terms: Terms, note: str = "") -> OwnModel:
@@ -428,7 +429,8 @@ class OwnModel(OfModel):
 
     def fit(self, epsilon: float, number: int) -> Outcome:
         table = self.tables[number]
-        found = fit_invented_model(self.model, table.rows, self._scaled(epsilon), seed=self._noise_seed(number))
+        seed, plan = self._noise_seed(number), self._scaled(epsilon)
+        found = fit_invented_model(self.model, table.rows, plan, seed=seed, labels=self.labels)
         held = []
         for name, (low, high) in found.interval.items():
             truth = np.asarray(table.truth[name])
@@ -532,13 +534,24 @@ def trial_for(model: Any, about: Any, terms: Terms, guide: Callable[..., Any] | 
         real("share", terms.share, least, 1 - least, hint="It is a public guess of how usual the second category is.")
     if terms.kept is not None:
         if not drops:
-            raise ValueError('kept is for a schema with missing = "drop" and one row of each person: leave it out')
+            raise ValueError(
+                f"kept is the share of records that a schema does not drop, and {_none_dropped(model, about)}"
+            )
         real("kept", terms.kept, 1 / terms.num_records, 1, hint="It is a public guess of the share with a target.")
     trial = _trial_for(model, about, terms, guide)
     if drops:
         given = "" if terms.kept is None else f"Of the invented records {100 * terms.kept:.3g} % are kept, as given."
         trial.note = " ".join(filter(None, [trial.note, given or WITHOUT_GAPS]))
     return trial
+
+
+def _none_dropped(model: Any, about: Any) -> str:
+    """Why a fit drops no record, and what to do instead of giving `kept`."""
+    if isinstance(model, MixtureOfProducts):
+        return "a twin takes every record, missing cells too: leave kept out"
+    if isinstance(about, Schema) and about.max_rows > 1:
+        return "of a person with several rows only rows are dropped: leave kept out"
+    return 'here none are: leave kept out, or write missing = "drop" for the column whose missing cells drop a record'
 
 
 def _trial_for(model: Any, about: Any, terms: Terms, guide: Callable[..., Any] | None) -> Trial:
@@ -572,7 +585,9 @@ def _regression(name: str, schema: Any, terms: Terms) -> Trial:
         note = "A line of persons with several rows is fitted in steps."
         return InSteps(linear_regression, template, terms, note=note)
     if name == LINEAR and schema.drops:
-        return OwnModel.of(linear_regression, template, terms)
+        trial = OwnModel.of(linear_regression, template, terms)
+        trial.labels = {"weights": ()}
+        return trial
     if name == LINEAR:
         return Line(schema, terms)
     return Regression(FAMILIES[name], schema, terms, scattered=name == SCATTERED)

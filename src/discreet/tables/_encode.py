@@ -97,7 +97,7 @@ def typed(source: Any, schema: Schema, report: Report, *, only_person: bool = Fa
     types = types_of(schema, only_person=only_person)
     table = chosen(as_table(source), types)
     if table.num_rows == 0:
-        raise DataError("the table has no rows: there is nothing to fit")
+        raise DataError("the table has no rows: give the one with its records")
     return in_types(table, types, schema, report)
 
 

@@ -316,7 +316,7 @@ def over_pieces(
     except UnicodeError:
         raise _other_encoding(Path(what), schema.csv.encoding) from None
     if empty:
-        raise DataError(f"{what} has a header but no rows: there is nothing to fit")
+        raise DataError(f"{what} has a header but no rows: give the table with its records")
 
 
 def _watched(pieces: Iterator[Piece], source: Any, name: str) -> Iterator[Piece]:
