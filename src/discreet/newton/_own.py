@@ -85,10 +85,6 @@ LEANING, SHORTER = 10, 4  # the gradient of the last stage that is clipped at C 
 FARTHER, ELSEWHERE = 1.8, 0.2
 """Of the share that adds up: longer gradients' over that of shorter ones; the variance of the difference, over all latents."""
 DRAWN = 0.7  # share of a latent's variance that long gradients make, where the verdict names it
-LEAST_SEEN = 0.1
-"""Of an eigenvalue of the directions, of their mean, after the first map: one more lengthens a direction by at most the root of
-ten. Where few records have a part in one, as at a spline's end, no map makes directions even (Tyler, Annals of Statistics 1987:
-none does where over k / d of them lie in a subspace of k dimensions), and each would lengthen those few gradients once more."""
 LEAST = 0.05  # eigenvalue of the curvature, of their mean
 DOUBTED_NOISE, DOUBTED_SHARE = 3.0, 0.15
 """An eigenvalue of the curvature that counts half in the posterior: in deviations of the noise, and of their mean; the less."""
@@ -439,7 +435,7 @@ class _Fit:
         """All stages."""
         for stage in STAGES:
             if stage.directions:
-                self._map(0.0 if stage is STAGES[0] else LEAST_SEEN)
+                self._map()
             else:
                 # Directions alone are a poor map where one latent's gradients have longer tails, as those of a scale.
                 values, vectors = np.linalg.eigh(self.improved)
@@ -453,10 +449,9 @@ class _Fit:
     def _public(self) -> Public:
         return Public(self.to, self.at, self.reach, self.short)
 
-    def _map(self, lowest: float) -> None:
+    def _map(self) -> None:
         seen, sigma = self.releases("directions", self._public)
-        least = max(2 * sigma, lowest * float(np.trace(seen)) / self.size)
-        values, vectors = spectrum(seen, sigma, least, shrinkage=hard)
+        values, vectors = spectrum(seen, sigma, 2 * sigma, shrinkage=hard)
         self.to = self.to @ (vectors / np.sqrt(values / self.plan.num_records))
 
     def _bound(self, stage: Stage) -> None:
