@@ -19,10 +19,8 @@ from discreet.newton._model import EDGES
 
 TAIL, TOGETHER = 6, 3.5
 """Of at most so many bins just above the last that is seen, the standard deviations by which they stand out together."""
-SEEN, ALONE = (
-    3.0,
-    5.0,
-)  # standard deviations by which a bin stands out, beside another one and alone; and bins together far up
+SEEN, ALONE = 3.0, 5.0
+"""Standard deviations by which a bin stands out, beside another one and alone; the second also for bins together far up."""
 STEEPEST, FALLING = 0.65, 0.55
 """Of a hidden bin over the one below it, at most: of the first, and of further ones if the first has a share of its own."""
 GIVEN = 0.5  # of what the noise may hide

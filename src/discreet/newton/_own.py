@@ -2,7 +2,7 @@
 
 Only gradients of single records' log-likelihoods are used, in unconstrained coordinates. Each of four stages measures
 
-1. a map under which the gradients' directions are even (but for the last stage, which keeps the map),
+1. a map under which the gradients' directions are even; or, where the noise is small and in the last stage, their second moment,
 2. how long gradients are, which gives the bound C: the least one whose clipping moves the sum by less than the noise; in the
    last stage a larger one where that costs little. The next two have a bound C' of their own, since noise grows with its square,
 3. the second moment V of clipped gradients, which is the curvature J where the model is right; in the last stage also J, the
@@ -85,6 +85,7 @@ LEANING, SHORTER = 10, 4  # the gradient of the last stage that is clipped at C 
 FARTHER, ELSEWHERE = 1.8, 0.2
 """Of the share that adds up: longer gradients' over that of shorter ones; the variance of the difference, over all latents."""
 DRAWN = 0.7  # share of a latent's variance that long gradients make, where the verdict names it
+HIDDEN = 0.5  # the edge of a curvature's noise over its mean eigenvalue, above which directions make a better map
 LEAST = 0.05  # eigenvalue of the curvature, of their mean
 DOUBTED_NOISE, DOUBTED_SHARE = 3.0, 0.15
 """An eigenvalue of the curvature that counts half in the posterior: in deviations of the noise, and of their mean; the less."""
@@ -429,17 +430,13 @@ class _Fit:
         self.at = start[own]
         self.to = np.diag(np.sqrt(np.diag(self.prior.covariance)[own]))
         self.reach, self.short = 1.0, 1.0
+        self.improved, self.curvature_sigma = np.eye(self.size), np.inf
         self.clipped, self.unseen, self.missing, self.counted = 0.0, 0.0, 0.0, 1.0
 
     def run(self, bar: Any) -> _Fit:
         """All stages."""
         for stage in STAGES:
-            if stage.directions:
-                self._map()
-            else:
-                # Directions alone are a poor map where one latent's gradients have longer tails, as those of a scale.
-                values, vectors = np.linalg.eigh(self.improved)
-                self.to = self.to @ (vectors / np.sqrt(values / self.plan.num_records))
+            self._map(stage)
             self._bound(stage)
             self._measure(stage)
             self._step(stage, bar)
@@ -449,9 +446,19 @@ class _Fit:
     def _public(self) -> Public:
         return Public(self.to, self.at, self.reach, self.short)
 
-    def _map(self) -> None:
-        seen, sigma = self.releases("directions", self._public)
-        values, vectors = spectrum(seen, sigma, 2 * sigma, shrinkage=hard)
+    def _map(self, stage: Stage) -> None:
+        """A map by the curvature so far; or by the directions, where there is none or the noise hides it.
+
+        Directions alone are a poor map where one latent's gradients have longer tails, as those of a scale. And where few records
+        have a part in one, as at a spline's end, no map makes all even: each lengthens those few gradients once more (Tyler,
+        Annals of Statistics 1987).
+        """
+        values, vectors = np.linalg.eigh(self.improved)
+        if stage.directions:
+            seen, sigma = self.releases("directions", self._public)
+            edge = self.curvature_sigma * np.sqrt(2 * self.size)
+            if edge > HIDDEN * values.mean():
+                values, vectors = spectrum(seen, sigma, 2 * sigma, shrinkage=hard)
         self.to = self.to @ (vectors / np.sqrt(values / self.plan.num_records))
 
     def _bound(self, stage: Stage) -> None:
