@@ -407,10 +407,12 @@ def test_where_the_model_is_wrong_intervals_are_as_wide_as_estimates_vary() -> N
     """Residuals of twice the model's scale. With the gradients' second moment for the curvature, a quarter of it was said."""
     x, y = on_a_line(10_000)
     plan = ModelPlan.calibrate(epsilon=3.0, delta=1e-6, num_records=10_000)
-    found = fit_invented_model(line, (x, 0.5 - x + 2 * (y - 0.5 + x)), plan, seed=0)
-    assert 1 < found.draws["b"].std() / (2 * 0.5 / 100) < 1.5
-    assert found.statement.use == PREDICTION
-    assert "vary about 4" in found.statement.use_reason
+    fits = [fit_invented_model(line, (x, 0.5 - x + 2 * (y - 0.5 + x)), plan, seed=seed) for seed in range(5)]
+    spreads = [found.draws["b"].std() / (2 * 0.5 / 100) for found in fits]
+    assert 0.9 < np.median(spreads) < 1.4
+    for found in fits:
+        assert found.statement.use == PREDICTION
+        assert "vary about" in found.statement.use_reason
 
 
 def test_residuals_with_longer_tails_than_the_models_are_noticed() -> None:
