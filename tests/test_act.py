@@ -45,7 +45,8 @@ from discreet import act, query
 from discreet.accounting import profile
 from discreet.act import Act
 from discreet.mechanisms import GAUSSIAN
-from discreet.newton import _model, _releases, _sums
+from discreet.moments import MomentsPlan
+from discreet.newton import NewtonPlan, _model, _releases, _sums
 from discreet.query import padded
 from discreet.report import RECORD, Unit
 from discreet.scores import ScorePlan
@@ -91,6 +92,7 @@ def test_of_two_threads_with_one_key_one_is_debited_and_released(
     (debit,) = ledger.debits
     assert statement.receipt.hash == ledger.entries[-1]["hash"]
     assert str(debit.event) == statement.figures.event
+    assert debit.delta == statement.delta
     assert debit.event == found[0].plan.event()
     spent = profile(debit.event, ADD, slack=found[0].plan.slack)
     assert statement.epsilon == spent.epsilon(statement.delta)
@@ -105,6 +107,25 @@ def test_of_two_threads_with_one_key_one_is_debited_and_released(
     with pytest.raises(dp.SpentError):
         method(key, ledger=ledger)
     dp.random.check_unused(key)
+
+
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        (dp.PrivacyPlan, {"num_steps": 5, "sampling": dp.FullBatch()}),
+        (MomentsPlan, {"num_features": 1}),
+        (NewtonPlan, {"family": "binary", "num_features": 1}),
+        (dp.newton.ModelPlan, {}),
+        (ScorePlan, {"num_records": None}),
+    ],
+)
+def test_a_plan_costs_what_was_asked_and_no_more(kind: Any, shape: dict[str, Any], relation: dp.Relation) -> None:
+    shape = {"num_records": N} | shape
+    asked = {name: value for name, value in shape.items() if value is not None}
+    made = kind.calibrate(epsilon=0.5, delta=1e-6, relation=relation, **asked)
+    cost = profile(made.event(), relation, slack=made.slack).epsilon(1e-6)
+    assert 0.499 < cost <= 0.5
 
 
 class BegunError(Exception):

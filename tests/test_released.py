@@ -1,6 +1,7 @@
 """What every result can do: be written into a file and read back, be a dictionary of plain values, be shown in a notebook."""
 
 import dataclasses
+import itertools
 import json
 import pickle
 from pathlib import Path
@@ -47,10 +48,11 @@ def test_there_and_back_without_key_and_records(made: tuple[Any, Any], tmp_path:
 def test_short_forms_round_epsilon_up_and_say_what_is_not_private(made: tuple[Any, Any]) -> None:
     """Some wrote epsilon rounded down, and nothing of a seed."""
     result, _ = made
-    for seeded in (False, True):
+    of_twins = dp.marginals.MarginalsResult(latents={}, num_records=2, statement=result.statement)
+    for released, seeded in itertools.product((result, of_twins), (False, True)):
         figures = dataclasses.replace(result.statement.figures, epsilon=0.12344999)
         stated = dataclasses.replace(result.statement, figures=figures, reproducible=seeded)
-        shown = repr(dataclasses.replace(result, statement=stated))
+        shown = repr(dataclasses.replace(released, statement=stated))
         assert "epsilon=0.1235 at delta=" in shown
         assert ("NOT PRIVATE" in shown) == seeded
 

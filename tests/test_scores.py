@@ -544,6 +544,14 @@ def test_a_selection_by_a_seed_makes_fits_and_is_repeated_to_the_same_bits() -> 
     assert (one.score, one.result) == (two.score, two.result)
     assert one.score > 0.8
     assert not one.statement.is_private
+
+    # Whatever its runs use, the choice among them can be repeated.
+    def with_a_secret_key(_: Any, ledger: Any) -> tuple[float, bool]:
+        return 0.0, fit_newton(
+            dp.random.key(), x[:, None], x > 0, fitted, ledger=ledger, progress_bar=False
+        ).statement.is_private
+
+    assert not select(dp.random.key(3), [with_a_secret_key], plan, non_private_seed=True).result
     # A seeded fit in a selection of a secret key is refused.
     with pytest.raises(RuntimeError, match="its random bits can be repeated"):
         select(dp.random.key(), [lambda _, ledger: run(dp.random.key(3), ledger)], plan)

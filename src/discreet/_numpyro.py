@@ -70,6 +70,9 @@ class _Warnings(threading.local):
         if not self.depth:
             warnings.warn(message, category, stacklevel=stacklevel + 1)
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(warnings, name)
+
 
 _quiet = _Warnings()
 

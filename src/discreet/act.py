@@ -73,15 +73,15 @@ class Act:
             random.check_unused(key)
         if ledger is None:
             return
-        # The runs of a selection by a seed have a ledger of its own, which holds nothing.
+        # That of a selection by a seed, for its own runs, holds no table's budget.
         rehearsed = dataclasses.replace(statement, reproducible=False) if ledger.takes_seeds else statement
         if not rehearsed.is_private:
             why = " ".join(statement.violations) or "its epsilon is infinite"
-            why = "its random bits can be repeated" if statement.reproducible else why
-            raise ValueError(
-                f"This release is not private ({why}), so it cannot be charged to a ledger. Use discreet.random.key() instead of "
-                "a key from a seed, or omit the ledger."
-            )
+            instead = "Omit the ledger."
+            if rehearsed.reproducible:
+                why = "its random bits can be repeated"
+                instead = "Use discreet.random.key() instead of a key from a seed, or omit the ledger."
+            raise ValueError(f"This release is not private ({why}), so it cannot be charged to a ledger. {instead}")
         ledger.check(plan, delta=statement.delta, run_id=run_id, unit=statement.unit.brief)
 
     @classmethod

@@ -1035,8 +1035,8 @@ def select(
         person: Name of the column that identifies persons, where the runs protect persons.
         max_rows: Rows of a person, as in the fits.
         ledger: The table's budget, debited for all runs together before the first.
-        non_private_seed: Allow a key made from a seed, with which nothing is private; its runs' keys are then seeded too, and
-            a score must allow them as well.
+        non_private_seed: Allow a key made from a seed, with which nothing is private; the keys of its runs are then
+            seeded too, so what they call must allow such keys.
 
     Returns:
         The best run.

@@ -421,9 +421,9 @@ def delta_of(delta: float | None, num_records: int | None, ledger: Path | None) 
     if delta is not None:
         return delta
     chosen = suggest_delta(num_records, ledger)
-    if num_records is None:
+    if num_records is None and chosen == suggest_delta(None, None):
         say_error(
-            f"δ = {chosen:g}, as the number of records is private. It should be well below 1 / that number: if there may be more "
+            f"δ = {chosen:g}, as no number of records was given. It should be well below 1 / that number: if there may be more "
             f"than {math.floor(0.1 / chosen + 0.5):,}, give --num-records (a public figure) or --delta."
         )
     return chosen

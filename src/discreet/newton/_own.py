@@ -2,7 +2,8 @@
 
 Only gradients of single records' log-likelihoods are used, in unconstrained coordinates. Each of four stages measures
 
-1. a map under which the gradients' directions are even; or, where the noise is small and in the last stage, their second moment,
+1. a map under which gradients are alike in all directions; where the noise is small, and in the last stage, it follows from what
+   the stage before found of the curvature,
 2. how long gradients are, which gives the bound C: the least one whose clipping moves the sum by less than the noise; in the
    last stage a larger one where that costs little. The next two have a bound C' of their own, since noise grows with its square,
 3. the second moment V of clipped gradients, which is the curvature J where the model is right; in the last stage also J, the
@@ -354,6 +355,16 @@ class DPNewton:
         made_of = {"model": self.model, "placeholder": self.placeholder, "static": self.static_kwargs}
         latents = latents_of(records, key, num_records=self.plan.num_records, **made_of)
         refuse_many(latents)
+        touched = [
+            name
+            for name, places in latents.split(np.arange(latents.size)).items()
+            if places.max() < latents.num_touched
+        ]
+        if unknown := [name for name in self.labels if name not in touched]:
+            raise ValueError(
+                f"labels names {unknown[0]!r}, which is no latent of the model that records touch. "
+                f"These are: {', '.join(touched)}."
+            )
         return latents, self._start(latents)
 
     def _start(self, latents: Latents) -> Vector:

@@ -33,7 +33,7 @@ class Signs:
         clipped: Share of the records whose gradient was clipped.
         unseen: Share of the records that may have been, behind the noise.
         missing: Share of the records without a finite gradient.
-        kept: `Diagnosis.kept`, at least, of the features whose weights are known (`DPNewton.labels`); 1 where none are.
+        kept: At least the share of what the features explain that the noise leaves (`DPNewton.labels`); 1 where none is known.
         names: Of the latents' coordinates; first of those that records touch.
         learned: For each coordinate the share of the prior's variance that is gone.
         moved_most: Coordinates whose variance is mostly that of long gradients, of those that records touch.

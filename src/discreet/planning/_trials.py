@@ -534,9 +534,7 @@ def trial_for(model: Any, about: Any, terms: Terms, guide: Callable[..., Any] | 
         real("share", terms.share, least, 1 - least, hint="It is a public guess of how usual the second category is.")
     if terms.kept is not None:
         if not drops:
-            raise ValueError(
-                f"kept is the share of records that a schema does not drop, and {_none_dropped(model, about)}"
-            )
+            raise ValueError(f"kept is the share of records that a schema does not drop: {_none_dropped(model, about)}")
         real("kept", terms.kept, 1 / terms.num_records, 1, hint="It is a public guess of the share with a target.")
     trial = _trial_for(model, about, terms, guide)
     if drops:
