@@ -12,7 +12,6 @@ claims a key for a whole release or debits a ledger; tests/test_house.py checks 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,15 +72,7 @@ class Act:
             random.check_unused(key)
         if ledger is None:
             return
-        # That of a selection by a seed, for its own runs, holds no table's budget.
-        rehearsed = dataclasses.replace(statement, reproducible=False) if ledger.takes_seeds else statement
-        if not rehearsed.is_private:
-            why = " ".join(statement.violations) or "its epsilon is infinite"
-            instead = "Omit the ledger."
-            if rehearsed.reproducible:
-                why = "its random bits can be repeated"
-                instead = "Use discreet.random.key() instead of a key from a seed, or omit the ledger."
-            raise ValueError(f"This release is not private ({why}), so it cannot be charged to a ledger. {instead}")
+        ledger.refuse_unless_private(statement)
         ledger.check(plan, delta=statement.delta, run_id=run_id, unit=statement.unit.brief)
 
     @classmethod

@@ -33,7 +33,7 @@ from discreet.accounting import (
     relation_name,
     upper,
 )
-from discreet.report import RECORD, Receipt
+from discreet.report import RECORD, Receipt, Statement
 
 __all__ = ["Ledger", "LedgerError", "Receipt", "SpentError"]
 
@@ -232,12 +232,27 @@ class Ledger:
         print(ledger)
     """
 
-    takes_seeds = False
-    """Whether what is not private, because its random bits can be repeated, may be debited."""
-
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self._read()
+
+    def refuse_unless_private(self, statement: Statement) -> None:
+        """Refuse a release that is not private.
+
+        Args:
+            statement: The release's statement.
+
+        Raises:
+            ValueError: It is not private; the message says why, and what to do.
+        """
+        if statement.is_private:
+            return
+        why = " ".join(statement.violations) or "its epsilon is infinite"
+        instead = "Omit the ledger."
+        if statement.reproducible:
+            why = "its random bits can be repeated"
+            instead = "Use discreet.random.key() instead of a key from a seed, or omit the ledger."
+        raise ValueError(f"This release is not private ({why}), so it cannot be charged to a ledger. {instead}")
 
     @classmethod
     def create(

@@ -887,7 +887,6 @@ class _Run(Ledger):
 
     def __init__(self, plan: SelectionPlan, statement: Statement) -> None:
         self._plan, self._statement = plan, statement
-        self.takes_seeds = statement.reproducible
         about = {"dataset": "one run of a selection", "relation": plan.relation.name, "unit": statement.unit.brief}
         self._entries: list[Mapping[str, Any]] = [{"number": 0, "kind": "open", **about}]
         self._paid = list[DpEvent]()
@@ -908,6 +907,11 @@ class _Run(Ledger):
 
     def _read(self) -> list[Mapping[str, Any]]:
         return list(self._entries)
+
+    def refuse_unless_private(self, statement: Statement) -> None:
+        """Refuse as a table's ledger does; but all of a selection by a seed can be repeated."""
+        rehearsed = self._statement.reproducible
+        super().refuse_unless_private(dataclasses.replace(statement, reproducible=False) if rehearsed else statement)
 
     def check(self, plan: Planned, *, delta: float, run_id: str = "", unit: str = "one record") -> float:
         """Refuse what the plan of a run does not hold."""
