@@ -532,7 +532,8 @@ class Programs:
         args, kwargs = self.arguments(rows)
         values = {**self.state, **(values or {})}
         run = handlers.substitute(run, data=values) if values else run
-        with artificial_records():  # or traced ones
+        # Records are artificial here, or traced, of which NumPyro does not warn.
+        with artificial_records():
             return trace_of(run, *args, **kwargs), whole
 
     def arguments(self, rows: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
