@@ -25,9 +25,7 @@ from numpy.typing import ArrayLike
 from discreet import random
 from discreet._jax import in_own_settings, one_process, refuse_traced
 from discreet._validate import LEVEL, finite_or_none, notebook_html, probability
-from discreet.accounting import (
-    Relation,
-)
+from discreet.accounting import Relation
 from discreet.act import Act
 from discreet.ledger import Ledger
 from discreet.marginals import fieller
@@ -127,10 +125,7 @@ def _figures(plan: ScorePlan, sums: Float[np.ndarray, "*draw sum"]) -> dict[str,
             within = 0.5 + _spread(zeros + ones) * (_within_bins(plan.bins) - 0.5)
             below = np.cumsum(zeros, axis=-1) - zeros * (1 - within)
             area = (ones * below).sum(axis=-1) / zeros.sum(axis=-1) / ones.sum(axis=-1)
-            found = {
-                "accuracy": (zeros[..., :half].sum(axis=-1) + ones[..., half:].sum(axis=-1)) / rows,
-                "auc": area,
-            }
+            found = {"accuracy": (zeros[..., :half].sum(axis=-1) + ones[..., half:].sum(axis=-1)) / rows, "auc": area}
         return {"rows": rows, **found, "log_likelihood": -sums[..., -1] / rows * plan.max_loss}
 
 

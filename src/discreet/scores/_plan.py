@@ -10,9 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from discreet._validate import integer, positive, real
-from discreet.accounting import (
-    Relation,
-)
+from discreet.accounting import Relation
 from discreet.mechanisms import clip_records, sum_records
 from discreet.query import Gaussian, GaussianPlan, Query
 from discreet.report import RECORD, Statement, Unit, make_release_statement

@@ -25,16 +25,7 @@ from jaxtyping import PRNGKeyArray
 from discreet import random
 from discreet._jax import in_own_settings, one_process
 from discreet._validate import probability
-from discreet.accounting import (
-    FINE_ORDERS,
-    Planned,
-    Relation,
-    composed,
-    profile,
-    renyi_bound,
-    repetitions,
-    upper,
-)
+from discreet.accounting import FINE_ORDERS, Planned, Relation, composed, profile, renyi_bound, repetitions, upper
 from discreet.act import Act
 from discreet.ledger import Ledger, SpentError, check_terms
 from discreet.released import Released
