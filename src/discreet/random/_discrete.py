@@ -43,7 +43,7 @@ from jax import lax
 from jax.core import Tracer
 
 from discreet.random._chacha import WORDS_PER_BLOCK, fast_keystream, keystream, keystreams
-from discreet.random._keys import check_key, nonce
+from discreet.random._keys import GAUSSIAN, LAPLACE, check_key, nonce
 
 SLACK_PER_VALUE = 2.0**-167
 """Total variation between a value of `discrete_gaussian` and D(s), and between it and a rounding of a continuous Gaussian."""
@@ -54,16 +54,13 @@ INNER_VARIANCE = {2: Fraction(4**20, 1 + MOST_FACTOR**2), 3: Fraction(4**20)}
 """The square of the deviation of T, by the number of levels: D(s) has s**2 = INNER_VARIANCE[2] + b**2 INNER_VARIANCE[levels]."""
 WORD = 24  # bits of the words in which sums and noise are added
 
-DISCRETE = np.uint32(int.from_bytes(b"dgau", "little"))
-
 PRECISION = 512  # bits behind the point of the integers that tables are computed from
 _MORE, _MORE_TAIL = 5, 4  # words of a threshold after the first, in the two tables
 _PER_LEVEL = _MORE + 1 + _MORE_TAIL  # words of an undecided level: its threshold, then a draw from the second table
 _AT_ONCE = 32  # blocks of all values' further words, up to which they are made for all
-_PARTS, _FLAGS = (
-    16,
-    4096,
-)  # values are laid over each other in so many parts, until so few flags say which are undecided
+# Values are laid over each other in so many parts, until so few flags say which are undecided.
+_PARTS = 16
+_FLAGS = 4096
 
 # --- tables --------------------------------------------------------------------------------------
 
@@ -105,17 +102,6 @@ def exp_minus(x: Fraction) -> int:
     return total
 
 
-def _weights(variance: Fraction, number: int) -> list[int]:
-    """exp(-i**2 / (2 variance)) for i from 0, in units of 2**-PRECISION: each is the one before times a ratio that shrinks."""
-    ratio, shrink = exp_minus(1 / (2 * variance)), exp_minus(1 / variance)
-    weights, weight = [], 1 << PRECISION
-    for _ in range(number):
-        weights.append(weight)
-        weight = weight * ratio >> PRECISION
-        ratio = ratio * shrink >> PRECISION
-    return weights
-
-
 def _alias(weights: list[int], more: int) -> Alias:
     """The alias table of probabilities proportional to `weights`, rounded to multiples of 2**-(31 + 32 more) that add to 1."""
     m = len(weights).bit_length() - 1
@@ -143,22 +129,18 @@ def _alias(weights: list[int], more: int) -> Alias:
 def tables(design: Design) -> tuple[Alias, Alias]:
     """The tables of a level: of magnitudes to "last or more", and of what is `last` or more."""
     last = design.last
-    weights = _weights(design.variance, 3 * last + 2)
+    # exp(-i**2 / (2 variance)) for i from 0, in units of 2**-PRECISION: each is the one before times a ratio that shrinks.
+    ratio, shrink = exp_minus(1 / (2 * design.variance)), exp_minus(1 / design.variance)
+    weights = [1 << PRECISION]
+    while len(weights) < 3 * last + 2:
+        weights.append(weights[-1] * ratio >> PRECISION)
+        ratio = ratio * shrink >> PRECISION
     # Both signs give 0, so its magnitude has half the weight of another.
     body = [weights[0], *(2 * weight for weight in weights[1:last]), 2 * sum(weights[last:])]
     return _alias(body, _MORE), _alias(weights[last:], _MORE_TAIL)
 
 
 # --- from words to integers ----------------------------------------------------------------------
-
-
-def _look_up(entries: np.ndarray, word: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Column, alias, and the bits of the word and of the threshold that are to be compared."""
-    m = len(entries).bit_length() - 1
-    fraction_bits = np.uint32(31 - m)
-    column = (word >> fraction_bits) & np.uint32(2**m - 1)
-    entry = jnp.asarray(entries).at[column].get(mode="promise_in_bounds")
-    return column, entry & np.uint32(2**m - 1), word & np.uint32(2 ** (31 - m) - 1), entry >> np.uint32(m)
 
 
 def _signed(word: jax.Array, magnitude: jax.Array) -> jax.Array:
@@ -180,9 +162,12 @@ def _first(design: Design, word: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _whole_look_up(table: Alias, word: jax.Array, more: jax.Array) -> jax.Array:
     """Column or alias by all bits: those of one word and of `more`."""
-    column, alias, fraction, threshold = _look_up(table.entries, word)
-    rest = jnp.asarray(table.rest)[:, column]
-    return jnp.where(_below([fraction, *more], [threshold, *rest]), column, alias)
+    m = len(table.entries).bit_length() - 1
+    column = (word >> np.uint32(31 - m)) & np.uint32(2**m - 1)
+    entry = jnp.asarray(table.entries).at[column].get(mode="promise_in_bounds")
+    fraction = word & np.uint32(2 ** (31 - m) - 1)
+    limits = [entry >> np.uint32(m), *jnp.asarray(table.rest)[:, column]]
+    return jnp.where(_below([fraction, *more], limits), column, entry & np.uint32(2**m - 1))
 
 
 def _decided(design: Design, word: jax.Array, more: jax.Array) -> jax.Array:
@@ -329,16 +314,16 @@ def _draw(
     num_blocks = -(-num_words // WORDS_PER_BLOCK)
     if size * num_blocks <= _AT_ONCE:
         # All words of all values in one go: half of what is to be compiled.
-        streams = (nonce(DISCRETE, levels), first_blocks), (nonce(DISCRETE, levels, 1), size * num_blocks)
+        streams = (nonce(GAUSSIAN, levels), first_blocks), (nonce(GAUSSIAN, levels, 1), size * num_blocks)
         words = keystreams(key_words, streams)
         own = words[0][: levels * size].reshape(levels, size)
         further = words[1].reshape(size, -1)[:, :num_words].T.reshape(levels, _PER_LEVEL, size).swapaxes(0, 1)
         return [x.reshape(shape) for x in _summed(design, _decided(design, own, further), factor)], jnp.array(True)
-    stream, right = fast_keystream(key_words, nonce(DISCRETE, levels), first_blocks)
+    stream, right = fast_keystream(key_words, nonce(GAUSSIAN, levels), first_blocks)
 
     def more(number: jax.Array) -> jax.Array:
         counter = number.astype(jnp.uint32) * np.uint32(num_blocks)
-        return keystream(key_words, nonce(DISCRETE, levels, 1), num_blocks, counter)[:num_words]
+        return keystream(key_words, nonce(GAUSSIAN, levels, 1), num_blocks, counter)[:num_words]
 
     return [x.reshape(shape) for x in from_words(design, stream, size, factor, more)], right
 
@@ -379,8 +364,6 @@ def _draw(
 LAPLACE_UNIT = 2**22
 """The scale of `discrete_laplace` is its factor times this."""
 LEAST_LAPLACE, MOST_LAPLACE = 128, 256
-
-LAPLACE_DOMAIN = np.uint32(int.from_bytes(b"dlap", "little"))
 
 _DIGITS = 35
 _COINS = _DIGITS + 1  # the last is the coin of H
@@ -498,7 +481,7 @@ def _draw_laplace(key_words: jax.Array, factor: jax.Array, shape: tuple[int, ...
 
     def words(kind: jax.Array | int, chunk: jax.Array, *sizes: int) -> jax.Array:
         number = prod(sizes) * width
-        stream = keystream(key_words, nonce(LAPLACE_DOMAIN, kind, chunk), -(-number // WORDS_PER_BLOCK))
+        stream = keystream(key_words, nonce(LAPLACE, kind, chunk), -(-number // WORDS_PER_BLOCK))
         return stream[:number].reshape(*sizes, width)
 
     def make(chunk: jax.Array) -> list[jax.Array]:

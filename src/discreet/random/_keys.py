@@ -39,7 +39,7 @@ import hashlib
 import math
 import operator
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from functools import cache, partial
 from typing import Any
@@ -59,12 +59,9 @@ KEY_WORDS = 8
 _FEW_CHILDREN = 16
 
 
-def _tag(name: bytes) -> np.uint32:
-    return np.uint32(int.from_bytes(name, "little"))
-
-
-BITS, SPLIT, FOLD_IN, PURPOSE = _tag(b"bits"), _tag(b"splt"), _tag(b"fold"), _tag(b"purp")
-NORMAL, THREEFRY, SEED, FOREIGN, HIDE = (_tag(x) for x in (b"gaus", b"thrf", b"seed", b"frgn", b"hide"))
+BITS, SPLIT, FOLD_IN, PURPOSE = np.array([b"bits", b"splt", b"fold", b"purp"]).view("<u4")
+NORMAL, THREEFRY, SEED, FOREIGN, HIDE = np.array([b"gaus", b"thrf", b"seed", b"frgn", b"hide"]).view("<u4")
+GAUSSIAN, LAPLACE = np.array([b"dgau", b"dlap"]).view("<u4")
 
 
 def nonce(domain: np.uint32, first: Any = 0, second: Any = 0) -> Any:
@@ -103,7 +100,8 @@ _fold_in_later = jax.jit(_fold_in)
 
 
 @partial(jax.jit, static_argnums=(1, 2))
-def _random_bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.Array:
+def bits_of_shape(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.Array:
+    """`random_bits` of JAX's PRNG interface."""
     if bit_width not in (8, 16, 32, 64):
         raise TypeError(f"Random bits come in widths of 8, 16, 32 and 64, not {bit_width}.")
     size = math.prod(shape)
@@ -137,15 +135,10 @@ def _no_seed(seed: jax.Array) -> jax.Array:
     )
 
 
-def bits_of_shape(key: jax.Array, bit_width: int, shape: Sequence[int]) -> jax.Array:
-    """`random_bits` of JAX's PRNG interface."""
-    return _random_bits(key, bit_width, tuple(shape))
-
-
-def split_to_shape(key: jax.Array, shape: Sequence[int]) -> jax.Array:
+def split_to_shape(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """`split` of JAX's PRNG interface."""
     few = math.prod(shape) <= _FEW_CHILDREN and is_known(key)
-    return (_split if few else _split_later)(key, tuple(shape))
+    return (_split if few else _split_later)(key, shape)
 
 
 def fold_in(key: jax.Array, data: Any) -> jax.Array:
@@ -153,20 +146,11 @@ def fold_in(key: jax.Array, data: Any) -> jax.Array:
     return (_fold_in if is_known(key, data) else _fold_in_later)(key, data)
 
 
-def _implementation(name: str, seed: Callable[[jax.Array], jax.Array]) -> Hashable:
-    return define_prng_impl(
-        name=name,
-        tag=name,
-        key_shape=(KEY_WORDS,),
-        seed=seed,
-        split=split_to_shape,
-        random_bits=bits_of_shape,
-        fold_in=fold_in,
-    )
-
-
-CHACHA20 = _implementation("chacha20", _no_seed)
-CHACHA20_SEEDED = _implementation("chacha20_seeded", _seed)
+_implementation = partial(
+    define_prng_impl, key_shape=(KEY_WORDS,), split=split_to_shape, random_bits=bits_of_shape, fold_in=fold_in
+)
+CHACHA20 = _implementation(name="chacha20", tag="chacha20", seed=_no_seed)
+CHACHA20_SEEDED = _implementation(name="chacha20_seeded", tag="chacha20_seeded", seed=_seed)
 
 
 # --- keys and their purposes ---------------------------------------------------------------------
@@ -232,24 +216,19 @@ def key(seed: int | None = None) -> jax.Array:
                 "would be a constant of the program, so every call and every row would draw the same noise, which subtraction "
                 "removes. Make the key outside, and pass it as an argument."
             )
-        words = np.frombuffer(os.urandom(4 * KEY_WORDS), dtype="<u4")
-        return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl=CHACHA20)
-    number = _as_integer(seed)
-    encoded = number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
-    words = np.frombuffer(hashlib.sha256(_SEED_TAG + encoded).digest(), dtype="<u4")
-    return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl=CHACHA20_SEEDED)
-
-
-def _as_integer(seed: Any) -> int:
+        return key_from_words(np.frombuffer(os.urandom(4 * KEY_WORDS), dtype="<u4"), reproducible=False)
     try:
         if isinstance(seed, bool) or getattr(seed, "dtype", None) == np.bool_:
             raise TypeError("a Boolean")
-        return operator.index(seed)
+        number = operator.index(seed)
     except TypeError as error:
         raise TypeError(
             f"A seed is an integer, got {type(seed).__name__}. Pass a Python integer for a reproducible key, or "
             "nothing for a private key from the operating system."
         ) from error
+    encoded = number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
+    digest = hashlib.sha256(_SEED_TAG + encoded).digest()
+    return key_from_words(np.frombuffer(digest, dtype="<u4"), reproducible=True)
 
 
 def key_from_words(words: np.ndarray, *, reproducible: bool) -> jax.Array:
@@ -274,21 +253,16 @@ def is_reproducible(key: jax.Array) -> bool:
 
 
 @cache
-def _derived_apart() -> frozenset[Any]:
-    ours = [
-        jax.eval_shape(partial(key_from_words, reproducible=x), np.zeros(KEY_WORDS, np.uint32)) for x in (True, False)
-    ]
-    theirs = [jax.eval_shape(partial(jax.random.key, 0, impl=name)) for name in ("threefry2x32", "rbg")]
-    return frozenset(x.dtype for x in (*ours, *theirs))
-
-
 def derives_apart(dtype: Any) -> bool:
     """True if `split` and `fold_in` of a key type give different keys for different arguments.
 
     Not true of `unsafe_rbg`, where `fold_in` is an exclusive or: folding in 1 and 2, and 2 and 1, gives one key, and folding
     in a number twice the key itself. Unknown types count as False.
     """
-    return dtype in _derived_apart()
+    words = np.zeros(KEY_WORDS, np.uint32)
+    ours = [jax.eval_shape(partial(key_from_words, reproducible=x), words) for x in (True, False)]
+    theirs = [jax.eval_shape(partial(jax.random.key, 0, impl=name)) for name in ("threefry2x32", "rbg")]
+    return dtype in [x.dtype for x in (*ours, *theirs)]
 
 
 def check_key(key: Any, name: str = "rng_key") -> jax.Array:
@@ -457,7 +431,8 @@ def key_for(key: jax.Array, values: Sequence[Any]) -> jax.Array:
     """
     if is_reproducible(key):
         return key
-    words = jnp.concatenate([_words(x if isinstance(x, jax.Array) else jnp.asarray(x)) for x in values])
+    arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in values]
+    words = jnp.concatenate([lax.bitcast_convert_type(x, jnp.uint32).reshape(-1) for x in arrays])
     size, own = words.size, derive(jax.random.key_data(key), nonce(HIDE, words.size))
     # As many blocks make the factors as rows are digested.
     length = max(KEY_WORDS, 1 << (math.isqrt(size).bit_length()))
@@ -469,10 +444,6 @@ def key_for(key: jax.Array, values: Sequence[Any]) -> jax.Array:
     blocks = digest(short, jnp.arange(len(short), dtype=jnp.uint32))
     total = lax.reduce(blocks, np.uint32(0), lax.bitwise_xor, (0,))
     return jax.random.wrap_key_data(derive(own ^ total, nonce(HIDE, size, 3)), impl=CHACHA20)
-
-
-def _words(array: jax.Array) -> jax.Array:
-    return lax.bitcast_convert_type(array, jnp.uint32).reshape(-1)
 
 
 def fast_bits(key: jax.Array, num_words: int) -> tuple[jax.Array, jax.Array]:
