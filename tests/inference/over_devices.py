@@ -47,7 +47,7 @@ def program(size, shards, rows):
 
     def step(u, leaf, tables, where):
         keys = jax.random.split(KEY, 4)
-        batch = draw_batch(drawing, keys[0], tables, size)
+        batch = draw_batch(drawing, keys[0], tables)
         row = jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
         draws = Draws.of(loss, u, [row], keys[2], drawing.capacity)
         assert draws.requests  # some bits belong to places in the batch

@@ -230,7 +230,7 @@ def square(u, record, bits):
 
 
 def drawn_by(sampling):
-    return lambda key: mechanisms.draw_batch(sampling, key, jax.tree.map(jnp.asarray, sampling.prepare(N)), N)
+    return lambda key: mechanisms.draw_batch(sampling.drawing(N), key, jax.tree.map(jnp.asarray, sampling.prepare(N)))
 
 
 def program(keys, u, xs, *, draw=None, batch=lambda b: b, table=lambda x: x, loss=square, engine=None, norm=2.0):
@@ -262,9 +262,7 @@ def padded(sampling, num_records, padding):
     """A program that draws from a table whose last rows hold no record."""
     drawing = PaddedDrawing(sampling.drawing(num_records), padding)
     tables = jax.tree.map(jnp.asarray, sampling.prepare(num_records))
-    return lambda keys, u, xs: program(
-        keys, u, xs, draw=lambda key: mechanisms.draw_batch(drawing, key, tables, num_records)
-    )
+    return lambda keys, u, xs: program(keys, u, xs, draw=lambda key: mechanisms.draw_batch(drawing, key, tables))
 
 
 def test_rows_without_a_record_are_in_no_batch():

@@ -277,13 +277,6 @@ class ClippedSum(NamedTuple):
     rounding: float = 0.0  # the share of `l2_bound` that is for the rounding of sums, as a part of the rest
 
 
-def clipped_total(
-    gradient: Any, loss: Array, count: Array, channels: Channels, norm: float | Float[Array, ""], rounding: float
-) -> ClippedSum:
-    """Sums whose rows are within the joint bound, and what adding them up can lose beside it."""
-    return ClippedSum(gradient, loss, count, channels.joint_bound(norm) * (1.0 + rounding), rounding)
-
-
 class GradientEngine(Protocol):
     """A function that computes a clipped sum. Engines differ in speed and memory, never in their result.
 
@@ -371,15 +364,12 @@ class EngineReport:
         lines = [_line(header, widths), _line(tuple("-" * w for w in widths), widths)]
         lines += [_line(row, widths) for row in rows]
         together = sum(x.bytes for x in self.leaves) * self.microbatch_size
+        size = sum(math.prod(x.shape) for x in self.leaves)
         lines.append(
             f"{self.microbatch_size:,} of {self.num_rows:,} rows at once: {_bytes(together)} for the norms of all leaves; "
-            f"per-record gradients would take {_bytes(4 * self._size * self.microbatch_size)}."
+            f"per-record gradients would take {_bytes(4 * size * self.microbatch_size)}."
         )
         return "\n".join(lines)
-
-    @property
-    def _size(self) -> int:
-        return sum(math.prod(leaf.shape) for leaf in self.leaves)
 
 
 def _line(cells: tuple[str, ...], widths: list[int]) -> str:
@@ -671,7 +661,7 @@ class ReferenceEngine:
         chunk = whole_lanes(self.microbatch_size)
         gradient, loss, count = sum_by_chunks(partial_sum, records, mask, chunk)
         rounding = rounding_of_sums(mask.shape[0], 0, chunk)
-        return clipped_total(gradient, loss, count, channels, norm, rounding)
+        return ClippedSum(gradient, loss, count, channels.joint_bound(norm) * (1.0 + rounding), rounding)
 
     def explain(self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int) -> EngineReport:
         leaves = [

@@ -16,7 +16,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,7 @@ class OneHot:
 
 
 class Layer(Protocol):
-    """One kind of layer, for one equation."""
+    """One kind of layer, for one equation. Its sum over records is a product of left and right; of a `Lookup` it is not."""
 
     def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[Vectors | OneHot, Vectors]:
         """Left and right of one record, in float32 or better."""
@@ -63,19 +63,6 @@ class Layer(Protocol):
     def activation(self, operands: Sequence[Any]) -> Array:
         """The stored part of the operand that meets the weight; norm and sum are bilinear in it and the cotangent."""
         ...
-
-
-class Linear(Layer, Protocol):
-    """A layer whose transpose, as JAX makes it, is the best way to its sum over records."""
-
-    def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
-        """The layer's output from a float32 weight, at the highest precision; linear in the weight."""
-        ...
-
-
-@runtime_checkable
-class Rearranged(Layer, Protocol):
-    """A layer whose sum over records is a product of left and right."""
 
     def restore(self, equation: JaxprEqn, arranged: Float[Array, "block left right"]) -> Array:
         """The weight from its elements in the order of left and right: `arrange` backwards."""
@@ -201,7 +188,7 @@ def _pixels_last(image: Array, spec: Sequence[int]) -> Array:
     return image.transpose([spec[0], *spec[2:], spec[1]])
 
 
-def convolution(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Rearranged | None:
+def convolution(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer | None:
     params = equation.params
     if weight != 1 or not of_record[0] or params["batch_group_count"] != 1:
         return None
@@ -214,7 +201,7 @@ def convolution(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> R
 
 def layer_of(
     equation: JaxprEqn, is_weight: Sequence[bool], of_record: Sequence[bool]
-) -> tuple[int, Linear | Rearranged] | None:
+) -> tuple[int, Layer | Lookup] | None:
     """The position of the weight among the operands, and the layer; None if it is not a known layer."""
     find = _LAYERS.get(equation.primitive)
     if find is None:
@@ -277,7 +264,7 @@ class _Product:
         return arranged.reshape([shape[a] for a in axes]).transpose(np.argsort(axes))
 
 
-def _product(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Rearranged | None:
+def _product(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer | None:
     return _Product(weight) if of_record[1 - weight] else None
 
 
@@ -312,8 +299,11 @@ def _rows_of(table: Array, rows: Int[Array, "..."], axis: int) -> Float[Array, "
 
 
 @dataclasses.dataclass(frozen=True)
-class _Lookup:
-    """`gather` of whole slices along one axis of a table: left is one-hot in that axis."""
+class Lookup:
+    """`gather` of whole slices along one axis of a table: left is one-hot in that axis.
+
+    The transpose of `apply`, as JAX makes it, is the best way to its sum over records. Else it is a `Layer`.
+    """
 
     axis: int  # the axis of the table
     size: int  # its length
@@ -341,12 +331,13 @@ class _Lookup:
         return np.moveaxis(elements, self.axis, 0).reshape(1, self.size, -1)
 
     def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
+        """The output from a float32 weight, at the highest precision; linear in the weight."""
         axes, shape = self._axes(equation), aval(equation.outvars[0]).shape
         rows = _rows_of(weight, activation, self.axis).reshape([shape[a] for a in axes])
         return rows.transpose(np.argsort(axes))
 
 
-def _lookup(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Linear | None:
+def _lookup(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Lookup | None:
     if weight != 0 or not of_record[1]:
         return None
     numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
@@ -357,10 +348,10 @@ def _lookup(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Linea
     (axis,) = numbers.start_index_map
     whole = all(size == (1 if a == axis else full) for a, (size, full) in enumerate(zip(sizes, shape, strict=True)))
     clips = equation.params["mode"] == jax.lax.GatherScatterMode.CLIP
-    return _Lookup(axis, shape[axis], clips) if whole else None
+    return Lookup(axis, shape[axis], clips) if whole else None
 
 
-class _Slice(_Lookup):
+class _Slice(Lookup):
     """`dynamic_slice` of one slice along one axis of a table: a lookup with one position, of an index that is clipped."""
 
     def activation(self, operands: Sequence[Any]) -> Array:
@@ -376,7 +367,7 @@ class _Slice(_Lookup):
         return _rows_of(weight, activation, self.axis).reshape(aval(equation.outvars[0]).shape)
 
 
-def _slice(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Linear | None:
+def _slice(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Lookup | None:
     if weight != 0:
         return None
     sizes, shape = equation.params["slice_sizes"], aval(equation.invars[0]).shape
@@ -411,13 +402,13 @@ class _Bias:
         return arranged.reshape(aval(equation.invars[self.weight]).shape)
 
 
-def _bias(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Rearranged | None:
+def _bias(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer | None:
     # One that meets several positions is a sum over them, which autodiff forms as well as we could.
     same_size = aval(equation.invars[weight]).size == aval(equation.outvars[0]).size
     return _Bias(weight) if same_size and of_record[1 - weight] else None
 
 
-_LAYERS: dict[Any, Callable[[JaxprEqn, int, Sequence[bool]], Linear | Rearranged | None]] = {
+_LAYERS: dict[Any, Callable[[JaxprEqn, int, Sequence[bool]], Layer | Lookup | None]] = {
     primitives.dot_general_p: _product,
     primitives.conv_general_dilated_p: convolution,
     primitives.gather_p: _lookup,

@@ -18,6 +18,7 @@ make a gradient wrong, never a bound; tests compare with the reference.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,8 +28,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from discreet._jax import Jaxpr, JaxprEqn, Literal, Var, aval, bind, primitives, scan_of, unstack_p
-from discreet.gradients._layers import Linear, Rearranged, layer_of
+from discreet._jax import Jaxpr, JaxprEqn, Literal, Var, aval, bind, inner_programs, primitives, scan_of, unstack_p
+from discreet.gradients._layers import Layer, Lookup, layer_of
 
 # --- views: weights as parts of a leaf -----------------------------------------------------------
 
@@ -62,13 +63,10 @@ class View:
     def __call__(self, leaf: Array) -> Array:
         """The weight, with one leading axis for each of `loops`; linear in the leaf."""
         for equation, output, depth in self.moves:
-
-            def move(x: Array, equation: JaxprEqn = equation, output: int = output) -> Array:
-                return bind(equation, [x])[output]
-
+            move = functools.partial(bind, equation)
             for _ in range(depth):
                 move = jax.vmap(move)
-            leaf = move(leaf)
+            leaf = move([leaf])[output]
         return leaf
 
     def elements(self, shape: tuple[int, ...]) -> Int[np.ndarray, "..."]:
@@ -115,7 +113,7 @@ class Use:
     """One equation where a parameter meets a value of the record."""
 
     equation: JaxprEqn  # the equation
-    layer: Linear | Rearranged  # its kind
+    layer: Layer | Lookup  # its kind
     view: View  # its weight as a part of a leaf
     # the scans around it, outermost first. In those of `view.loops` the weight changes from one iteration to the next; in
     # the others each iteration is one more position where the same weight is used.
@@ -163,9 +161,9 @@ def restrict(plan: Plan, direct: frozenset[int]) -> Plan:
     return kept
 
 
+@dataclasses.dataclass
 class _Finder:
-    def __init__(self) -> None:
-        self.direct: set[int] = set()
+    direct: set[int] = dataclasses.field(default_factory=set)
 
     def not_booked(self, mark: Mark) -> None:
         if not mark.of_record:
@@ -191,11 +189,9 @@ class _Finder:
 
     def _equation(self, equation: JaxprEqn, operands: list[Mark], loops: tuple[Loop, ...]) -> tuple[list[Mark], Any]:
         primitive, params = equation.primitive, equation.params
-        if primitive is primitives.jit_p:
-            outputs, plan = self.walk(params["jaxpr"].jaxpr, operands, loops)
-            return outputs, (plan,) if plan else None
-        if primitive is primitives.remat_p:
-            outputs, plan = self.walk(params["jaxpr"], operands, loops)
+        if primitive in (primitives.jit_p, primitives.remat_p):
+            (inner,) = inner_programs(equation)
+            outputs, plan = self.walk(inner.jaxpr, operands, loops)
             return outputs, (plan,) if plan else None
         if primitive is primitives.cond_p:
             return self._cond(params["branches"], operands, loops)
@@ -264,14 +260,14 @@ Tree = Any
 
 def zero_taps(plan: Plan) -> Tree:
     """The taps of a plan."""
-    return {number: _zero(item) for number, item in plan.items()}
-
-
-def _zero(item: Any) -> Tree:
-    if not isinstance(item, Use):
-        return tuple(zero_taps(x) for x in item)
-    output = aval(item.equation.outvars[0])
-    return jnp.zeros([*(loop.length for loop in item.loops), *output.shape], output.dtype)
+    taps: dict[int, Tree] = {}
+    for number, item in plan.items():
+        if isinstance(item, Use):
+            output = aval(item.equation.outvars[0])
+            taps[number] = jnp.zeros([*(loop.length for loop in item.loops), *output.shape], output.dtype)
+        else:
+            taps[number] = tuple(zero_taps(x) for x in item)
+    return taps
 
 
 def uses_with(plan: Plan, *trees: Tree) -> list[tuple[Any, ...]]:

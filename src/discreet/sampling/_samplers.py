@@ -36,6 +36,7 @@ from discreet.sampling._draws import (
     size_from_words,
     size_table,
     uniform_subset,
+    words_of,
 )
 
 _BOTH = frozenset({Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE})
@@ -278,8 +279,9 @@ class _Layout:
     slack: float
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=64, typed=True)
 def _layout(num_records: int, rate: float) -> _Layout:
+    num_records = check_count(num_records, "num_records")
     if rate == 1.0:
         return _Layout(None, num_records, None, 0.0)
     table = size_table(num_records, rate)
@@ -350,12 +352,12 @@ class PoissonSampling(Sampling):
         It covers tails, rounding and shortage. It is rounded up to 2^-79 (a larger one by a hundredth), so that it also holds
         with one record more or less: a plan needs it for both neighbours.
         """
-        slack = self._layout(num_records).slack
+        slack = _layout(num_records, self.rate).slack
         return max(_LEAST_SLACK, 1.01 * slack) if slack else 0.0
 
     def capacity(self, num_records: int) -> int:
         """The largest size in the table: the binomial law exceeds it with probability at most 2^-81."""
-        return self._layout(num_records).capacity
+        return _layout(num_records, self.rate).capacity
 
     def check_capacity(self, num_records: int, capacity: int) -> int:
         """Check that every batch fits in `capacity` rows, and return that number.
@@ -374,7 +376,7 @@ class PoissonSampling(Sampling):
 
     def typical_size(self, num_records: int) -> int:
         """The size exceeded with probability 0.07: 145 for 128."""
-        table = self._layout(num_records).table
+        table = _layout(num_records, self.rate).table
         return num_records if table is None else max(1, table.quantile(0.07))
 
     def shuffled(self, num_records: int) -> bool:
@@ -382,22 +384,22 @@ class PoissonSampling(Sampling):
 
         It must be true of half as many records, so that it is true of tables with one record more or less.
         """
-        return all(self._layout(n).draws is not None for n in (num_records, -(-num_records // 2)))
+        return all(_layout(n, self.rate).draws is not None for n in (num_records, -(-num_records // 2)))
 
     def prepare(self, num_records: int) -> dict[str, np.ndarray]:
         """All numbers of a draw: the rate, and threshold words of the size table or of a coin."""
-        layout = self._layout(num_records)
+        layout = _layout(num_records, self.rate)
         tables = {"rate": np.array([self.rate], np.float64).view(np.uint32)}
         if layout.table is None:
             return tables
         if layout.draws is None:
-            scaled = math.floor(Fraction(self.rate) * 2**SIZE_BITS)
-            return {**tables, "coin": np.array([(scaled >> shift) & 0xFFFFFFFF for shift in (64, 32, 0)], np.uint32)}
-        return {**tables, "thresholds": layout.table.words(), "smallest": np.array(layout.table.smallest, np.int32)}
+            return {**tables, "coin": words_of([math.floor(Fraction(self.rate) * 2**SIZE_BITS)])[:, 0]}
+        smallest = np.array(layout.table.smallest, np.int32)
+        return {**tables, "thresholds": words_of(layout.table.thresholds), "smallest": smallest}
 
     def drawing(self, num_records: int) -> _PoissonDrawing:
         """The shapes of a draw, without the rate."""
-        layout = self._layout(num_records)
+        layout = _layout(num_records, self.rate)
         return _PoissonDrawing(num_records, layout.capacity, layout.draws, layout.table is None)
 
     def draw(self, key: jax.Array, tables: Any, *, num_records: int) -> Batch:
@@ -423,9 +425,6 @@ class PoissonSampling(Sampling):
             rate = batch_size / num_records
         return cls(rate=rate)
 
-    def _layout(self, num_records: int) -> _Layout:
-        return _layout(self._count(num_records), self.rate)
-
 
 @dataclass(frozen=True)
 class _PoissonDrawing(Drawing):
@@ -436,21 +435,19 @@ class _PoissonDrawing(Drawing):
     draws: int | None  # The number of random words that select records; None for one coin per record
     whole: bool  # The rate is 1, so nothing is drawn
 
-    def with_room(self, capacity: int) -> _PoissonDrawing:
-        """The same draw with another capacity."""
-        return dataclasses.replace(self, capacity=capacity)
-
     def draw(self, key: jax.Array, tables: Any) -> Batch:
-        """All records, or coin by coin, or a size and a subset of that size."""
+        """All records; or one coin per record, with the selected ones moved to the front; or a size and a subset of that size."""
         if self.whole:
             mask = jnp.arange(self.capacity) < self.num_records
             return Batch(jnp.where(mask, jnp.arange(self.capacity, dtype=jnp.int32), 0), mask)
         if self.draws is None:
-            return _ask_each(key, tables["coin"], self.num_records, self.capacity)
+            # More than `capacity` heads have a probability of at most 2^-81, which the slack contains.
+            included = _coins(key, jax.random.bits(key, (self.num_records,), jnp.uint32), tables["coin"])
+            indices = jnp.nonzero(included, size=self.capacity, fill_value=0)[0].astype(jnp.int32)
+            return Batch(indices, jnp.arange(self.capacity) < jnp.sum(included, dtype=jnp.int32))
         words = jax.random.bits(key, (SIZE_WORDS + self.draws,), jnp.uint32)
         size = size_from_words(words[:SIZE_WORDS], tables["thresholds"], tables["smallest"])
-        static = {"num_records": self.num_records, "capacity": self.capacity}
-        indices, found = uniform_subset(words[SIZE_WORDS:], size, **static)
+        indices, found = uniform_subset(words[SIZE_WORDS:], size, num_records=self.num_records, capacity=self.capacity)
         return Batch(indices, jnp.arange(self.capacity) < found)
 
     def law(self, tables: Any) -> Sampling | None:
@@ -463,16 +460,8 @@ class _PoissonDrawing(Drawing):
             return None
         sampling = PoissonSampling(rate)
         own = sampling.drawing(self.num_records)
-        fits = own.capacity <= self.capacity and own.with_room(self.capacity) == self
+        fits = own.capacity <= self.capacity and dataclasses.replace(own, capacity=self.capacity) == self
         return sampling if fits and _agree(tables, sampling.prepare(self.num_records)) else None
-
-
-def _ask_each(key: jax.Array, coin: UInt32[Array, "3"], num_records: int, capacity: int) -> Batch:
-    """Flip one coin per record, then move the selected records to the front."""
-    # More than `capacity` heads have a probability of at most 2^-81, which the slack contains.
-    included = _coins(key, jax.random.bits(key, (num_records,), jnp.uint32), coin)
-    indices = jnp.nonzero(included, size=capacity, fill_value=0)[0].astype(jnp.int32)
-    return Batch(indices, jnp.arange(capacity) < jnp.sum(included, dtype=jnp.int32))
 
 
 def _coins(key: jax.Array, words: UInt32[Array, " record"], coin: UInt32[Array, "3"]) -> Bool[Array, " record"]:
