@@ -43,6 +43,7 @@ from discreet.gradients._contract import (
     ClippedSum,
     EngineReport,
     LeafReport,
+    Norm,
     RecordLoss,
     check_clipping,
     finite_alone,
@@ -129,17 +130,17 @@ def _arranged(use: Use, leaf_shape: tuple[int, ...]) -> Int[np.ndarray, "block l
     elements = use.view.elements(leaf_shape)
     depth = len(use.view.loops)
     slices = elements.reshape(-1, *elements.shape[depth:])
-    return np.concatenate([use.layer.arrange(use.equation, x) for x in slices])
+    return np.concatenate([use.layer.arrange(x) for x in slices])
 
 
 def _group(members: list[tuple[Use, bool]]) -> Group:
     first, _ = members[0]
-    blocks, _, left, right = first.layer.shape(first.equation)
+    blocks, _, left, right = first.layer.shape
     blocks *= math.prod(loop.length for loop in first.view.loops)
     positions = 0
     for use, _ in members:
         repeated = math.prod(loop.length for loop in use.loops if loop not in use.view.loops)
-        positions += repeated * use.layer.shape(use.equation)[1]
+        positions += repeated * use.layer.shape[1]
     if positions == 1:
         way = "outer"
     else:
@@ -150,7 +151,7 @@ def _group(members: list[tuple[Use, bool]]) -> Group:
 # --- one record's norm ------------------------------------------------------------------------
 
 
-def squared_norm(group: Group, met: Sequence[tuple[Array, Array]], norm: float | Float[Array, ""]) -> Float[Array, ""]:
+def squared_norm(group: Group, met: Sequence[tuple[Array, Array]], norm: Norm) -> Float[Array, ""]:
     """|G|^2 / C^2 of one record, or a little more; not finite if an element of G is not.
 
     `met` holds activation and cotangent of each use of the group.
@@ -202,7 +203,7 @@ def _gram(group: Group, factors: Sequence[tuple[Vectors | OneHot, Vectors]]) -> 
 
 def _factors(use: Use, activation: Array, cotangent: Array) -> tuple[Vectors | OneHot, Vectors]:
     """Left and right, with the iterations of loops as further blocks or positions."""
-    function = functools.partial(use.layer.factors, use.equation)
+    function = use.layer.factors
     if use.view.loops:
         # The blocks of a one-hot vector would have to be told apart.
         function = functools.partial(_dense_factors, use)
@@ -216,7 +217,7 @@ def _factors(use: Use, activation: Array, cotangent: Array) -> tuple[Vectors | O
 
 
 def _dense_factors(use: Use, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
-    left, right = use.layer.factors(use.equation, activation, cotangent)
+    left, right = use.layer.factors(activation, cotangent)
     return left.dense() if isinstance(left, OneHot) else left, right
 
 
@@ -309,7 +310,7 @@ def _without_spare(rows: Array) -> Array:
 
 
 def _transposed(use: Use, layer: Lookup, activations: Array, cotangents: Array, weight: jax.ShapeDtypeStruct) -> Array:
-    apply = functools.partial(layer.apply, use.equation)
+    apply = layer.apply
     for loop in reversed(use.loops):
         apply = jax.vmap(apply, in_axes=(0, 0 if loop in use.view.loops else None))
     batched = jax.vmap(apply, in_axes=(0, None))
@@ -327,7 +328,7 @@ def _product_of_factors(use: Use, layer: Layer, activations: Array, cotangents: 
     else:
         arranged = jnp.einsum("nktl,nktr->klr", left, right, precision=_HIGHEST)
     slices = [loop.length for loop in use.loops if loop in use.view.loops]
-    restore = functools.partial(layer.restore, use.equation)
+    restore = layer.restore
     for _ in slices:
         restore = jax.vmap(restore)
     return restore(arranged.reshape(*slices, -1, left.shape[-1], right.shape[-1]))
@@ -364,7 +365,7 @@ class BookKeepingEngine:
         parameters: Any,
         records: Any,
         mask: Bool[Array, "record"],
-        norm: float | Float[Array, ""],
+        norm: Norm,
         channels: Channels,
     ) -> ClippedSum:
         check_clipping("BookKeepingEngine", parameters, norm)
@@ -442,7 +443,7 @@ class _Book:
         parameters: Any,
         rows: Any,
         mask: Bool[Array, "row"],
-        norm: float | Float[Array, ""],
+        norm: Norm,
         channels: Channels,
     ) -> tuple[Weighted, Bool[Array, "row"]]:
         """The input of `clipped_sum`, and the mask of finite rows."""
@@ -497,7 +498,7 @@ class _Book:
         met = [(activation, cotangent) for _, activation, cotangent in uses_with(self.plan, activations, cotangents)]
         return loss, direct, met
 
-    def _booked_norms(self, met: Met, norm: float | Float[Array, ""]) -> Float[Array, ""]:
+    def _booked_norms(self, met: Met, norm: Norm) -> Float[Array, ""]:
         by_use = dict(zip(self.uses, met, strict=True))
         with double():
             total = jnp.zeros((), jnp.float64)

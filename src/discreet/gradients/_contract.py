@@ -58,6 +58,9 @@ from jaxtyping import Array, Bool, Float
 
 from discreet._jax import double
 
+Norm = float | Float[Array, ""]
+"""A clipping norm: a number, or a scalar array that may be traced."""
+
 # --- clipping rows -------------------------------------------------------------------------------
 
 
@@ -111,7 +114,7 @@ def row_scale(
     return jnp.where(jnp.isfinite(squared_norm), factor, 0.0)
 
 
-def squared_norms(tree: Any, norm: float | Float[Array, ""]) -> Float[Array, "record"]:
+def squared_norms(tree: Any, norm: Norm) -> Float[Array, "record"]:
     """Squared L2 norms of the rows of a tree, jointly over its leaves, in units of `norm`.
 
     Computed in float64, and relative to `norm`, so that no scale of the data overflows or vanishes where it matters.
@@ -131,7 +134,7 @@ def _rows(x: Array, per_record: Float[Array, "record"]) -> Array:
     return per_record.reshape(per_record.shape + (1,) * (x.ndim - 1))
 
 
-def clip_records(tree: Any, norm: float | Float[Array, ""]) -> Any:
+def clip_records(tree: Any, norm: Norm) -> Any:
     """Scale each record's slice of a tree so that its joint L2 norm is at most `norm`: `mechanisms.clip_records`, unmarked.
 
     Holds after rounding to float32 (see `rounding_margin`). Low-precision leaves come back as float32: rounding a clipped
@@ -242,19 +245,19 @@ class Channels:
                 "to leave a share for the gradient. 0.02 costs one per cent more noise on the gradient."
             )
 
-    def loss_weight(self, norm: float | Float[Array, ""]) -> Any:
+    def loss_weight(self, norm: Norm) -> Any:
         """Gradient units per nat."""
         return self.loss_limit(norm) / self.bound
 
-    def loss_limit(self, norm: float | Float[Array, ""]) -> Any:
+    def loss_limit(self, norm: Norm) -> Any:
         """The largest contribution of one record to the loss's coordinate."""
         return _INWARD * norm * math.sqrt(self.loss_share / self._rest)
 
-    def count_weight(self, norm: float | Float[Array, ""]) -> Any:
+    def count_weight(self, norm: Norm) -> Any:
         """Gradient units per record."""
         return _INWARD * norm * math.sqrt(self.count_share / self._rest)
 
-    def joint_bound(self, norm: float | Float[Array, ""]) -> Any:
+    def joint_bound(self, norm: Norm) -> Any:
         """L2 bound on one record's (gradient, loss, count) whose gradient is within `norm`."""
         return norm / math.sqrt(self._rest)
 
@@ -273,7 +276,7 @@ class ClippedSum(NamedTuple):
     loss: Float[Array, ""]  # scalar: the sum of the weighted, clipped per-record losses; 0 without a share
     count: Float[Array, "two"]  # the weighted numbers of records within C, and of clipped ones; 0 without a share
     # bound on the joint L2 norm of what one record changes in (gradient, loss, count)
-    l2_bound: float | Float[Array, ""]
+    l2_bound: Norm
     rounding: float = 0.0  # the share of `l2_bound` that is for the rounding of sums, as a part of the rest
 
 
@@ -292,7 +295,7 @@ class GradientEngine(Protocol):
         parameters: Any,
         records: Any,
         mask: Bool[Array, "record"],
-        norm: float | Float[Array, ""],
+        norm: Norm,
         channels: Channels,
     ) -> ClippedSum:
         """Sum the clipped gradients.
@@ -404,7 +407,7 @@ def row_weights(
     squared_norms: Float[Array, "record"],
     size: int,
     mask: Bool[Array, "record"],
-    norm: float | Float[Array, ""],
+    norm: Norm,
     channels: Channels,
 ) -> RowWeights:
     """The factor of each record's gradient, and its contributions to loss and count.
@@ -640,7 +643,7 @@ class ReferenceEngine:
         parameters: Any,
         records: Any,
         mask: Bool[Array, "record"],
-        norm: float | Float[Array, ""],
+        norm: Norm,
         channels: Channels,
     ) -> ClippedSum:
         check_clipping("ReferenceEngine", parameters, norm)

@@ -112,8 +112,7 @@ class Loop:
 class Use:
     """One equation where a parameter meets a value of the record."""
 
-    equation: JaxprEqn  # the equation
-    layer: Layer | Lookup  # its kind
+    layer: Layer | Lookup  # the equation and its kind
     view: View  # its weight as a part of a leaf
     # the scans around it, outermost first. In those of `view.loops` the weight changes from one iteration to the next; in
     # the others each iteration is one more position where the same weight is used.
@@ -205,7 +204,7 @@ class _Finder:
         use = None
         for position, mark in enumerate(operands):
             if found is not None and position == found[0] and mark.view is not None:
-                use = Use(equation, found[1], mark.view, loops)
+                use = Use(found[1], mark.view, loops)
             else:
                 self.not_booked(mark)
         return [_OF_RECORD] * len(equation.outvars), use
@@ -263,7 +262,7 @@ def zero_taps(plan: Plan) -> Tree:
     taps: dict[int, Tree] = {}
     for number, item in plan.items():
         if isinstance(item, Use):
-            output = aval(item.equation.outvars[0])
+            output = aval(item.layer.equation.outvars[0])
             taps[number] = jnp.zeros([*(loop.length for loop in item.loops), *output.shape], output.dtype)
         else:
             taps[number] = tuple(zero_taps(x) for x in item)
@@ -309,20 +308,17 @@ def run(jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[Any], plan: Plan, 
     return [read(x) for x in jaxpr.outvars], activations
 
 
-def _jit(equation: JaxprEqn, operands: list[Any], plans: tuple[Plan], taps: tuple[Tree]) -> tuple[list[Any], Tree]:
-    inner = equation.params["jaxpr"]
-    outputs, activations = run(inner.jaxpr, inner.consts, operands, plans[0], taps[0])
-    return outputs, (activations,)
+def _called(equation: JaxprEqn, operands: list[Any], plans: tuple[Plan], taps: tuple[Tree]) -> tuple[list[Any], Tree]:
+    (inner,) = inner_programs(equation)
 
+    def called(operands: list[Any], taps: Tree) -> tuple[list[Any], Tree]:
+        return run(inner.jaxpr, inner.consts, operands, plans[0], taps)
 
-def _remat(equation: JaxprEqn, operands: list[Any], plans: tuple[Plan], taps: tuple[Tree]) -> tuple[list[Any], Tree]:
-    inner, policy, prevent = (equation.params[x] for x in ("jaxpr", "policy", "prevent_cse"))
-
-    def again(operands: list[Any], taps: Tree) -> tuple[list[Any], Tree]:
-        return run(inner, (), operands, plans[0], taps)
-
-    prevent = prevent if isinstance(prevent, bool) else any(prevent)
-    outputs, activations = jax.checkpoint(again, prevent_cse=prevent, policy=policy)(operands, taps[0])
+    if equation.primitive is primitives.remat_p:
+        prevent = equation.params["prevent_cse"]
+        prevent = prevent if isinstance(prevent, bool) else any(prevent)
+        called = jax.checkpoint(called, prevent_cse=prevent, policy=equation.params["policy"])
+    outputs, activations = called(operands, taps[0])
     return outputs, (activations,)
 
 
@@ -367,8 +363,8 @@ def _scan(equation: JaxprEqn, operands: list[Any], plans: tuple[Plan], taps: tup
 
 
 _INSIDE = {
-    primitives.jit_p: _jit,
-    primitives.remat_p: _remat,
+    primitives.jit_p: _called,
+    primitives.remat_p: _called,
     primitives.cond_p: _cond,
     primitives.scan_p: _scan,
 }

@@ -44,7 +44,7 @@ from discreet._numpyro import NumPyroOptim
 from discreet.gradients import BookKeepingEngine, Channels, EngineReport, GradientEngine
 from discreet.inference._elbo import Objective
 from discreet.plan import PrivacyPlan
-from discreet.sampling import Batch, Drawing, PaddedDrawing, Sampling
+from discreet.sampling import Batch, Drawing, Sampling
 
 # --- Keys ---
 
@@ -536,7 +536,7 @@ class PrivateStep:
         if self.shards is None:
             return sampling.drawing(leaves[0].shape[0])
         num_records = self.shards.num_records
-        return PaddedDrawing(sampling.drawing(num_records), leaves[0].shape[0] - num_records)
+        return dataclasses.replace(sampling.drawing(num_records), padding=leaves[0].shape[0] - num_records)
 
     def explain(self, psi: Any, num_rows: int) -> EngineReport:
         """Describe the engine's algorithm for a batch of `num_rows` rows and parameters of the shapes of `psi`."""

@@ -55,6 +55,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jaxtyping import Array
 
 from discreet._jax import can_make_one_kernel, one_kernel, tracing, two_way_primitive
 
@@ -288,7 +289,7 @@ _COUNTER = 8  # where the counter stands in a state without its constants
 _NEXT = np.eye(_STATE_WORDS, dtype=np.uint32)[_COUNTER]  # added to a state, it leads to the next block
 
 
-def _rotate_left(x: jax.Array, bits: jax.Array | np.uint32) -> jax.Array:
+def _rotate_left(x: Array, bits: Array | np.uint32) -> Array:
     return (x << bits) | (x >> (np.uint32(32) - bits))
 
 
@@ -306,7 +307,7 @@ def quarter_round(a: Any, b: Any, c: Any, d: Any):
     return _half_quarter_round(a, b, c, d, np.uint32(8), np.uint32(7))
 
 
-def _few_blocks(states: jax.Array) -> jax.Array:
+def _few_blocks(states: Array) -> Array:
     """uint32[12] to uint32[16], or uint32[12, n] to uint32[16, n]."""
     constants = _CONSTANTS.reshape(4, *(1 for _ in states.shape[1:]))
     start = (jnp.broadcast_to(constants, (4, *states.shape[1:])), states[:4], states[4:8], states[8:])
@@ -323,7 +324,7 @@ def _few_blocks(states: jax.Array) -> jax.Array:
     return jnp.concatenate([x + y for x, y in zip(mixed, start, strict=True)])
 
 
-def _some_blocks(states: jax.Array) -> jax.Array:
+def _some_blocks(states: Array) -> Array:
     """uint32[12, n] to uint32[16, n]."""
 
     def double_round(_, state):
@@ -343,7 +344,7 @@ def _some_blocks(states: jax.Array) -> jax.Array:
     return (mixed + start).reshape(WORDS_PER_BLOCK, -1)[:, :n]
 
 
-def _many_blocks(states: jax.Array) -> jax.Array:
+def _many_blocks(states: Array) -> Array:
     """uint32[12, n] to uint32[16, n]."""
 
     def half(index, s):
@@ -364,7 +365,7 @@ def _many_blocks(states: jax.Array) -> jax.Array:
     return jnp.stack([x + y for x, y in zip(mixed, start, strict=True)])
 
 
-def blocks(states: jax.Array) -> jax.Array:
+def blocks(states: Array) -> Array:
     """One block for each state, computed by XLA: uint32[n, 16] from uint32[n, 12], words 4 to 15 of each start state."""
     n = states.shape[0]
     if n == 1:
@@ -380,7 +381,7 @@ def blocks(states: jax.Array) -> jax.Array:
     return _many_blocks(states.T).T
 
 
-def _by_xla(states: jax.Array, *, num_blocks: int, host: bool) -> jax.Array:
+def _by_xla(states: Array, *, num_blocks: int, host: bool) -> Array:
     del host
     batch, total = states.shape[:-1], prod(states.shape[:-1]) * num_blocks
     shape = (*batch, num_blocks * WORDS_PER_BLOCK)
@@ -396,7 +397,7 @@ def _by_xla(states: jax.Array, *, num_blocks: int, host: bool) -> jax.Array:
     return blocks((states[..., None, :] + numbers[:, None] * _NEXT).reshape(total, -1)).reshape(shape)
 
 
-def _in_chunks(state: jax.Array, num_blocks: int) -> jax.Array:
+def _in_chunks(state: Array, num_blocks: int) -> Array:
     num_chunks = -(-num_blocks // _CHUNK)
     chunk = -(-num_blocks // num_chunks)
     starts = jnp.arange(num_chunks, dtype=jnp.uint32) * jnp.uint32(chunk)
@@ -416,7 +417,7 @@ _keystream = two_way_primitive(
 def is_known(*values: Any) -> bool:
     """True outside of JAX's transformations, for values on the first device: what XLA derives stays on the device of its key."""
     first = {jax.local_devices()[0]}
-    return not tracing() and all(x.devices() == first for x in values if isinstance(x, jax.Array))
+    return not tracing() and all(x.devices() == first for x in values if isinstance(x, Array))
 
 
 def known_keystream(key: Any, nonce: np.ndarray, num_blocks: int, counter: Any = 0) -> np.ndarray:
@@ -434,9 +435,7 @@ def known_keystream(key: Any, nonce: np.ndarray, num_blocks: int, counter: Any =
     return (np.stack(mixed) + rows).reshape(WORDS_PER_BLOCK, -1).T.reshape(-1)
 
 
-def keystream(
-    key: jax.Array, nonce: Any, num_blocks: int, counter: jax.Array | int = 0, *, host: bool = False
-) -> jax.Array:
+def keystream(key: Array, nonce: Any, num_blocks: int, counter: Array | int = 0, *, host: bool = False) -> Array:
     """The words of consecutive blocks, in the order of RFC 8439: a shorter stream is the beginning of a longer one.
 
     Args:
@@ -455,7 +454,7 @@ def keystream(
     return _keystream(state, num_blocks=num_blocks, host=host)
 
 
-def keystreams(key: jax.Array, streams: Sequence[tuple[jax.Array, int]]) -> list[jax.Array]:
+def keystreams(key: Array, streams: Sequence[tuple[Array, int]]) -> list[Array]:
     """The words of several short streams, each a nonce and a number of blocks, as `keystream` makes them from counter 0."""
     states = []
     for nonce, num_blocks in streams:
@@ -466,7 +465,7 @@ def keystreams(key: jax.Array, streams: Sequence[tuple[jax.Array, int]]) -> list
     return jnp.split(words, ends[:-1])
 
 
-def fast_keystream(key: jax.Array, nonce: jax.Array, num_blocks: int) -> tuple[jax.Array, jax.Array]:
+def fast_keystream(key: Array, nonce: Array, num_blocks: int) -> tuple[Array, Array]:
     """The words of `keystream` from counter 0, by the fastest way there is, and whether they are what they should be.
 
     Words that were made outside XLA end with the block that XLA computes for the last counter; if they do not, they were

@@ -41,6 +41,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
+from jaxtyping import Array
 
 from discreet.random._chacha import WORDS_PER_BLOCK, fast_keystream, keystream, keystreams
 from discreet.random._keys import GAUSSIAN, LAPLACE, check_key, nonce
@@ -143,12 +144,12 @@ def tables(design: Design) -> tuple[Alias, Alias]:
 # --- from words to integers ----------------------------------------------------------------------
 
 
-def _signed(word: jax.Array, magnitude: jax.Array) -> jax.Array:
+def _signed(word: Array, magnitude: Array) -> Array:
     value = magnitude.astype(jnp.int32)
     return jnp.where(word >> np.uint32(31) == 1, -value, value)
 
 
-def _first(design: Design, word: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _first(design: Design, word: Array) -> tuple[Array, Array]:
     """The value of a level by its first word, and True where that is undecided."""
     m = design.columns_log2
     column = (word >> np.uint32(31 - m)) & np.uint32(2**m - 1)
@@ -160,7 +161,7 @@ def _first(design: Design, word: jax.Array) -> tuple[jax.Array, jax.Array]:
     return _signed(word, magnitude), (ahead < 0) & (ahead >= -(2**m)) | (magnitude == design.last)
 
 
-def _whole_look_up(table: Alias, word: jax.Array, more: jax.Array) -> jax.Array:
+def _whole_look_up(table: Alias, word: Array, more: Array) -> Array:
     """Column or alias by all bits: those of one word and of `more`."""
     m = len(table.entries).bit_length() - 1
     column = (word >> np.uint32(31 - m)) & np.uint32(2**m - 1)
@@ -170,7 +171,7 @@ def _whole_look_up(table: Alias, word: jax.Array, more: jax.Array) -> jax.Array:
     return jnp.where(_below([fraction, *more], limits), column, entry & np.uint32(2**m - 1))
 
 
-def _decided(design: Design, word: jax.Array, more: jax.Array) -> jax.Array:
+def _decided(design: Design, word: Array, more: Array) -> Array:
     """The values of levels by all their words: uint32 of any shape, and uint32[10] of those."""
     body, tail = tables(design)
     magnitude = _whole_look_up(body, word, more[:_MORE])
@@ -178,7 +179,7 @@ def _decided(design: Design, word: jax.Array, more: jax.Array) -> jax.Array:
     return _signed(word, jnp.where(magnitude == design.last, magnitude + further, magnitude))
 
 
-def _summed(design: Design, levels: Sequence[jax.Array] | jax.Array, b: jax.Array) -> list[jax.Array]:
+def _summed(design: Design, levels: Sequence[Array] | Array, b: Array) -> list[Array]:
     """A0 + b T as one word of base 2**24 with two levels, as two with three; the upper one has the sign."""
     if design.levels == 2:
         return [levels[0] + b * levels[1]]
@@ -187,9 +188,7 @@ def _summed(design: Design, levels: Sequence[jax.Array] | jax.Array, b: jax.Arra
     return [levels[0] + b * (total & 0xFFF) + ((upper & 0xFFF) << 12), upper >> 12]
 
 
-def from_words(
-    design: Design, words: jax.Array, size: int, b: jax.Array, more: Callable[[jax.Array], jax.Array]
-) -> list[jax.Array]:
+def from_words(design: Design, words: Array, size: int, b: Array, more: Callable[[Array], Array]) -> list[Array]:
     """Integers from words.
 
     Args:
@@ -229,7 +228,7 @@ def from_words(
     return [packed >> 1, *rest]
 
 
-def _folded(packed: jax.Array, size: int) -> tuple[jax.Array, np.ndarray]:
+def _folded(packed: Array, size: int) -> tuple[Array, np.ndarray]:
     """Words whose lowest bit says whether one of some values is undecided, and where these are for the first word.
 
     Parts overlap where the number of values is no multiple of `_PARTS`: a value may have several words.
@@ -247,8 +246,8 @@ def _folded(packed: jax.Array, size: int) -> tuple[jax.Array, np.ndarray]:
 
 
 def discrete_gaussian(
-    key: jax.Array, shape: Sequence[int] = (), factor: jax.Array | int = MOST_FACTOR, *, levels: int = 2
-) -> tuple[list[jax.Array], jax.Array]:
+    key: Array, shape: Sequence[int] = (), factor: Array | int = MOST_FACTOR, *, levels: int = 2
+) -> tuple[list[Array], Array]:
     """Draw independent discrete Gaussian integers; also returns True if they are valid.
 
     Guarantee, for ideal random words: each value is within total variation `SLACK_PER_VALUE` (2**-167) of D(s), the law on
@@ -290,8 +289,8 @@ def discrete_gaussian(
 
 
 def _checked(
-    key: jax.Array, shape: Sequence[int], factor: jax.Array | int, least: int, most: int
-) -> tuple[jax.Array, jax.Array, tuple[int, ...]]:
+    key: Array, shape: Sequence[int], factor: Array | int, least: int, most: int
+) -> tuple[Array, Array, tuple[int, ...]]:
     """The words of the key, the factor and the shape of a draw."""
     key = check_key(key, "key")
     if not isinstance(factor, Tracer) and not least <= int(factor) <= most:
@@ -304,9 +303,7 @@ def _checked(
 
 
 @partial(jax.jit, static_argnums=(2, 3))
-def _draw(
-    key_words: jax.Array, factor: jax.Array, shape: tuple[int, ...], levels: int
-) -> tuple[list[jax.Array], jax.Array]:
+def _draw(key_words: Array, factor: Array, shape: tuple[int, ...], levels: int) -> tuple[list[Array], Array]:
     size, design = prod(shape), DESIGNS[levels]
     if size == 0:
         return [jnp.zeros(shape, jnp.int32) for _ in range(levels - 1)], jnp.array(True)
@@ -321,7 +318,7 @@ def _draw(
         return [x.reshape(shape) for x in _summed(design, _decided(design, own, further), factor)], jnp.array(True)
     stream, right = fast_keystream(key_words, nonce(GAUSSIAN, levels), first_blocks)
 
-    def more(number: jax.Array) -> jax.Array:
+    def more(number: Array) -> Array:
         counter = number.astype(jnp.uint32) * np.uint32(num_blocks)
         return keystream(key_words, nonce(GAUSSIAN, levels, 1), num_blocks, counter)[:num_words]
 
@@ -386,7 +383,7 @@ def thresholds() -> np.ndarray:
     return table
 
 
-def _below(words: Sequence[jax.Array], limits: Sequence[jax.Array] | jax.Array) -> jax.Array:
+def _below(words: Sequence[Array], limits: Sequence[Array] | Array) -> Array:
     """Compare numbers of several words, highest first, with their thresholds: True if below."""
     below = jnp.zeros(words[0].shape, bool)
     for word, limit in reversed([*zip(words, limits, strict=True)]):
@@ -394,10 +391,10 @@ def _below(words: Sequence[jax.Array], limits: Sequence[jax.Array] | jax.Array) 
     return below
 
 
-def _heads(words: list[jax.Array], limits: jax.Array, again: Callable[[jax.Array], jax.Array]) -> jax.Array:
+def _heads(words: list[Array], limits: Array, again: Callable[[Array], Array]) -> Array:
     """The number of heads of the coin of H before the first tail: by its first words, and by those that `again` makes."""
 
-    def throw(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def throw(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         number, heads, alive = state
         alive = alive & _below(list(again(number)), limits)
         return number + 1, heads + alive, alive
@@ -408,8 +405,8 @@ def _heads(words: list[jax.Array], limits: jax.Array, again: Callable[[jax.Array
 
 
 def from_coins(
-    first: jax.Array, further: Callable[[], jax.Array], limits: jax.Array, again: Callable[[jax.Array], jax.Array]
-) -> list[jax.Array]:
+    first: Array, further: Callable[[], Array], limits: Array, again: Callable[[Array], Array]
+) -> list[Array]:
     """Integers from words.
 
     Args:
@@ -424,7 +421,7 @@ def from_coins(
     limits = limits[:, :, None]
     coins, negative = first[:-1], first[-1] >> np.uint32(31) == 1
 
-    def whole() -> tuple[jax.Array, jax.Array]:
+    def whole() -> tuple[Array, Array]:
         words = [coins, *further()]
         return _below(words, limits), _heads([x[-1] for x in words], limits[:, -1], again)
 
@@ -440,9 +437,7 @@ def from_coins(
     return [jnp.where(negative, -word - one, word) for word, one in ((low, 1), (middle, 0), (high, 0))]
 
 
-def discrete_laplace(
-    key: jax.Array, shape: Sequence[int] = (), factor: jax.Array | int = MOST_LAPLACE
-) -> list[jax.Array]:
+def discrete_laplace(key: Array, shape: Sequence[int] = (), factor: Array | int = MOST_LAPLACE) -> list[Array]:
     """Draw independent integers from the law of floor(L), L Laplace of scale s = factor * 2**22.
 
     Guarantee, for ideal random words: each probability is that of floor(L) to a factor 1 +- 2**-99 (H + 1), where H is the
@@ -474,17 +469,17 @@ def discrete_laplace(
 
 
 @partial(jax.jit, static_argnums=2)
-def _draw_laplace(key_words: jax.Array, factor: jax.Array, shape: tuple[int, ...]) -> list[jax.Array]:
+def _draw_laplace(key_words: Array, factor: Array, shape: tuple[int, ...]) -> list[Array]:
     size = prod(shape)
     width = max(1, min(size, _CHUNK))
     limits = jnp.asarray(thresholds())[factor - LEAST_LAPLACE]
 
-    def words(kind: jax.Array | int, chunk: jax.Array, *sizes: int) -> jax.Array:
+    def words(kind: Array | int, chunk: Array, *sizes: int) -> Array:
         number = prod(sizes) * width
         stream = keystream(key_words, nonce(LAPLACE, kind, chunk), -(-number // WORDS_PER_BLOCK))
         return stream[:number].reshape(*sizes, width)
 
-    def make(chunk: jax.Array) -> list[jax.Array]:
+    def make(chunk: Array) -> list[Array]:
         return from_coins(
             words(0, chunk, _COINS + 1),
             lambda: words(1, chunk, _THRESHOLD - 1, _COINS),

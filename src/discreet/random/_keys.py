@@ -48,6 +48,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jaxtyping import Array
 
 from discreet._jax import define_prng_impl, refuse_forked, tracing
 from discreet.random._chacha import WORDS_PER_BLOCK, fast_keystream, is_known, keystream, known_keystream
@@ -71,14 +72,14 @@ def nonce(domain: np.uint32, first: Any = 0, second: Any = 0) -> Any:
     return jnp.stack([jnp.uint32(domain), jnp.asarray(first, jnp.uint32), jnp.asarray(second, jnp.uint32)])
 
 
-def derive(key: Any, nonce_words: Any, counter: Any = 0) -> jax.Array:
+def derive(key: Any, nonce_words: Any, counter: Any = 0) -> Array:
     """The first half of one block: eight words, a key."""
     if isinstance(nonce_words, np.ndarray) and is_known(key, counter):
         return jax.device_put(known_keystream(key, nonce_words, 1, counter)[:KEY_WORDS])
     return keystream(key, nonce_words, 1, counter)[:KEY_WORDS]
 
 
-def _split(key: Any, shape: tuple[int, ...]) -> jax.Array:
+def _split(key: Any, shape: tuple[int, ...]) -> Array:
     num_children = math.prod(shape)
     if num_children == 0:
         return jnp.zeros((*shape, KEY_WORDS), jnp.uint32)
@@ -91,7 +92,7 @@ def _split(key: Any, shape: tuple[int, ...]) -> jax.Array:
     return jax.device_put(children) if isinstance(children, np.ndarray) else children
 
 
-def _fold_in(key: Any, data: Any) -> jax.Array:
+def _fold_in(key: Any, data: Any) -> Array:
     return derive(key, nonce(FOLD_IN, data))
 
 
@@ -100,7 +101,7 @@ _fold_in_later = jax.jit(_fold_in)
 
 
 @partial(jax.jit, static_argnums=(1, 2))
-def bits_of_shape(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.Array:
+def bits_of_shape(key: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
     """`random_bits` of JAX's PRNG interface."""
     if bit_width not in (8, 16, 32, 64):
         raise TypeError(f"Random bits come in widths of 8, 16, 32 and 64, not {bit_width}.")
@@ -117,7 +118,7 @@ def bits_of_shape(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax
 
 
 @jax.jit
-def _seed(seed: jax.Array) -> jax.Array:
+def _seed(seed: Array) -> Array:
     """The key of an integer array, for `jax.random.key(seed, impl=...)`: its bits, hashed by one block."""
     if seed.dtype.itemsize == 8:
         words = lax.bitcast_convert_type(seed, jnp.uint32)
@@ -126,7 +127,7 @@ def _seed(seed: jax.Array) -> jax.Array:
     return derive(jnp.zeros(KEY_WORDS, jnp.uint32).at[:2].set(words), nonce(SEED))
 
 
-def _no_seed(seed: jax.Array) -> jax.Array:
+def _no_seed(seed: Array) -> Array:
     del seed
     raise TypeError(
         "A key that counts as operating-system entropy cannot be made from an integer: whoever knows the integer can "
@@ -135,13 +136,13 @@ def _no_seed(seed: jax.Array) -> jax.Array:
     )
 
 
-def split_to_shape(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def split_to_shape(key: Array, shape: tuple[int, ...]) -> Array:
     """`split` of JAX's PRNG interface."""
     few = math.prod(shape) <= _FEW_CHILDREN and is_known(key)
     return (_split if few else _split_later)(key, shape)
 
 
-def fold_in(key: jax.Array, data: Any) -> jax.Array:
+def fold_in(key: Array, data: Any) -> Array:
     """`fold_in` of JAX's PRNG interface."""
     return (_fold_in if is_known(key, data) else _fold_in_later)(key, data)
 
@@ -180,7 +181,7 @@ class Purpose(IntEnum):
     NEWTON = 16
 
 
-def key(seed: int | None = None) -> jax.Array:
+def key(seed: int | None = None) -> Array:
     """Create a fresh secret key or, with a seed, a reproducible one.
 
     Guarantee: without a seed, the 256 bits come from the operating system's cryptographic generator (`os.urandom`)
@@ -231,7 +232,7 @@ def key(seed: int | None = None) -> jax.Array:
     return key_from_words(np.frombuffer(digest, dtype="<u4"), reproducible=True)
 
 
-def key_from_words(words: np.ndarray, *, reproducible: bool) -> jax.Array:
+def key_from_words(words: np.ndarray, *, reproducible: bool) -> Array:
     """Restore a key from its own words; only for a fit that continues after a crash.
 
     Args:
@@ -241,7 +242,7 @@ def key_from_words(words: np.ndarray, *, reproducible: bool) -> jax.Array:
     return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl=CHACHA20_SEEDED if reproducible else CHACHA20)
 
 
-def is_reproducible(key: jax.Array) -> bool:
+def is_reproducible(key: Array) -> bool:
     """Check whether a key could be reproduced: True unless it came from the operating system.
 
     Static: works under tracing, and on arrays of keys. Anything but a key of `key()` counts as reproducible.
@@ -265,7 +266,7 @@ def derives_apart(dtype: Any) -> bool:
     return dtype in [x.dtype for x in (*ours, *theirs)]
 
 
-def check_key(key: Any, name: str = "rng_key") -> jax.Array:
+def check_key(key: Any, name: str = "rng_key") -> Array:
     """Check that a key is one scalar typed key; a key of another implementation becomes a "chacha20_seeded" key.
 
     The new key is derived from all the words of the old one, and counts as reproducible: a threefry key has at most 64
@@ -296,7 +297,7 @@ def check_key(key: Any, name: str = "rng_key") -> jax.Array:
     return jax.random.wrap_key_data(words, impl=CHACHA20_SEEDED)
 
 
-def secret_key(rng_key: Any, who: str, non_private_seed: bool) -> jax.Array:
+def secret_key(rng_key: Any, who: str, non_private_seed: bool) -> Array:
     """Check a key like `check_key`, and refuse one from a seed unless the caller permits it.
 
     Args:
@@ -318,7 +319,7 @@ def secret_key(rng_key: Any, who: str, non_private_seed: bool) -> jax.Array:
 
 
 def _is_typed_key(key: Any) -> bool:
-    return isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    return isinstance(key, Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
 
 
 def _describe(key: Any) -> str:
@@ -329,7 +330,7 @@ def _describe(key: Any) -> str:
     return f"a value of type {type(key).__name__}"
 
 
-def _digest(words: jax.Array, impl_name: str) -> jax.Array:
+def _digest(words: Array, impl_name: str) -> Array:
     """Eight words that depend on all of `words`, on their number and on the name, by chaining blocks."""
     name_hash = int.from_bytes(hashlib.sha256(impl_name.encode()).digest()[:4], "little")
     state = jnp.zeros(KEY_WORDS, jnp.uint32)
@@ -339,7 +340,7 @@ def _digest(words: jax.Array, impl_name: str) -> jax.Array:
     return state
 
 
-def subkey(key: jax.Array, purpose: Purpose) -> jax.Array:
+def subkey(key: Array, purpose: Purpose) -> Array:
     """Derive the key for one purpose, unrelated to `split`, `fold_in`, bits and other purposes of the same key.
 
     Args:
@@ -363,7 +364,7 @@ def subkey(key: jax.Array, purpose: Purpose) -> jax.Array:
     return jax.random.wrap_key_data(words, impl=jax.random.key_impl(key))
 
 
-def subkeys(key: jax.Array, purposes: Sequence[Purpose]) -> jax.Array:
+def subkeys(key: Array, purposes: Sequence[Purpose]) -> Array:
     """Derive subkeys for several purposes together; see `subkey`.
 
     Args:
@@ -384,7 +385,7 @@ def subkeys(key: jax.Array, purposes: Sequence[Purpose]) -> jax.Array:
     return jax.random.wrap_key_data(words, impl=jax.random.key_impl(key))
 
 
-def as_threefry(key: jax.Array) -> jax.Array:
+def as_threefry(key: Array) -> Array:
     """Derive a threefry key, for code that takes no other: post-processing only.
 
     `jax.random.poisson` (and so NumPyro's `Poisson.sample`) and NumPyro's `Predictive` work with threefry keys only.
@@ -413,7 +414,7 @@ def as_threefry(key: jax.Array) -> jax.Array:
     return jax.random.wrap_key_data(words, impl="threefry2x32")
 
 
-def key_for(key: jax.Array, values: Sequence[Any]) -> jax.Array:
+def key_for(key: Array, values: Sequence[Any]) -> Array:
     """Derive the key of the noise that hides these values; a reproducible key is returned unchanged.
 
     Within a compiled program nobody can see that a key is used twice. With noise from this key two uses for different
@@ -431,7 +432,7 @@ def key_for(key: jax.Array, values: Sequence[Any]) -> jax.Array:
     """
     if is_reproducible(key):
         return key
-    arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in values]
+    arrays = [x if isinstance(x, Array) else jnp.asarray(x) for x in values]
     words = jnp.concatenate([lax.bitcast_convert_type(x, jnp.uint32).reshape(-1) for x in arrays])
     size, own = words.size, derive(jax.random.key_data(key), nonce(HIDE, words.size))
     # As many blocks make the factors as rows are digested.
@@ -446,7 +447,7 @@ def key_for(key: jax.Array, values: Sequence[Any]) -> jax.Array:
     return jax.random.wrap_key_data(derive(own ^ total, nonce(HIDE, size, 3)), impl=CHACHA20)
 
 
-def fast_bits(key: jax.Array, num_words: int) -> tuple[jax.Array, jax.Array]:
+def fast_bits(key: Array, num_words: int) -> tuple[Array, Array]:
     """Compute the words of `jax.random.bits(key, (num_words,))`; also returns True if they are valid.
 
     Long draws on a CPU come from OpenSSL where it is installed. If it fails without a word (never seen), the second

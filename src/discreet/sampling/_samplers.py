@@ -144,12 +144,12 @@ class Sampling(abc.ABC):
         return {}
 
     @abc.abstractmethod
-    def draw(self, key: jax.Array, tables: Any, *, num_records: int) -> Batch:
+    def draw(self, key: Array, tables: Any, *, num_records: int) -> Batch:
         """Draw one batch with a new key; `tables` come from `prepare` for the same, static number of records."""
 
     def drawing(self, num_records: int) -> Drawing:
         """The part of the sampler that is compiled; here the sampler itself, with its numbers."""
-        return _Plain(self, self._count(num_records), self.capacity(num_records))
+        return _Plain(self._count(num_records), self.capacity(num_records), self)
 
     @abc.abstractmethod
     def in_words(self, num_records: int, noun: str = "record") -> str:
@@ -185,19 +185,23 @@ class Sampling(abc.ABC):
         return check_count(num_records, "num_records")
 
 
+@dataclass(frozen=True)
 class Drawing(abc.ABC):
     """The compiled part of a sampler: the shapes of a draw, and the number of records. Hashable."""
 
     num_records: int  # Records of the table
     capacity: int  # Rows of a batch, padding included
+    _: dataclasses.KW_ONLY
+    padding: int = 0  # Rows of the table behind the records; they hold none, and are in no batch
 
-    @property
-    def rows(self) -> int:
-        """Rows of the table, including those without a record."""
-        return self.num_records
+    def __post_init__(self) -> None:
+        if self.padding < 0:
+            raise ValueError(
+                f"padding = {self.padding}: a draw from {self.num_records} records needs all of their rows."
+            )
 
     @abc.abstractmethod
-    def draw(self, key: jax.Array, tables: Any) -> Batch:
+    def draw(self, key: Array, tables: Any) -> Batch:
         """Draw one batch, with tables of `Sampling.prepare`, which may be traced."""
 
     @abc.abstractmethod
@@ -213,46 +217,12 @@ class _Plain(Drawing):
     """A draw by a sampler whose numbers are compiled constants."""
 
     sampling: Sampling
-    num_records: int
-    capacity: int
 
-    def draw(self, key: jax.Array, tables: Any) -> Batch:
+    def draw(self, key: Array, tables: Any) -> Batch:
         return self.sampling.draw(key, tables, num_records=self.num_records)
 
     def law(self, tables: Any) -> Sampling | None:
         return self.sampling if _agree(tables, self.sampling.prepare(self.num_records)) else None
-
-
-@dataclass(frozen=True)
-class PaddedDrawing(Drawing):
-    """A draw from a table whose last rows hold no record and are in no batch."""
-
-    inner: Drawing  # The draw from the records
-    padding: int  # Number of rows without a record
-
-    def __post_init__(self) -> None:
-        if self.padding < 0:
-            raise ValueError(
-                f"padding = {self.padding}: a draw from {self.inner.num_records} records needs all of their rows."
-            )
-
-    @property
-    def num_records(self) -> int:
-        return self.inner.num_records
-
-    @property
-    def capacity(self) -> int:
-        return self.inner.capacity
-
-    @property
-    def rows(self) -> int:
-        return self.inner.num_records + self.padding
-
-    def draw(self, key: jax.Array, tables: Any) -> Batch:
-        return self.inner.draw(key, tables)
-
-    def law(self, tables: Any) -> Sampling | None:
-        return self.inner.law(tables)
 
 
 def _agree(tables: Any, own: Any) -> bool:
@@ -402,7 +372,7 @@ class PoissonSampling(Sampling):
         layout = _layout(num_records, self.rate)
         return _PoissonDrawing(num_records, layout.capacity, layout.draws, layout.table is None)
 
-    def draw(self, key: jax.Array, tables: Any, *, num_records: int) -> Batch:
+    def draw(self, key: Array, tables: Any, *, num_records: int) -> Batch:
         """Draw one batch of `capacity(num_records)` rows, the drawn records first."""
         return self.drawing(num_records).draw(key, tables)
 
@@ -430,12 +400,10 @@ class PoissonSampling(Sampling):
 class _PoissonDrawing(Drawing):
     """A Poisson draw whose rate is in the tables."""
 
-    num_records: int
-    capacity: int
     draws: int | None  # The number of random words that select records; None for one coin per record
     whole: bool  # The rate is 1, so nothing is drawn
 
-    def draw(self, key: jax.Array, tables: Any) -> Batch:
+    def draw(self, key: Array, tables: Any) -> Batch:
         """All records; or one coin per record, with the selected ones moved to the front; or a size and a subset of that size."""
         if self.whole:
             mask = jnp.arange(self.capacity) < self.num_records
@@ -460,11 +428,12 @@ class _PoissonDrawing(Drawing):
             return None
         sampling = PoissonSampling(rate)
         own = sampling.drawing(self.num_records)
-        fits = own.capacity <= self.capacity and dataclasses.replace(own, capacity=self.capacity) == self
+        roomier = dataclasses.replace(own, capacity=self.capacity, padding=self.padding)
+        fits = own.capacity <= self.capacity and roomier == self
         return sampling if fits and _agree(tables, sampling.prepare(self.num_records)) else None
 
 
-def _coins(key: jax.Array, words: UInt32[Array, " record"], coin: UInt32[Array, "3"]) -> Bool[Array, " record"]:
+def _coins(key: Array, words: UInt32[Array, " record"], coin: UInt32[Array, "3"]) -> Bool[Array, " record"]:
     """Compare each record's 96 bits with the rate; the last 64 are drawn only if some first word is a tie."""
     high, middle, low = (jnp.asarray(coin)[i] for i in range(3))
     tie = words == high
@@ -480,10 +449,7 @@ def _coins(key: jax.Array, words: UInt32[Array, " record"], coin: UInt32[Array, 
 class OpenPoisson(Drawing):
     """A Poisson draw whose rate, the only table, is a symbol of a proof: it can be traced, but not run."""
 
-    num_records: int
-    capacity: int
-
-    def draw(self, key: jax.Array, tables: Any) -> Batch:
+    def draw(self, key: Array, tables: Any) -> Batch:
         """Refuse to run."""
         raise ValueError(
             "poisson_subsample: the rate is traced, but the sampler's tables are computed from its value before the program "
@@ -592,7 +558,7 @@ class FixedSizeSampling(Sampling):
         """True for batches of at most half the records, which are drawn one after the other."""
         return self._count(num_records) - self.batch_size >= self.batch_size
 
-    def draw(self, key: jax.Array, tables: Any, *, num_records: int) -> Batch:
+    def draw(self, key: Array, tables: Any, *, num_records: int) -> Batch:
         """Draw one batch of `batch_size` rows, all real, in arbitrary order; `tables` is unused."""
         del tables
         count = self._count(num_records)
@@ -616,11 +582,11 @@ class FixedSizeSampling(Sampling):
         return cls(batch_size=batch_size)
 
 
-def _distinct(key: jax.Array, size: int, num_records: int) -> Int32[Array, " size"]:
+def _distinct(key: Array, size: int, num_records: int) -> Int32[Array, " size"]:
     """Draw a uniform set of `size` distinct records."""
     draws = _draws(size, num_records)
 
-    def attempt(key: jax.Array) -> tuple[Int32[Array, " size"], Int32[Array, ""]]:
+    def attempt(key: Array) -> tuple[Int32[Array, " size"], Int32[Array, ""]]:
         words = jax.random.bits(key, (draws,), jnp.uint32)
         return uniform_subset(words, size, num_records=num_records, capacity=size)
 
@@ -655,7 +621,7 @@ class FullBatch(Sampling):
     def capacity(self, num_records: int) -> int:
         return self._count(num_records)
 
-    def draw(self, key: jax.Array, tables: Any, *, num_records: int) -> Batch:
+    def draw(self, key: Array, tables: Any, *, num_records: int) -> Batch:
         """Return all records in order; `key` and `tables` are unused."""
         del key, tables
         count = self._count(num_records)
