@@ -111,12 +111,9 @@ def group_uses(uses: Sequence[Use], leaf_shape: tuple[int, ...]) -> tuple[Group,
     for use in uses:
         elements = _arranged(use, leaf_shape)
         for first, members in found:
-            if elements.shape == first.shape and np.array_equal(elements, first):
-                members.append((use, False))
-                break
-            exchanged = elements.swapaxes(1, 2)
-            if exchanged.shape == first.shape and np.array_equal(exchanged, first):
-                members.append((use, True))
+            same = np.array_equal(elements, first)
+            if same or np.array_equal(elements.swapaxes(1, 2), first):
+                members.append((use, not same))
                 break
         else:
             found.append((elements, [(use, False)]))
@@ -293,9 +290,13 @@ def _sum_of_blocks(
     otherwise.
     """
     if blocks == 1:
-        return _added(weighted_sum(use, activations, cotangents, factor, leaf)[None])
-    cut = (x.reshape(blocks, -1, *x.shape[1:]) for x in (activations, cotangents, factor))
-    return _added(jax.vmap(lambda a, c, f: weighted_sum(use, a, c, f, leaf))(*cut))
+        parts = weighted_sum(use, activations, cotangents, factor, leaf)[None]
+    else:
+        cut = (x.reshape(blocks, -1, *x.shape[1:]) for x in (activations, cotangents, factor))
+        parts = jax.vmap(lambda a, c, f: weighted_sum(use, a, c, f, leaf))(*cut)
+    with double():
+        # Term by term: XLA makes one loop of it and of what it is added to.
+        return functools.reduce(jnp.add, [x.astype(jnp.float64) for x in parts])
 
 
 def _scaled(rows: Array, factor: Float[Array, "record"]) -> Array:
@@ -371,10 +372,7 @@ class BookKeepingEngine:
         check_clipping("BookKeepingEngine", parameters, norm)
         one = jax.eval_shape(lambda tree: jax.tree.map(lambda x: x[0], tree), records)
         book = _Book(record_loss, parameters, one)
-        chunk = self._chunk(book)
-        blocks = 0
-        if self._narrow(book):
-            blocks = next(n for n in range(1, chunk + 1) if chunk <= n * _BLOCK and not chunk % n)
+        chunk, blocks = self._chunk(book)
         in_branch = blocks > 1
         as_they_are = functools.partial(book.clipped_sum, blocks=blocks, clear_spare=False)
         without_spare = functools.partial(book.clipped_sum, blocks=blocks, clear_spare=True)
@@ -400,20 +398,24 @@ class BookKeepingEngine:
 
     def explain(self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int) -> EngineReport:
         book = _Book(record_loss, parameters, record)
-        return EngineReport(book.report(), num_rows, self._chunk(book))
+        return EngineReport(book.report(), num_rows, self._chunk(book)[0])
 
-    def _narrow(self, book: _Book) -> bool:
-        return self.shuffled and book.size > _FEW and all(x.dtype.itemsize <= 4 for x in book.leaves)
+    def _chunk(self, book: _Book) -> tuple[int, int]:
+        """Rows of a chunk, and its blocks within which sums are in float32; 0: all sums are in float64.
 
-    def _chunk(self, book: _Book) -> int:
-        """Rows of a chunk, whatever the size of the batch: chunks of other sizes are other programs, in which rows differ."""
+        The same whatever the size of the batch: chunks of other sizes are other programs, in which rows differ.
+        """
         rows = self.rows
-        if self._narrow(book):
+        narrow = self.shuffled and book.size > _FEW and all(x.dtype.itemsize <= 4 for x in book.leaves)
+        if narrow:
             # As many chunks as there must be, all of one length: each has spare rows, and its sums go through memory.
             rows = -(-rows // -(-rows // (_MOST_ROWS - SPARE)))
         if self.microbatch_size is not None:
             rows = min(rows, self.microbatch_size)
-        return whole_lanes(rows, self.memory_budget // book.bytes_a_record)
+        chunk = whole_lanes(rows, self.memory_budget // book.bytes_a_record)
+        if not narrow:
+            return chunk, 0
+        return chunk, next(n for n in range(1, chunk + 1) if chunk <= n * _BLOCK and not chunk % n)
 
 
 class _Book:
@@ -534,12 +536,6 @@ class _Book:
                 flops, floats = sum(x.flops for x in groups), sum(x.floats for x in groups)
                 lines.append(LeafReport(name, leaf.shape, ways, flops, 4 * floats))
         return tuple(lines)
-
-
-def _added(blocks: Array) -> Array:
-    """The sum over the leading axis in float64, term by term: XLA makes one loop of it and of what it is added to."""
-    with double():
-        return functools.reduce(jnp.add, [x.astype(jnp.float64) for x in blocks])
 
 
 Met = list[tuple[Array, Array]]

@@ -618,10 +618,7 @@ def rounding_of_sums(
             f"A batch may have {capacity} rows, many more than expected from the plan's number of records, so the rounding of "
             "their sum may exceed the noise's allowance. Plan with a number of records that is about right: a public guess."
         )
-    within = 0.0
-    if blocks:
-        block = min(filled, chunk // blocks)
-        within = 4.0 * lost_within(block)
+    within = 4.0 * lost_within(min(filled, chunk // blocks)) if blocks else 0.0
     # As a float32 has it: the same number in a program and in its proof.
     return float(np.nextafter(np.float32(1.0 + charged + within), np.float32(2.0**30))) - 1.0
 

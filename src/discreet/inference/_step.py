@@ -616,5 +616,5 @@ def _completed(moved: Any, others: Any) -> Any:
 def _code() -> tuple[Any, ...]:
     marks = mechanisms.draw_batch, mechanisms.clipped_sum, mechanisms.release, mechanisms.update_rows
     noise = random.normal, random.discrete_gaussian, mechanisms.add_noise
-    marks = *marks, mechanisms.Shards.part, mechanisms.Shards.at, mechanisms.Shards.summed
+    marks = *marks, mechanisms.Shards.part, mechanisms.Shards.at, mechanisms.Shards.on_each
     return *marks, PrivateStep.move, StepKeys.derive, StepKeys.at, Draws.make, random.fast_bits, *noise

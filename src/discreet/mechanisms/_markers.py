@@ -255,14 +255,14 @@ class NoNoiseError(RefusedError):
 def check_leaves(mechanism: str, leaves: list[Any]) -> list[Array]:
     if not leaves:
         raise ValueError(f"{mechanism}: the tree contains no array. Pass at least one.")
-    for leaf in leaves:
-        dtype = jnp.asarray(leaf).dtype
-        if dtype not in (jnp.float32, jnp.float64):
+    arrays = [jnp.asarray(leaf) for leaf in leaves]
+    for array in arrays:
+        if array.dtype not in (jnp.float32, jnp.float64):
             raise TypeError(
-                f"{mechanism}: a leaf has dtype {dtype}. Noise is added in float32 or float64, since "
+                f"{mechanism}: a leaf has dtype {array.dtype}. Noise is added in float32 or float64, since "
                 "coarser numbers would round it away; convert the leaf with .astype(jnp.float32)."
             )
-    return [jnp.asarray(leaf) for leaf in leaves]
+    return arrays
 
 
 def _noised(
@@ -396,8 +396,7 @@ def _run(
     del parameters  # for the verifier
     if shards is None:
         return run_jaxpr(implementation, *operands)
-    over = shards.summed if layout.summed else shards.updated
-    return over(partial(run_jaxpr, implementation), operands, layout.spread)
+    return shards.on_each(partial(run_jaxpr, implementation), operands, layout.spread, summed=layout.summed)
 
 
 def _unmapped(why: str) -> Callable[..., str | None]:
