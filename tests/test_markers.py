@@ -71,7 +71,7 @@ SHARED = {
     "around a loop over keys": lambda: jax.vmap(
         lambda x: jax.lax.scan(lambda total, key: (total + step_noise(key, x), 0), x, KEYS)[0]
     )(SUMS),
-    "batches": lambda: jax.vmap(lambda rates: mechanisms.draw_batch(DRAWING, KEYS[0], rates, 9))(
+    "batches": lambda: jax.vmap(lambda rates: mechanisms.draw_batch(DRAWING, KEYS[0], rates))(
         jax.tree.map(lambda x: jnp.stack([x, x]), PoissonSampling(0.5).prepare(9))
     ),
 }

@@ -1,5 +1,6 @@
 """Fits over four devices, against the same on one. `test_mesh.py` runs this file in a process that has so many."""
 
+import dataclasses
 import functools
 import warnings
 from pathlib import Path
@@ -22,7 +23,7 @@ from discreet.gradients import BookKeepingEngine, Channels, _bookkeeping
 from discreet.inference._loop import Checkpoint
 from discreet.inference._step import Draws, PrivateStep
 from discreet.mechanisms import GAUSSIAN, Shards, _shards, clipped_sum, draw_batch, release
-from discreet.sampling import Batch, PaddedDrawing
+from discreet.sampling import Batch
 from discreet.tables import convert, open_records, schema_from_bounds
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -43,11 +44,11 @@ def program(size, shards, rows):
     """A step on so many records, as a function of parameters, table, and the sampler's tables."""
     drawing = SAMPLING.drawing(size)
     if shards is not None:
-        drawing = PaddedDrawing(drawing, shards.rows * shards.count - size)
+        drawing = dataclasses.replace(drawing, padding=shards.rows * shards.count - size)
 
     def step(u, leaf, tables, where):
         keys = jax.random.split(KEY, 4)
-        batch = draw_batch(drawing, keys[0], tables, size)
+        batch = draw_batch(drawing, keys[0], tables)
         row = jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
         draws = Draws.of(loss, u, [row], keys[2], drawing.capacity)
         assert draws.requests  # some bits belong to places in the batch
@@ -390,7 +391,7 @@ def test_a_record_that_is_in_no_batch_leaves_a_fit_alone(monkeypatch, name, plan
 
     def of_the_others(self, sampling, leaves):
         drawing = alone(self, sampling, leaves)
-        return PaddedDrawing(sampling.drawing(1000), drawing.rows - 1000)
+        return dataclasses.replace(sampling.drawing(1000), padding=drawing.num_records + drawing.padding - 1000)
 
     monkeypatch.setattr(PrivateStep, "drawing", of_the_others)
     monkeypatch.setattr(_bookkeeping, "_FEW", 0)  # sums in float32, as of large models

@@ -192,7 +192,8 @@ def program(sampling, what):
     """One step with a memory, released in some way."""
 
     def step(keys, x, memory, theta):
-        batch = mechanisms.draw_batch(sampling, keys[0], jax.tree.map(jnp.asarray, sampling.prepare(len(x))), len(x))
+        tables = jax.tree.map(jnp.asarray, sampling.prepare(len(x)))
+        batch = mechanisms.draw_batch(sampling.drawing(len(x)), keys[0], tables)
         if what == "all rows":
             batch = Batch(jnp.arange(len(x)), jnp.ones(len(x), bool))
         leak = jnp.sum(x) if what == "others" else theta
@@ -244,7 +245,8 @@ def test_batches_of_a_fixed_size_have_no_memory():
 
     def both(keys, x, memory):
         sampling = dp.PoissonSampling(0.1)
-        batch = mechanisms.draw_batch(sampling, keys[0], jax.tree.map(jnp.asarray, sampling.prepare(len(x))), len(x))
+        tables = jax.tree.map(jnp.asarray, sampling.prepare(len(x)))
+        batch = mechanisms.draw_batch(sampling.drawing(len(x)), keys[0], tables)
         (memory,) = mechanisms.update_rows(
             lambda _, row, own, key: [own[0] + row[0]], (), [x], [memory], batch, keys[1]
         )
@@ -263,7 +265,8 @@ def test_a_sample_is_fresh_when_it_is_released_from(told):
 
     def twice(keys, x, memory):
         sampling = dp.PoissonSampling(0.1)
-        batch = mechanisms.draw_batch(sampling, keys[0], jax.tree.map(jnp.asarray, sampling.prepare(len(x))), len(x))
+        tables = jax.tree.map(jnp.asarray, sampling.prepare(len(x)))
+        batch = mechanisms.draw_batch(sampling.drawing(len(x)), keys[0], tables)
         records = Loss.of_first(keys[1])
         total, _ = mechanisms.clipped_sum(*records, [x], batch, (keys[1], keys[2]), 1.0, Channels())
         (memory,) = mechanisms.update_rows(lambda _, row, own, key: [own[0] + 1.0], (), [x], [memory], batch, keys[3])

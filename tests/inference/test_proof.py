@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from discreet.gradients import BookKeepingEngine, Channels
 from discreet.inference._loop import StepKeys, with_proof
 from discreet.random import claim
 from discreet.report import make_statement
-from discreet.sampling import Batch, PaddedDrawing, Sampling
+from discreet.sampling import Batch, Sampling
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -230,7 +231,7 @@ def square(u, record, bits):
 
 
 def drawn_by(sampling):
-    return lambda key: mechanisms.draw_batch(sampling, key, jax.tree.map(jnp.asarray, sampling.prepare(N)), N)
+    return lambda key: mechanisms.draw_batch(sampling.drawing(N), key, jax.tree.map(jnp.asarray, sampling.prepare(N)))
 
 
 def program(keys, u, xs, *, draw=None, batch=lambda b: b, table=lambda x: x, loss=square, engine=None, norm=2.0):
@@ -260,11 +261,9 @@ def test_the_honest_program_is_proved():
 
 def padded(sampling, num_records, padding):
     """A program that draws from a table whose last rows hold no record."""
-    drawing = PaddedDrawing(sampling.drawing(num_records), padding)
+    drawing = dataclasses.replace(sampling.drawing(num_records), padding=padding)
     tables = jax.tree.map(jnp.asarray, sampling.prepare(num_records))
-    return lambda keys, u, xs: program(
-        keys, u, xs, draw=lambda key: mechanisms.draw_batch(drawing, key, tables, num_records)
-    )
+    return lambda keys, u, xs: program(keys, u, xs, draw=lambda key: mechanisms.draw_batch(drawing, key, tables))
 
 
 def test_rows_without_a_record_are_in_no_batch():
@@ -276,7 +275,7 @@ def test_rows_without_a_record_are_in_no_batch():
     with pytest.raises(dp.PrivacyError, match="The sampler Everybody is not on the list"):
         certify(padded(Everybody(POISSON.rate), N - 3, 3))
     with pytest.raises(ValueError, match="needs all of their rows"):
-        PaddedDrawing(POISSON.drawing(N), -1)
+        dataclasses.replace(POISSON.drawing(N), padding=-1)
 
 
 class OtherEngine(BookKeepingEngine):

@@ -71,7 +71,7 @@ def oracle(design: Design, words: np.ndarray, more: np.ndarray, factor: int | No
 
 def stream(key, words: tuple[int, int], first_block: int, num_blocks: int) -> np.ndarray:
     """OpenSSL's keystream, called in its own way."""
-    state = np.array([first_block, int(dg.DISCRETE), *words], "<u4").tobytes()
+    state = np.array([first_block, int(dg.GAUSSIAN), *words], "<u4").tobytes()
     cipher = Cipher(ChaCha20(data_of(key).astype("<u4").tobytes(), state), mode=None)
     return np.frombuffer(cipher.encryptor().update(bytes(64 * num_blocks)), "<u4")
 

@@ -1,5 +1,6 @@
 """Poisson batches: independent coin flips, whatever the layout; a cost that follows the batch."""
 
+import dataclasses
 import functools
 import time
 
@@ -256,8 +257,9 @@ def test_the_law_follows_from_the_tables(num_records, rate):
     sampling = PoissonSampling(rate)
     drawing, tables = sampling.drawing(num_records), sampling.prepare(num_records)
     assert drawing.law(tables) == sampling
-    assert drawing.with_room(drawing.capacity + 1).law(tables) == sampling
-    assert drawing.with_room(drawing.capacity - 1).law(tables) is None, "a batch could be cut short"
+    assert dataclasses.replace(drawing, capacity=drawing.capacity + 1).law(tables) == sampling
+    short = dataclasses.replace(drawing, capacity=drawing.capacity - 1)
+    assert short.law(tables) is None, "a batch could be cut short"
     for name, table in tables.items():
         assert drawing.law({**tables, name: None}) is None, "a table that is not known"
         other = table.copy().reshape(-1)

@@ -11,7 +11,6 @@ from discreet.gradients._contract import (
     ReferenceEngine as ReferenceEngine,
     check_positive as check_positive,
     clip_records as clip_records,
-    clipped_total as clipped_total,
     rounding_margin as rounding_margin,
     rounding_of_records as rounding_of_records,
     row_weights as row_weights,

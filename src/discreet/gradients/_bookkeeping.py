@@ -43,9 +43,9 @@ from discreet.gradients._contract import (
     ClippedSum,
     EngineReport,
     LeafReport,
+    Norm,
     RecordLoss,
     check_clipping,
-    clipped_total,
     finite_alone,
     is_spare,
     lost_between,
@@ -57,7 +57,7 @@ from discreet.gradients._contract import (
     sum_doubles,
     whole_lanes,
 )
-from discreet.gradients._layers import Linear, OneHot, Rearranged, Vectors
+from discreet.gradients._layers import Layer, Lookup, OneHot, Vectors
 from discreet.gradients._uses import Plan, Use, find_uses, restrict, run, uses_with, zero_taps
 
 # Up to so many parameters a sum in float64 costs little beside the rest of a step.
@@ -111,12 +111,9 @@ def group_uses(uses: Sequence[Use], leaf_shape: tuple[int, ...]) -> tuple[Group,
     for use in uses:
         elements = _arranged(use, leaf_shape)
         for first, members in found:
-            if elements.shape == first.shape and np.array_equal(elements, first):
-                members.append((use, False))
-                break
-            exchanged = elements.swapaxes(1, 2)
-            if exchanged.shape == first.shape and np.array_equal(exchanged, first):
-                members.append((use, True))
+            same = np.array_equal(elements, first)
+            if same or np.array_equal(elements.swapaxes(1, 2), first):
+                members.append((use, not same))
                 break
         else:
             found.append((elements, [(use, False)]))
@@ -130,17 +127,17 @@ def _arranged(use: Use, leaf_shape: tuple[int, ...]) -> Int[np.ndarray, "block l
     elements = use.view.elements(leaf_shape)
     depth = len(use.view.loops)
     slices = elements.reshape(-1, *elements.shape[depth:])
-    return np.concatenate([use.layer.arrange(use.equation, x) for x in slices])
+    return np.concatenate([use.layer.arrange(x) for x in slices])
 
 
 def _group(members: list[tuple[Use, bool]]) -> Group:
     first, _ = members[0]
-    blocks, _, left, right = first.layer.shape(first.equation)
+    blocks, _, left, right = first.layer.shape
     blocks *= math.prod(loop.length for loop in first.view.loops)
     positions = 0
     for use, _ in members:
         repeated = math.prod(loop.length for loop in use.loops if loop not in use.view.loops)
-        positions += repeated * use.layer.shape(use.equation)[1]
+        positions += repeated * use.layer.shape[1]
     if positions == 1:
         way = "outer"
     else:
@@ -151,7 +148,7 @@ def _group(members: list[tuple[Use, bool]]) -> Group:
 # --- one record's norm ------------------------------------------------------------------------
 
 
-def squared_norm(group: Group, met: Sequence[tuple[Array, Array]], norm: float | Float[Array, ""]) -> Float[Array, ""]:
+def squared_norm(group: Group, met: Sequence[tuple[Array, Array]], norm: Norm) -> Float[Array, ""]:
     """|G|^2 / C^2 of one record, or a little more; not finite if an element of G is not.
 
     `met` holds activation and cotangent of each use of the group.
@@ -203,7 +200,7 @@ def _gram(group: Group, factors: Sequence[tuple[Vectors | OneHot, Vectors]]) -> 
 
 def _factors(use: Use, activation: Array, cotangent: Array) -> tuple[Vectors | OneHot, Vectors]:
     """Left and right, with the iterations of loops as further blocks or positions."""
-    function = functools.partial(use.layer.factors, use.equation)
+    function = use.layer.factors
     if use.view.loops:
         # The blocks of a one-hot vector would have to be told apart.
         function = functools.partial(_dense_factors, use)
@@ -217,7 +214,7 @@ def _factors(use: Use, activation: Array, cotangent: Array) -> tuple[Vectors | O
 
 
 def _dense_factors(use: Use, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
-    left, right = use.layer.factors(use.equation, activation, cotangent)
+    left, right = use.layer.factors(activation, cotangent)
     return left.dense() if isinstance(left, OneHot) else left, right
 
 
@@ -274,10 +271,10 @@ def weighted_sum(
     else:
         cotangents = _scaled(cotangents, factor)
     weight = jax.eval_shape(use.view, leaf)
-    if isinstance(use.layer, Rearranged):
-        in_weight = _product_of_factors(use, use.layer, activations, cotangents)
-    else:
+    if isinstance(use.layer, Lookup):
         in_weight = _transposed(use, use.layer, activations, cotangents, weight)
+    else:
+        in_weight = _product_of_factors(use, use.layer, activations, cotangents)
     if not use.view.moves:
         return in_weight
     (in_leaf,) = jax.linear_transpose(use.view, leaf)(in_weight)
@@ -293,9 +290,13 @@ def _sum_of_blocks(
     otherwise.
     """
     if blocks == 1:
-        return _added(weighted_sum(use, activations, cotangents, factor, leaf)[None])
-    cut = (x.reshape(blocks, -1, *x.shape[1:]) for x in (activations, cotangents, factor))
-    return _added(jax.vmap(lambda a, c, f: weighted_sum(use, a, c, f, leaf))(*cut))
+        parts = weighted_sum(use, activations, cotangents, factor, leaf)[None]
+    else:
+        cut = (x.reshape(blocks, -1, *x.shape[1:]) for x in (activations, cotangents, factor))
+        parts = jax.vmap(lambda a, c, f: weighted_sum(use, a, c, f, leaf))(*cut)
+    with double():
+        # Term by term: XLA makes one loop of it and of what it is added to.
+        return functools.reduce(jnp.add, [x.astype(jnp.float64) for x in parts])
 
 
 def _scaled(rows: Array, factor: Float[Array, "record"]) -> Array:
@@ -309,8 +310,8 @@ def _without_spare(rows: Array) -> Array:
     return jnp.where(spare, 0, rows) if jnp.issubdtype(rows.dtype, jnp.floating) else rows
 
 
-def _transposed(use: Use, layer: Linear, activations: Array, cotangents: Array, weight: jax.ShapeDtypeStruct) -> Array:
-    apply = functools.partial(layer.apply, use.equation)
+def _transposed(use: Use, layer: Lookup, activations: Array, cotangents: Array, weight: jax.ShapeDtypeStruct) -> Array:
+    apply = layer.apply
     for loop in reversed(use.loops):
         apply = jax.vmap(apply, in_axes=(0, 0 if loop in use.view.loops else None))
     batched = jax.vmap(apply, in_axes=(0, None))
@@ -318,7 +319,7 @@ def _transposed(use: Use, layer: Linear, activations: Array, cotangents: Array, 
     return summed
 
 
-def _product_of_factors(use: Use, layer: Rearranged, activations: Array, cotangents: Array) -> Array:
+def _product_of_factors(use: Use, layer: Layer, activations: Array, cotangents: Array) -> Array:
     factors: Any = jax.vmap(lambda a, c: _factors(use, a, c))(activations, cotangents)  # both are `Vectors`
     left, right = factors
     if left.shape[1] == 1:
@@ -328,7 +329,7 @@ def _product_of_factors(use: Use, layer: Rearranged, activations: Array, cotange
     else:
         arranged = jnp.einsum("nktl,nktr->klr", left, right, precision=_HIGHEST)
     slices = [loop.length for loop in use.loops if loop in use.view.loops]
-    restore = functools.partial(layer.restore, use.equation)
+    restore = layer.restore
     for _ in slices:
         restore = jax.vmap(restore)
     return restore(arranged.reshape(*slices, -1, left.shape[-1], right.shape[-1]))
@@ -365,60 +366,56 @@ class BookKeepingEngine:
         parameters: Any,
         records: Any,
         mask: Bool[Array, "record"],
-        norm: float | Float[Array, ""],
+        norm: Norm,
         channels: Channels,
     ) -> ClippedSum:
         check_clipping("BookKeepingEngine", parameters, norm)
         one = jax.eval_shape(lambda tree: jax.tree.map(lambda x: x[0], tree), records)
         book = _Book(record_loss, parameters, one)
-        chunk = self._chunk(book)
-        blocks = (
-            next(n for n in range(1, chunk + 1) if chunk <= n * _BLOCK and not chunk % n) if self._narrow(book) else 0
-        )
-
-        def weighted(rows: Any, keep: Bool[Array, "row"]) -> tuple[Any, Bool[Array, "row"]]:
-            made, finite = book.weighted(parameters, rows, keep, norm, channels)
-            numbers = [jnp.isfinite(x[-SPARE:]).all() for x in jax.tree.leaves(made[0])]
-            # A spare row is seldom no number, and writing all rows again takes 3 % of a step.
-            return ((~jnp.all(jnp.array(numbers))).astype(jnp.int32), made), finite
-
-        def as_they_are(made: Any) -> Any:
-            return book.clipped_sum(*made, blocks=blocks)
-
-        def without_spare(made: Any) -> Any:
-            return as_they_are((jax.tree.map(_without_spare, made[0]), *made[1:]))
+        chunk, blocks = self._chunk(book)
+        in_branch = blocks > 1
+        as_they_are = functools.partial(book.clipped_sum, blocks=blocks, clear_spare=False)
+        without_spare = functools.partial(book.clipped_sum, blocks=blocks, clear_spare=True)
 
         def chunk_sum(rows: Any, keep: Bool[Array, "row"]) -> tuple[Any, Bool[Array, "row"]]:
             made, finite = book.weighted(parameters, rows, keep, norm, channels)
-            return without_spare(made), finite
+            if not in_branch:
+                return without_spare(made), finite
+            # A spare row is seldom no number, and writing all rows again takes 3 % of a step.
+            numbers = [jnp.isfinite(x[-SPARE:]).all() for x in jax.tree.leaves(made[0])]
+            return ((~jnp.all(jnp.array(numbers))).astype(jnp.int32), made), finite
 
         positions = max([group.positions for groups in book.groups.values() for group in groups], default=1)
         parts = _MOST_CANCELLATION if positions > 1 else 1.0
         planned = 2 * self.capacity
         thin = blocks > 0 and lost_between(planned, chunk) <= MOST_LOST_BETWEEN
-        ways = (weighted, (as_they_are, without_spare)) if blocks > 1 else (chunk_sum, ())
-        gradient, loss, count = sum_by_chunks(ways[0], records, mask, chunk, thin=thin, finish=ways[1])
+        finish = (as_they_are, without_spare) if in_branch else ()
+        gradient, loss, count = sum_by_chunks(chunk_sum, records, mask, chunk, thin=thin, finish=finish)
         rounding = rounding_of_sums(
             mask.shape[0], planned, chunk, blocks=blocks, thin=thin, positions=positions, parts=parts
         )
-        return clipped_total(gradient, loss, count, channels, norm, rounding)
+        return ClippedSum(gradient, loss, count, channels.joint_bound(norm) * (1.0 + rounding), rounding)
 
     def explain(self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int) -> EngineReport:
         book = _Book(record_loss, parameters, record)
-        return EngineReport(book.report(), num_rows, self._chunk(book))
+        return EngineReport(book.report(), num_rows, self._chunk(book)[0])
 
-    def _narrow(self, book: _Book) -> bool:
-        return self.shuffled and book.size > _FEW and all(x.dtype.itemsize <= 4 for x in book.leaves)
+    def _chunk(self, book: _Book) -> tuple[int, int]:
+        """Rows of a chunk, and its blocks within which sums are in float32; 0: all sums are in float64.
 
-    def _chunk(self, book: _Book) -> int:
-        """Rows of a chunk, whatever the size of the batch: chunks of other sizes are other programs, in which rows differ."""
+        The same whatever the size of the batch: chunks of other sizes are other programs, in which rows differ.
+        """
         rows = self.rows
-        if self._narrow(book):
+        narrow = self.shuffled and book.size > _FEW and all(x.dtype.itemsize <= 4 for x in book.leaves)
+        if narrow:
             # As many chunks as there must be, all of one length: each has spare rows, and its sums go through memory.
             rows = -(-rows // -(-rows // (_MOST_ROWS - SPARE)))
         if self.microbatch_size is not None:
             rows = min(rows, self.microbatch_size)
-        return whole_lanes(rows, self.memory_budget // book.bytes_a_record)
+        chunk = whole_lanes(rows, self.memory_budget // book.bytes_a_record)
+        if not narrow:
+            return chunk, 0
+        return chunk, next(n for n in range(1, chunk + 1) if chunk <= n * _BLOCK and not chunk % n)
 
 
 class _Book:
@@ -439,17 +436,19 @@ class _Book:
             else:
                 self.groups[leaf] = groups
         self.plan: Plan = restrict(plan, direct)
+        self.uses = [use for (use,) in uses_with(self.plan)]
         self.direct = sorted(direct)
+        self.size = sum(x.size for x in self.leaves)  # coordinates of one gradient
 
     def weighted(
         self,
         parameters: Any,
         rows: Any,
         mask: Bool[Array, "row"],
-        norm: float | Float[Array, ""],
+        norm: Norm,
         channels: Channels,
-    ) -> tuple[tuple[Met, Array, dict[int, Array], tuple[Array, Array]], Bool[Array, "row"]]:
-        """The inputs of `clipped_sum`, and the mask of finite rows."""
+    ) -> tuple[Weighted, Bool[Array, "row"]]:
+        """The input of `clipped_sum`, and the mask of finite rows."""
         leaves, size = jax.tree.leaves(parameters), mask.shape[0]
         losses, gradients, met = jax.vmap(lambda row: self._one(leaves, row), axis_size=size)(rows)
         squared = jax.vmap(lambda met: self._booked_norms(met, norm), axis_size=size)(met)
@@ -462,20 +461,29 @@ class _Book:
             finite = finite_alone(lambda row: list(self._one(leaves, row)[1].values()), rows, finite)
         return (met, weights.factor, direct, sum_doubles((weights.loss, weights.count))), finite
 
-    def clipped_sum(
-        self,
-        met: Met,
-        factor: Float[Array, "row"],
-        direct: dict[int, Array],
-        beside: tuple[Array, Array],
-        *,
-        blocks: int,
-    ) -> tuple[Any, Array, Array]:
-        """Gradient, loss and count, in float64, right if all rows are finite.
+    def clipped_sum(self, made: Weighted, *, blocks: int, clear_spare: bool) -> tuple[Any, Array, Array]:
+        """Gradient, loss and count, in float64, right if all rows are finite, or all but spare ones with `clear_spare`.
 
         Gradients that are one product of each row are summed in float32 within so many blocks of rows; in float64 if 0.
+        The uses of a leaf are added in float64.
         """
-        sums = self._booked_sums(met, factor, blocks) | direct
+        met, factor, direct, beside = made
+        met = jax.tree.map(_without_spare, met) if clear_spare else met
+        single = {use for groups in self.groups.values() for x in groups if x.way == "outer" for use, _ in x.uses}
+        with double():
+            sums: dict[int, Array] = {i: jnp.zeros((), jnp.float64) for i in self.groups}
+        for use, (activations, cotangents) in zip(self.uses, met, strict=True):
+            leaf = use.view.leaf
+            like = jax.ShapeDtypeStruct(self.leaves[leaf].shape, jnp.float32)
+            if blocks and use in single:
+                part = _sum_of_blocks(use, activations, cotangents, factor, like, blocks)
+            with double():
+                if not (blocks and use in single):
+                    part = weighted_sum(use, activations, cotangents, factor, like.update(dtype=np.float64))
+                sums[leaf] += part
+        with double():
+            sums = {i: jnp.broadcast_to(x, self.leaves[i].shape) for i, x in sums.items()}
+        sums |= direct
         return jax.tree.unflatten(self.tree, [sums[i] for i in range(len(self.leaves))]), *beside
 
     def _one(self, leaves: Sequence[Array], row: Any) -> tuple[Array, dict[int, Array], Met]:
@@ -492,39 +500,14 @@ class _Book:
         met = [(activation, cotangent) for _, activation, cotangent in uses_with(self.plan, activations, cotangents)]
         return loss, direct, met
 
-    def _booked_norms(self, met: Met, norm: float | Float[Array, ""]) -> Float[Array, ""]:
-        by_use = dict(zip(self._uses(), met, strict=True))
+    def _booked_norms(self, met: Met, norm: Norm) -> Float[Array, ""]:
+        by_use = dict(zip(self.uses, met, strict=True))
         with double():
             total = jnp.zeros((), jnp.float64)
             for groups in self.groups.values():
                 for group in groups:
                     total += squared_norm(group, [by_use[use] for use, _ in group.uses], norm)
             return total.astype(jnp.float32)
-
-    def _booked_sums(self, met: Met, factor: Float[Array, "row"], blocks: int) -> dict[int, Array]:
-        """The sums of booked leaves, in float64, in which the uses of a leaf are added."""
-        single = {use for groups in self.groups.values() for x in groups if x.way == "outer" for use, _ in x.uses}
-        with double():
-            sums: dict[int, Array] = {i: jnp.zeros((), jnp.float64) for i in self.groups}
-        for use, (activations, cotangents) in zip(self._uses(), met, strict=True):
-            leaf = use.view.leaf
-            like = jax.ShapeDtypeStruct(self.leaves[leaf].shape, jnp.float32)
-            if blocks and use in single:
-                part = _sum_of_blocks(use, activations, cotangents, factor, like, blocks)
-            with double():
-                if not (blocks and use in single):
-                    part = weighted_sum(use, activations, cotangents, factor, like.update(dtype=np.float64))
-                sums[leaf] += part
-        with double():
-            return {i: jnp.broadcast_to(x, self.leaves[i].shape) for i, x in sums.items()}
-
-    def _uses(self) -> list[Use]:
-        return [use for (use,) in uses_with(self.plan)]
-
-    @property
-    def size(self) -> int:
-        """Coordinates of one gradient."""
-        return sum(x.size for x in self.leaves)
 
     @property
     def _convolves(self) -> bool:
@@ -555,10 +538,7 @@ class _Book:
         return tuple(lines)
 
 
-def _added(blocks: Array) -> Array:
-    """The sum over the leading axis in float64, term by term: XLA makes one loop of it and of what it is added to."""
-    with double():
-        return functools.reduce(jnp.add, [x.astype(jnp.float64) for x in blocks])
-
-
 Met = list[tuple[Array, Array]]
+"""Activation and cotangent of each use."""
+Weighted = tuple[Met, Float[Array, "row"], dict[int, Array], tuple[Array, Array]]
+"""What uses met, the factor of each row, the sums of direct leaves, and those of losses and counts."""

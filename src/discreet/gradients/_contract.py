@@ -58,6 +58,9 @@ from jaxtyping import Array, Bool, Float
 
 from discreet._jax import double
 
+Norm = float | Float[Array, ""]
+"""A clipping norm: a number, or a scalar array that may be traced."""
+
 # --- clipping rows -------------------------------------------------------------------------------
 
 
@@ -111,7 +114,7 @@ def row_scale(
     return jnp.where(jnp.isfinite(squared_norm), factor, 0.0)
 
 
-def squared_norms(tree: Any, norm: float | Float[Array, ""]) -> Float[Array, "record"]:
+def squared_norms(tree: Any, norm: Norm) -> Float[Array, "record"]:
     """Squared L2 norms of the rows of a tree, jointly over its leaves, in units of `norm`.
 
     Computed in float64, and relative to `norm`, so that no scale of the data overflows or vanishes where it matters.
@@ -131,7 +134,7 @@ def _rows(x: Array, per_record: Float[Array, "record"]) -> Array:
     return per_record.reshape(per_record.shape + (1,) * (x.ndim - 1))
 
 
-def clip_records(tree: Any, norm: float | Float[Array, ""]) -> Any:
+def clip_records(tree: Any, norm: Norm) -> Any:
     """Scale each record's slice of a tree so that its joint L2 norm is at most `norm`: `mechanisms.clip_records`, unmarked.
 
     Holds after rounding to float32 (see `rounding_margin`). Low-precision leaves come back as float32: rounding a clipped
@@ -242,19 +245,19 @@ class Channels:
                 "to leave a share for the gradient. 0.02 costs one per cent more noise on the gradient."
             )
 
-    def loss_weight(self, norm: float | Float[Array, ""]) -> Any:
+    def loss_weight(self, norm: Norm) -> Any:
         """Gradient units per nat."""
         return self.loss_limit(norm) / self.bound
 
-    def loss_limit(self, norm: float | Float[Array, ""]) -> Any:
+    def loss_limit(self, norm: Norm) -> Any:
         """The largest contribution of one record to the loss's coordinate."""
         return _INWARD * norm * math.sqrt(self.loss_share / self._rest)
 
-    def count_weight(self, norm: float | Float[Array, ""]) -> Any:
+    def count_weight(self, norm: Norm) -> Any:
         """Gradient units per record."""
         return _INWARD * norm * math.sqrt(self.count_share / self._rest)
 
-    def joint_bound(self, norm: float | Float[Array, ""]) -> Any:
+    def joint_bound(self, norm: Norm) -> Any:
         """L2 bound on one record's (gradient, loss, count) whose gradient is within `norm`."""
         return norm / math.sqrt(self._rest)
 
@@ -273,15 +276,8 @@ class ClippedSum(NamedTuple):
     loss: Float[Array, ""]  # scalar: the sum of the weighted, clipped per-record losses; 0 without a share
     count: Float[Array, "two"]  # the weighted numbers of records within C, and of clipped ones; 0 without a share
     # bound on the joint L2 norm of what one record changes in (gradient, loss, count)
-    l2_bound: float | Float[Array, ""]
+    l2_bound: Norm
     rounding: float = 0.0  # the share of `l2_bound` that is for the rounding of sums, as a part of the rest
-
-
-def clipped_total(
-    gradient: Any, loss: Array, count: Array, channels: Channels, norm: float | Float[Array, ""], rounding: float
-) -> ClippedSum:
-    """Sums whose rows are within the joint bound, and what adding them up can lose beside it."""
-    return ClippedSum(gradient, loss, count, channels.joint_bound(norm) * (1.0 + rounding), rounding)
 
 
 class GradientEngine(Protocol):
@@ -299,7 +295,7 @@ class GradientEngine(Protocol):
         parameters: Any,
         records: Any,
         mask: Bool[Array, "record"],
-        norm: float | Float[Array, ""],
+        norm: Norm,
         channels: Channels,
     ) -> ClippedSum:
         """Sum the clipped gradients.
@@ -371,15 +367,12 @@ class EngineReport:
         lines = [_line(header, widths), _line(tuple("-" * w for w in widths), widths)]
         lines += [_line(row, widths) for row in rows]
         together = sum(x.bytes for x in self.leaves) * self.microbatch_size
+        size = sum(math.prod(x.shape) for x in self.leaves)
         lines.append(
             f"{self.microbatch_size:,} of {self.num_rows:,} rows at once: {_bytes(together)} for the norms of all leaves; "
-            f"per-record gradients would take {_bytes(4 * self._size * self.microbatch_size)}."
+            f"per-record gradients would take {_bytes(4 * size * self.microbatch_size)}."
         )
         return "\n".join(lines)
-
-    @property
-    def _size(self) -> int:
-        return sum(math.prod(leaf.shape) for leaf in self.leaves)
 
 
 def _line(cells: tuple[str, ...], widths: list[int]) -> str:
@@ -414,7 +407,7 @@ def row_weights(
     squared_norms: Float[Array, "record"],
     size: int,
     mask: Bool[Array, "record"],
-    norm: float | Float[Array, ""],
+    norm: Norm,
     channels: Channels,
 ) -> RowWeights:
     """The factor of each record's gradient, and its contributions to loss and count.
@@ -625,10 +618,7 @@ def rounding_of_sums(
             f"A batch may have {capacity} rows, many more than expected from the plan's number of records, so the rounding of "
             "their sum may exceed the noise's allowance. Plan with a number of records that is about right: a public guess."
         )
-    within = 0.0
-    if blocks:
-        block = min(filled, chunk // blocks)
-        within = 4.0 * lost_within(block)
+    within = 4.0 * lost_within(min(filled, chunk // blocks)) if blocks else 0.0
     # As a float32 has it: the same number in a program and in its proof.
     return float(np.nextafter(np.float32(1.0 + charged + within), np.float32(2.0**30))) - 1.0
 
@@ -650,7 +640,7 @@ class ReferenceEngine:
         parameters: Any,
         records: Any,
         mask: Bool[Array, "record"],
-        norm: float | Float[Array, ""],
+        norm: Norm,
         channels: Channels,
     ) -> ClippedSum:
         check_clipping("ReferenceEngine", parameters, norm)
@@ -671,7 +661,7 @@ class ReferenceEngine:
         chunk = whole_lanes(self.microbatch_size)
         gradient, loss, count = sum_by_chunks(partial_sum, records, mask, chunk)
         rounding = rounding_of_sums(mask.shape[0], 0, chunk)
-        return clipped_total(gradient, loss, count, channels, norm, rounding)
+        return ClippedSum(gradient, loss, count, channels.joint_bound(norm) * (1.0 + rounding), rounding)
 
     def explain(self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int) -> EngineReport:
         leaves = [

@@ -16,7 +16,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,10 @@ from discreet._jax import JaxprEqn, aval, primitives
 
 
 Vectors = Float[Array, "block position coordinate"]
+Sizes = tuple[int, int, int, int]
+"""Numbers of blocks, positions, and coordinates of left and of right."""
+Elements = Int[np.ndarray, "block left right"]
+"""The weight's elements in the order of left and right."""
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["index", "valid"], meta_fields=["size"])
@@ -46,17 +50,23 @@ class OneHot:
 
 
 class Layer(Protocol):
-    """One kind of layer, for one equation."""
+    """One kind of layer, for one equation. Its sum over records is a product of left and right; of a `Lookup` it is not."""
 
-    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[Vectors | OneHot, Vectors]:
+    @property
+    def equation(self) -> JaxprEqn:
+        """The equation."""
+        ...
+
+    def factors(self, activation: Array, cotangent: Array) -> tuple[Vectors | OneHot, Vectors]:
         """Left and right of one record, in float32 or better."""
         ...
 
-    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block left right"]:
+    def arrange(self, elements: Int[np.ndarray, "..."]) -> Elements:
         """The weight's elements in the order of left and right."""
         ...
 
-    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int]:
+    @property
+    def shape(self) -> Sizes:
         """Numbers of blocks, positions, and coordinates of left and of right."""
         ...
 
@@ -64,20 +74,7 @@ class Layer(Protocol):
         """The stored part of the operand that meets the weight; norm and sum are bilinear in it and the cotangent."""
         ...
 
-
-class Linear(Layer, Protocol):
-    """A layer whose transpose, as JAX makes it, is the best way to its sum over records."""
-
-    def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
-        """The layer's output from a float32 weight, at the highest precision; linear in the weight."""
-        ...
-
-
-@runtime_checkable
-class Rearranged(Layer, Protocol):
-    """A layer whose sum over records is a product of left and right."""
-
-    def restore(self, equation: JaxprEqn, arranged: Float[Array, "block left right"]) -> Array:
+    def restore(self, arranged: Float[Array, "block left right"]) -> Array:
         """The weight from its elements in the order of left and right: `arrange` backwards."""
         ...
 
@@ -98,21 +95,24 @@ class Convolution:
     slower inside a loop on a CPU, where a fit's steps are.
     """
 
+    equation: JaxprEqn
+
     def activation(self, operands: Sequence[Any]) -> Array:
         return operands[0]
 
-    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int]:
-        numbers, groups = equation.params["dimension_numbers"], equation.params["feature_group_count"]
-        kernel, output = aval(equation.invars[1]).shape, aval(equation.outvars[0]).shape
+    @property
+    def shape(self) -> Sizes:
+        numbers, groups = self.equation.params["dimension_numbers"], self.equation.params["feature_group_count"]
+        kernel, output = aval(self.equation.invars[1]).shape, aval(self.equation.outvars[0]).shape
         features_out, features_in, *space = (kernel[a] for a in numbers.rhs_spec)
         batch, _, *pixels = (output[a] for a in numbers.out_spec)
         return groups, batch * math.prod(pixels), math.prod(space) * features_in, features_out // groups
 
-    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
-        groups, positions, inner, outer = self.shape(equation)
-        params, numbers = equation.params, equation.params["dimension_numbers"]
-        kernel = [aval(equation.invars[1]).shape[a] for a in numbers.rhs_spec[2:]]
-        pixels = [aval(equation.outvars[0]).shape[a] for a in numbers.out_spec[2:]]
+    def factors(self, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
+        groups, positions, inner, outer = self.shape
+        params, numbers = self.equation.params, self.equation.params["dimension_numbers"]
+        kernel = [aval(self.equation.invars[1]).shape[a] for a in numbers.rhs_spec[2:]]
+        pixels = [aval(self.equation.outvars[0]).shape[a] for a in numbers.out_spec[2:]]
         image = _pixels_last(at_least_float32(activation), numbers.lhs_spec)
         padding = [
             (low, high, step - 1) for (low, high), step in zip(params["padding"], params["lhs_dilation"], strict=True)
@@ -131,14 +131,14 @@ class Convolution:
         left, right = left.reshape(positions, groups, inner), right.reshape(positions, groups, outer)
         return left.swapaxes(0, 1), right.swapaxes(0, 1)
 
-    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block left right"]:
-        groups, _, inner, outer = self.shape(equation)
-        features_out, features_in, *space = equation.params["dimension_numbers"].rhs_spec
+    def arrange(self, elements: Int[np.ndarray, "..."]) -> Elements:
+        groups, _, inner, outer = self.shape
+        features_out, features_in, *space = self.equation.params["dimension_numbers"].rhs_spec
         return elements.transpose([features_out, *space, features_in]).reshape(groups, outer, inner).swapaxes(1, 2)
 
-    def restore(self, equation: JaxprEqn, arranged: Float[Array, "block left right"]) -> Array:
-        features_out, features_in, *space = equation.params["dimension_numbers"].rhs_spec
-        kernel, axes = aval(equation.invars[1]).shape, [features_out, *space, features_in]
+    def restore(self, arranged: Float[Array, "block left right"]) -> Array:
+        features_out, features_in, *space = self.equation.params["dimension_numbers"].rhs_spec
+        kernel, axes = aval(self.equation.invars[1]).shape, [features_out, *space, features_in]
         return arranged.swapaxes(1, 2).reshape([kernel[a] for a in axes]).transpose(np.argsort(axes))
 
 
@@ -149,17 +149,18 @@ class _Transposed(Convolution):
     Read the other way, it would see patches of an image that is mostly the zeros put between the pixels.
     """
 
-    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int]:
-        groups, _, inner, outer = super().shape(equation)
-        numbers, image = equation.params["dimension_numbers"], aval(equation.invars[0]).shape
-        features_in = aval(equation.invars[1]).shape[numbers.rhs_spec[1]]
+    @property
+    def shape(self) -> Sizes:
+        groups, _, inner, outer = super().shape
+        numbers, image = self.equation.params["dimension_numbers"], aval(self.equation.invars[0]).shape
+        features_in = aval(self.equation.invars[1]).shape[numbers.rhs_spec[1]]
         positions = math.prod(image) // (groups * features_in)
         return groups, positions, features_in, outer * (inner // features_in)
 
-    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
-        groups, positions, inner, _ = self.shape(equation)
-        params, numbers = equation.params, equation.params["dimension_numbers"]
-        kernel = [aval(equation.invars[1]).shape[a] for a in numbers.rhs_spec[2:]]
+    def factors(self, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
+        groups, positions, inner, _ = self.shape
+        params, numbers = self.equation.params, self.equation.params["dimension_numbers"]
+        kernel = [aval(self.equation.invars[1]).shape[a] for a in numbers.rhs_spec[2:]]
         image = _pixels_last(at_least_float32(activation), numbers.lhs_spec)
         reached = _pixels_last(at_least_float32(cotangent), numbers.out_spec)
         # Pixel p meets offset o of the kernel in output pixel p * spread + low - o * gap.
@@ -181,17 +182,17 @@ class _Transposed(Convolution):
         right = jnp.concatenate([at(x) for x in itertools.product(*map(range, kernel))], axis=2)
         return image.reshape(positions, groups, inner).swapaxes(0, 1), right.swapaxes(0, 1)
 
-    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block left right"]:
-        groups, _, inner, outer = self.shape(equation)
-        features_out, features_in, *space = equation.params["dimension_numbers"].rhs_spec
+    def arrange(self, elements: Int[np.ndarray, "..."]) -> Elements:
+        groups, _, inner, outer = self.shape
+        features_out, features_in, *space = self.equation.params["dimension_numbers"].rhs_spec
         offsets = math.prod(elements.shape[a] for a in space)
         ordered = elements.transpose([features_out, features_in, *space]).reshape(groups, -1, inner, offsets)
         return ordered.transpose(0, 2, 3, 1).reshape(groups, inner, outer)
 
-    def restore(self, equation: JaxprEqn, arranged: Float[Array, "block left right"]) -> Array:
-        groups, _, inner, _ = self.shape(equation)
-        features_out, features_in, *space = equation.params["dimension_numbers"].rhs_spec
-        kernel, axes = aval(equation.invars[1]).shape, [features_out, features_in, *space]
+    def restore(self, arranged: Float[Array, "block left right"]) -> Array:
+        groups, _, inner, _ = self.shape
+        features_out, features_in, *space = self.equation.params["dimension_numbers"].rhs_spec
+        kernel, axes = aval(self.equation.invars[1]).shape, [features_out, features_in, *space]
         ordered = arranged.reshape(groups, inner, math.prod(kernel[a] for a in space), -1).transpose(0, 3, 1, 2)
         return ordered.reshape([kernel[a] for a in axes]).transpose(np.argsort(axes))
 
@@ -201,12 +202,12 @@ def _pixels_last(image: Array, spec: Sequence[int]) -> Array:
     return image.transpose([spec[0], *spec[2:], spec[1]])
 
 
-def convolution(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Rearranged | None:
+def convolution(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer | None:
     params = equation.params
     if weight != 1 or not of_record[0] or params["batch_group_count"] != 1:
         return None
     spreads = max(params["lhs_dilation"], default=1) > 1 and max(params["window_strides"], default=1) == 1
-    return _Transposed() if spreads else Convolution()
+    return _Transposed(equation) if spreads else Convolution(equation)
 
 
 # --- the table of layers -------------------------------------------------------------------------
@@ -214,7 +215,7 @@ def convolution(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> R
 
 def layer_of(
     equation: JaxprEqn, is_weight: Sequence[bool], of_record: Sequence[bool]
-) -> tuple[int, Linear | Rearranged] | None:
+) -> tuple[int, Layer | Lookup] | None:
     """The position of the weight among the operands, and the layer; None if it is not a known layer."""
     find = _LAYERS.get(equation.primitive)
     if find is None:
@@ -233,14 +234,16 @@ def layer_of(
 class _Product:
     """`dot_general`: contracted axes of the weight are left, its free axes are right, batch axes are blocks."""
 
-    weight: int
+    equation: JaxprEqn
+    weight: int  # the position of the weight among the operands
 
     def activation(self, operands: Sequence[Any]) -> Array:
         return operands[1 - self.weight]
 
-    def _axes(self, equation: JaxprEqn) -> tuple[list[int], ...]:
-        contracted, batch = equation.params["dimension_numbers"]
-        ndim = [aval(x).ndim for x in equation.invars]
+    @property
+    def _axes(self) -> tuple[list[int], ...]:
+        contracted, batch = self.equation.params["dimension_numbers"]
+        ndim = [aval(x).ndim for x in self.equation.invars]
         weight, other = self.weight, 1 - self.weight
         free = [[a for a in range(ndim[i]) if a not in (*contracted[i], *batch[i])] for i in range(2)]
         return (
@@ -249,17 +252,18 @@ class _Product:
             [len(batch[weight]), len(free[weight]), len(free[other])],
         )
 
-    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int]:
-        contracted, batch = equation.params["dimension_numbers"]
-        shapes = [aval(x).shape for x in equation.invars]
+    @property
+    def shape(self) -> Sizes:
+        contracted, batch = self.equation.params["dimension_numbers"]
+        shapes = [aval(x).shape for x in self.equation.invars]
         blocks = math.prod(shapes[0][a] for a in batch[0])
         inner = math.prod(shapes[0][a] for a in contracted[0])
         free = [math.prod(s) // max(1, blocks * inner) for s in shapes]
         return blocks, free[1 - self.weight], inner, free[self.weight]
 
-    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
-        blocks, positions, inner, outer = self.shape(equation)
-        _, other_axes, (batch, free_weight, free_other) = self._axes(equation)
+    def factors(self, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
+        blocks, positions, inner, outer = self.shape
+        _, other_axes, (batch, free_weight, free_other) = self._axes
         left = at_least_float32(activation).transpose(other_axes).reshape(blocks, positions, inner)
         right = at_least_float32(cotangent)
         if self.weight == 0:
@@ -268,17 +272,17 @@ class _Product:
             right = right.transpose([*order, *range(batch, batch + free_weight)])
         return left, right.reshape(blocks, positions, outer)
 
-    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block left right"]:
-        blocks, _, inner, outer = self.shape(equation)
-        return elements.transpose(self._axes(equation)[0]).reshape(blocks, inner, outer)
+    def arrange(self, elements: Int[np.ndarray, "..."]) -> Elements:
+        blocks, _, inner, outer = self.shape
+        return elements.transpose(self._axes[0]).reshape(blocks, inner, outer)
 
-    def restore(self, equation: JaxprEqn, arranged: Float[Array, "block left right"]) -> Array:
-        shape, (axes, _, _) = aval(equation.invars[self.weight]).shape, self._axes(equation)
+    def restore(self, arranged: Float[Array, "block left right"]) -> Array:
+        shape, (axes, _, _) = aval(self.equation.invars[self.weight]).shape, self._axes
         return arranged.reshape([shape[a] for a in axes]).transpose(np.argsort(axes))
 
 
-def _product(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Rearranged | None:
-    return _Product(weight) if of_record[1 - weight] else None
+def _product(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer | None:
+    return _Product(equation, weight) if of_record[1 - weight] else None
 
 
 # --- lookups ----------------------------------------------------------------------------------
@@ -312,9 +316,13 @@ def _rows_of(table: Array, rows: Int[Array, "..."], axis: int) -> Float[Array, "
 
 
 @dataclasses.dataclass(frozen=True)
-class _Lookup:
-    """`gather` of whole slices along one axis of a table: left is one-hot in that axis."""
+class Lookup:
+    """`gather` of whole slices along one axis of a table: left is one-hot in that axis.
 
+    The transpose of `apply`, as JAX makes it, is the best way to its sum over records. Else it is a `Layer`.
+    """
+
+    equation: JaxprEqn
     axis: int  # the axis of the table
     size: int  # its length
     clips: bool  # indices out of range mean the first or last row, not none
@@ -322,31 +330,34 @@ class _Lookup:
     def activation(self, operands: Sequence[Any]) -> Array:
         return _resolved(operands[1], self.size, clips=self.clips)
 
-    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int]:
-        table, index = (aval(x).shape for x in equation.invars)
+    @property
+    def shape(self) -> Sizes:
+        table, index = (aval(x).shape for x in self.equation.invars)
         return 1, math.prod(index[:-1]), self.size, math.prod(table) // self.size
 
-    def _axes(self, equation: JaxprEqn) -> list[int]:
+    @property
+    def _axes(self) -> list[int]:
         """The output's axes: those of the index, then those of a row."""
-        offsets = list(equation.params["dimension_numbers"].offset_dims)
-        return [a for a in range(aval(equation.outvars[0]).ndim) if a not in offsets] + offsets
+        offsets = list(self.equation.params["dimension_numbers"].offset_dims)
+        return [a for a in range(aval(self.equation.outvars[0]).ndim) if a not in offsets] + offsets
 
-    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[OneHot, Vectors]:
-        _, positions, size, width = self.shape(equation)
+    def factors(self, activation: Array, cotangent: Array) -> tuple[OneHot, Vectors]:
+        _, positions, size, width = self.shape
         left = _one_hot(activation, size)
-        right = at_least_float32(cotangent).transpose(self._axes(equation)).reshape(1, positions, width)
+        right = at_least_float32(cotangent).transpose(self._axes).reshape(1, positions, width)
         return left, jnp.where(left.valid[:, None], right, 0)
 
-    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block left right"]:
+    def arrange(self, elements: Int[np.ndarray, "..."]) -> Elements:
         return np.moveaxis(elements, self.axis, 0).reshape(1, self.size, -1)
 
-    def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
-        axes, shape = self._axes(equation), aval(equation.outvars[0]).shape
+    def apply(self, activation: Array, weight: Array) -> Array:
+        """The output from a float32 weight, at the highest precision; linear in the weight."""
+        axes, shape = self._axes, aval(self.equation.outvars[0]).shape
         rows = _rows_of(weight, activation, self.axis).reshape([shape[a] for a in axes])
         return rows.transpose(np.argsort(axes))
 
 
-def _lookup(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Linear | None:
+def _lookup(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Lookup | None:
     if weight != 0 or not of_record[1]:
         return None
     numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
@@ -357,33 +368,34 @@ def _lookup(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Linea
     (axis,) = numbers.start_index_map
     whole = all(size == (1 if a == axis else full) for a, (size, full) in enumerate(zip(sizes, shape, strict=True)))
     clips = equation.params["mode"] == jax.lax.GatherScatterMode.CLIP
-    return _Lookup(axis, shape[axis], clips) if whole else None
+    return Lookup(equation, axis, shape[axis], clips) if whole else None
 
 
-class _Slice(_Lookup):
+class _Slice(Lookup):
     """`dynamic_slice` of one slice along one axis of a table: a lookup with one position, of an index that is clipped."""
 
     def activation(self, operands: Sequence[Any]) -> Array:
         return _resolved(operands[1 + self.axis], self.size, clips=True)
 
-    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int]:
-        return 1, 1, self.size, math.prod(aval(equation.invars[0]).shape) // self.size
+    @property
+    def shape(self) -> Sizes:
+        return 1, 1, self.size, math.prod(aval(self.equation.invars[0]).shape) // self.size
 
-    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[OneHot, Vectors]:
+    def factors(self, activation: Array, cotangent: Array) -> tuple[OneHot, Vectors]:
         return _one_hot(activation, self.size), at_least_float32(cotangent).reshape(1, 1, -1)
 
-    def apply(self, equation: JaxprEqn, activation: Array, weight: Array) -> Array:
-        return _rows_of(weight, activation, self.axis).reshape(aval(equation.outvars[0]).shape)
+    def apply(self, activation: Array, weight: Array) -> Array:
+        return _rows_of(weight, activation, self.axis).reshape(aval(self.equation.outvars[0]).shape)
 
 
-def _slice(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Linear | None:
+def _slice(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Lookup | None:
     if weight != 0:
         return None
     sizes, shape = equation.params["slice_sizes"], aval(equation.invars[0]).shape
     cut = [a for a, (size, full) in enumerate(zip(sizes, shape, strict=True)) if size != full]
     # A slice of the full length starts at zero, whatever its index says.
     plain = len(cut) == 1 and sizes[cut[0]] == 1 and of_record[1 + cut[0]]
-    return _Slice(cut[0], shape[cut[0]], clips=True) if plain else None
+    return _Slice(equation, cut[0], shape[cut[0]], clips=True) if plain else None
 
 
 # --- biases -----------------------------------------------------------------------------------
@@ -393,31 +405,33 @@ def _slice(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Linear
 class _Bias:
     """`add` of a weight of the output's size: one position, and left is the number 1."""
 
+    equation: JaxprEqn
     weight: int
 
     def activation(self, operands: Sequence[Any]) -> Array:
         return jnp.ones(1)
 
-    def shape(self, equation: JaxprEqn) -> tuple[int, int, int, int]:
-        return 1, 1, 1, aval(equation.outvars[0]).size
+    @property
+    def shape(self) -> Sizes:
+        return 1, 1, 1, aval(self.equation.outvars[0]).size
 
-    def factors(self, equation: JaxprEqn, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
+    def factors(self, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
         return activation.reshape(1, 1, 1), at_least_float32(cotangent).reshape(1, 1, -1)
 
-    def arrange(self, equation: JaxprEqn, elements: Int[np.ndarray, "..."]) -> Int[np.ndarray, "block left right"]:
+    def arrange(self, elements: Int[np.ndarray, "..."]) -> Elements:
         return elements.reshape(1, 1, -1)
 
-    def restore(self, equation: JaxprEqn, arranged: Float[Array, "block left right"]) -> Array:
-        return arranged.reshape(aval(equation.invars[self.weight]).shape)
+    def restore(self, arranged: Float[Array, "block left right"]) -> Array:
+        return arranged.reshape(aval(self.equation.invars[self.weight]).shape)
 
 
-def _bias(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Rearranged | None:
+def _bias(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer | None:
     # One that meets several positions is a sum over them, which autodiff forms as well as we could.
     same_size = aval(equation.invars[weight]).size == aval(equation.outvars[0]).size
-    return _Bias(weight) if same_size and of_record[1 - weight] else None
+    return _Bias(equation, weight) if same_size and of_record[1 - weight] else None
 
 
-_LAYERS: dict[Any, Callable[[JaxprEqn, int, Sequence[bool]], Linear | Rearranged | None]] = {
+_LAYERS: dict[Any, Callable[[JaxprEqn, int, Sequence[bool]], Layer | Lookup | None]] = {
     primitives.dot_general_p: _product,
     primitives.conv_general_dilated_p: convolution,
     primitives.gather_p: _lookup,

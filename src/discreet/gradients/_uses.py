@@ -18,6 +18,7 @@ make a gradient wrong, never a bound; tests compare with the reference.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,8 +28,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from discreet._jax import Jaxpr, JaxprEqn, Literal, Var, aval, bind, primitives, scan_of, unstack_p
-from discreet.gradients._layers import Linear, Rearranged, layer_of
+from discreet._jax import Jaxpr, JaxprEqn, Literal, Var, aval, bind, inner_programs, primitives, scan_of, unstack_p
+from discreet.gradients._layers import Layer, Lookup, layer_of
 
 # --- views: weights as parts of a leaf -----------------------------------------------------------
 
@@ -62,13 +63,10 @@ class View:
     def __call__(self, leaf: Array) -> Array:
         """The weight, with one leading axis for each of `loops`; linear in the leaf."""
         for equation, output, depth in self.moves:
-
-            def move(x: Array, equation: JaxprEqn = equation, output: int = output) -> Array:
-                return bind(equation, [x])[output]
-
+            move = functools.partial(bind, equation)
             for _ in range(depth):
                 move = jax.vmap(move)
-            leaf = move(leaf)
+            leaf = move([leaf])[output]
         return leaf
 
     def elements(self, shape: tuple[int, ...]) -> Int[np.ndarray, "..."]:
@@ -114,8 +112,7 @@ class Loop:
 class Use:
     """One equation where a parameter meets a value of the record."""
 
-    equation: JaxprEqn  # the equation
-    layer: Linear | Rearranged  # its kind
+    layer: Layer | Lookup  # the equation and its kind
     view: View  # its weight as a part of a leaf
     # the scans around it, outermost first. In those of `view.loops` the weight changes from one iteration to the next; in
     # the others each iteration is one more position where the same weight is used.
@@ -163,9 +160,9 @@ def restrict(plan: Plan, direct: frozenset[int]) -> Plan:
     return kept
 
 
+@dataclasses.dataclass
 class _Finder:
-    def __init__(self) -> None:
-        self.direct: set[int] = set()
+    direct: set[int] = dataclasses.field(default_factory=set)
 
     def not_booked(self, mark: Mark) -> None:
         if not mark.of_record:
@@ -191,11 +188,9 @@ class _Finder:
 
     def _equation(self, equation: JaxprEqn, operands: list[Mark], loops: tuple[Loop, ...]) -> tuple[list[Mark], Any]:
         primitive, params = equation.primitive, equation.params
-        if primitive is primitives.jit_p:
-            outputs, plan = self.walk(params["jaxpr"].jaxpr, operands, loops)
-            return outputs, (plan,) if plan else None
-        if primitive is primitives.remat_p:
-            outputs, plan = self.walk(params["jaxpr"], operands, loops)
+        if primitive in (primitives.jit_p, primitives.remat_p):
+            (inner,) = inner_programs(equation)
+            outputs, plan = self.walk(inner.jaxpr, operands, loops)
             return outputs, (plan,) if plan else None
         if primitive is primitives.cond_p:
             return self._cond(params["branches"], operands, loops)
@@ -209,7 +204,7 @@ class _Finder:
         use = None
         for position, mark in enumerate(operands):
             if found is not None and position == found[0] and mark.view is not None:
-                use = Use(equation, found[1], mark.view, loops)
+                use = Use(found[1], mark.view, loops)
             else:
                 self.not_booked(mark)
         return [_OF_RECORD] * len(equation.outvars), use
@@ -264,14 +259,14 @@ Tree = Any
 
 def zero_taps(plan: Plan) -> Tree:
     """The taps of a plan."""
-    return {number: _zero(item) for number, item in plan.items()}
-
-
-def _zero(item: Any) -> Tree:
-    if not isinstance(item, Use):
-        return tuple(zero_taps(x) for x in item)
-    output = aval(item.equation.outvars[0])
-    return jnp.zeros([*(loop.length for loop in item.loops), *output.shape], output.dtype)
+    taps: dict[int, Tree] = {}
+    for number, item in plan.items():
+        if isinstance(item, Use):
+            output = aval(item.layer.equation.outvars[0])
+            taps[number] = jnp.zeros([*(loop.length for loop in item.loops), *output.shape], output.dtype)
+        else:
+            taps[number] = tuple(zero_taps(x) for x in item)
+    return taps
 
 
 def uses_with(plan: Plan, *trees: Tree) -> list[tuple[Any, ...]]:
@@ -313,20 +308,17 @@ def run(jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[Any], plan: Plan, 
     return [read(x) for x in jaxpr.outvars], activations
 
 
-def _jit(equation: JaxprEqn, operands: list[Any], plans: tuple[Plan], taps: tuple[Tree]) -> tuple[list[Any], Tree]:
-    inner = equation.params["jaxpr"]
-    outputs, activations = run(inner.jaxpr, inner.consts, operands, plans[0], taps[0])
-    return outputs, (activations,)
+def _called(equation: JaxprEqn, operands: list[Any], plans: tuple[Plan], taps: tuple[Tree]) -> tuple[list[Any], Tree]:
+    (inner,) = inner_programs(equation)
 
+    def called(operands: list[Any], taps: Tree) -> tuple[list[Any], Tree]:
+        return run(inner.jaxpr, inner.consts, operands, plans[0], taps)
 
-def _remat(equation: JaxprEqn, operands: list[Any], plans: tuple[Plan], taps: tuple[Tree]) -> tuple[list[Any], Tree]:
-    inner, policy, prevent = (equation.params[x] for x in ("jaxpr", "policy", "prevent_cse"))
-
-    def again(operands: list[Any], taps: Tree) -> tuple[list[Any], Tree]:
-        return run(inner, (), operands, plans[0], taps)
-
-    prevent = prevent if isinstance(prevent, bool) else any(prevent)
-    outputs, activations = jax.checkpoint(again, prevent_cse=prevent, policy=policy)(operands, taps[0])
+    if equation.primitive is primitives.remat_p:
+        prevent = equation.params["prevent_cse"]
+        prevent = prevent if isinstance(prevent, bool) else any(prevent)
+        called = jax.checkpoint(called, prevent_cse=prevent, policy=equation.params["policy"])
+    outputs, activations = called(operands, taps[0])
     return outputs, (activations,)
 
 
@@ -371,8 +363,8 @@ def _scan(equation: JaxprEqn, operands: list[Any], plans: tuple[Plan], taps: tup
 
 
 _INSIDE = {
-    primitives.jit_p: _jit,
-    primitives.remat_p: _remat,
+    primitives.jit_p: _called,
+    primitives.remat_p: _called,
     primitives.cond_p: _cond,
     primitives.scan_p: _scan,
 }

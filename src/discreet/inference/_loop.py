@@ -384,7 +384,7 @@ def _one_step(
 ) -> tuple[DPSVIState, StepFigures, Any]:
     # JAX keeps what it traced, so that the proof and the loop that runs trace it once, and so do all plans.
     now = keys.at(state.step)
-    batch = mechanisms.draw_batch(drawing, now.sampling, tables, leaves[0].shape[0])
+    batch = mechanisms.draw_batch(drawing, now.sampling, tables)
     return step.move(state, now, numbers, leaves, batch)
 
 

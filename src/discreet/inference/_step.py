@@ -44,7 +44,7 @@ from discreet._numpyro import NumPyroOptim
 from discreet.gradients import BookKeepingEngine, Channels, EngineReport, GradientEngine
 from discreet.inference._elbo import Objective
 from discreet.plan import PrivacyPlan
-from discreet.sampling import Batch, Drawing, PaddedDrawing, Sampling
+from discreet.sampling import Batch, Drawing, Sampling
 
 # --- Keys ---
 
@@ -536,7 +536,7 @@ class PrivateStep:
         if self.shards is None:
             return sampling.drawing(leaves[0].shape[0])
         num_records = self.shards.num_records
-        return PaddedDrawing(sampling.drawing(num_records), leaves[0].shape[0] - num_records)
+        return dataclasses.replace(sampling.drawing(num_records), padding=leaves[0].shape[0] - num_records)
 
     def explain(self, psi: Any, num_rows: int) -> EngineReport:
         """Describe the engine's algorithm for a batch of `num_rows` rows and parameters of the shapes of `psi`."""
@@ -616,5 +616,5 @@ def _completed(moved: Any, others: Any) -> Any:
 def _code() -> tuple[Any, ...]:
     marks = mechanisms.draw_batch, mechanisms.clipped_sum, mechanisms.release, mechanisms.update_rows
     noise = random.normal, random.discrete_gaussian, mechanisms.add_noise
-    marks = *marks, mechanisms.Shards.part, mechanisms.Shards.at, mechanisms.Shards.summed
+    marks = *marks, mechanisms.Shards.part, mechanisms.Shards.at, mechanisms.Shards.on_each
     return *marks, PrivateStep.move, StepKeys.derive, StepKeys.at, Draws.make, random.fast_bits, *noise

@@ -60,7 +60,7 @@ from discreet.mechanisms._integers import (
     levels_for,
 )
 from discreet.mechanisms._shards import Shards, in_turns
-from discreet.sampling import Batch, Drawing, FixedSizeSampling, OpenPoisson, PoissonSampling, Sampling
+from discreet.sampling import Batch, Drawing, FixedSizeSampling, OpenPoisson, PoissonSampling
 
 FOR_SUMS = 2.0**-11
 """The additional noise with which the public mechanisms cover the rounding of sums: `gradients.rounding_of_records` of 4,000
@@ -252,35 +252,17 @@ class NoNoiseError(RefusedError):
     """The noise of a mechanism is zero at trace time, so its release would not be private."""
 
 
-def check_noise(what: str, size: Any) -> None:
-    """Refuse noise whose size, known at trace time, is zero or beyond the range of 32-bit arithmetic."""
-    if jnp.ndim(size) == 0 and not isinstance(size, Tracer) and float(size) == 0:
-        raise NoNoiseError(f"{what} is 0. {REMEDY}")
-    check_positive(what, size, REMEDY)
-    if not isinstance(size, Tracer) and not LEAST_STDDEV <= float(size) <= MOST_STDDEV:
-        raise ValueError(
-            f"{what} is {float(size):g}; 32-bit arithmetic supports noise from {LEAST_STDDEV:g} to {MOST_STDDEV:g}. Release the "
-            "sum in other units."
-        )
-
-
 def check_leaves(mechanism: str, leaves: list[Any]) -> list[Array]:
     if not leaves:
         raise ValueError(f"{mechanism}: the tree contains no array. Pass at least one.")
-    for leaf in leaves:
-        dtype = jnp.asarray(leaf).dtype
-        if dtype not in (jnp.float32, jnp.float64):
+    arrays = [jnp.asarray(leaf) for leaf in leaves]
+    for array in arrays:
+        if array.dtype not in (jnp.float32, jnp.float64):
             raise TypeError(
-                f"{mechanism}: a leaf has dtype {dtype}. Noise is added in float32 or float64, since "
+                f"{mechanism}: a leaf has dtype {array.dtype}. Noise is added in float32 or float64, since "
                 "coarser numbers would round it away; convert the leaf with .astype(jnp.float32)."
             )
-    return [jnp.asarray(leaf) for leaf in leaves]
-
-
-def _usable(scale: Any) -> Any:
-    """Replace a traced scale that is too small by NaN, so that the release becomes NaN."""
-    size = jnp.abs(scale)
-    return jnp.where((size >= 1e-20) & (size <= 1e20), scale, jnp.nan)
+    return arrays
 
 
 def _noised(
@@ -297,10 +279,14 @@ def _noised(
     del name
     # Noise is computed here, also under certify's traces and a caller's jit: refuse releases from several processes.
     one_process("The noise of a mechanism")
-    leaves, own = list(operands), multiplier
+    leaves, scale, own = list(operands), size, multiplier
     if own is None:
         own = leaves.pop()
-    scale = _usable(leaves.pop()) if size is None else size
+    if scale is None:
+        # A traced size that is too small or too large makes the release NaN.
+        traced = leaves.pop()
+        magnitude = jnp.abs(traced)
+        scale = jnp.where((magnitude >= 1e-20) & (magnitude <= 1e20), traced, jnp.nan)
     key = random.check_key(key)
     if not mapped:
         # A fit claims its key. Of the public functions nobody knows whether a key serves twice, in a loop for instance.
@@ -410,8 +396,7 @@ def _run(
     del parameters  # for the verifier
     if shards is None:
         return run_jaxpr(implementation, *operands)
-    over = shards.summed if layout.summed else shards.updated
-    return over(partial(run_jaxpr, implementation), operands, layout.spread)
+    return shards.on_each(partial(run_jaxpr, implementation), operands, layout.spread, summed=layout.summed)
 
 
 def _unmapped(why: str) -> Callable[..., str | None]:
@@ -451,10 +436,6 @@ UPDATE_ROWS = marker("update_rows", _run, refuse=None)
 def known_number(value: Any) -> tuple[float | None, list[Any]]:
     """Split a number: a parameter of a primitive if it is known, else an additional operand."""
     return (None, [value]) if isinstance(value, Tracer) else (float(value), [])
-
-
-def _check_key(key: Any) -> None:
-    jax.eval_shape(random.check_key, key)
 
 
 def clip_records(tree: Any, norm: float | Float[Array, ""]) -> Any:
@@ -655,7 +636,7 @@ def exponential_mechanism(key: PRNGKeyArray, scores: Float[Array, "answer"], eps
         raise ValueError(
             f"exponential_mechanism: epsilon is {epsilon}; it must be between 1e-6 and 200. 0.1 is common."
         )
-    _check_key(key)
+    jax.eval_shape(random.check_key, key)
     one_process(CHOICE.name, [scores])
     (scores,) = check_leaves(CHOICE.name, [scores])
     if scores.ndim != 1 or not 1 <= len(scores) <= MOST_CHOICES:
@@ -764,8 +745,16 @@ def add_noise(
         levels: Levels of integer noise: `levels_for` of that multiplier.
     """
     who = name or mechanism.name
-    check_noise(f"{who}: {mechanism.size}", size)
-    _check_key(key)
+    what = f"{who}: {mechanism.size}"
+    if jnp.ndim(size) == 0 and not isinstance(size, Tracer) and float(size) == 0:
+        raise NoNoiseError(f"{what} is 0. {REMEDY}")
+    check_positive(what, size, REMEDY)
+    if not isinstance(size, Tracer) and not LEAST_STDDEV <= float(size) <= MOST_STDDEV:
+        raise ValueError(
+            f"{what} is {float(size):g}; 32-bit arithmetic supports noise from {LEAST_STDDEV:g} to {MOST_STDDEV:g}. Release the "
+            "sum in other units."
+        )
+    jax.eval_shape(random.check_key, key)
     leaves, structure = jax.tree.flatten(tree)
     one_process(who, leaves)
     leaves = check_leaves(who, leaves)
@@ -788,12 +777,8 @@ def add_noise(
     return jax.tree.unflatten(structure, noised)
 
 
-def draw_batch(sampling: Sampling | Drawing, key: PRNGKeyArray, tables: Any, num_records: int) -> Batch:
-    """Draw a batch of the table's rows, as a marker.
-
-    `sampling` may be a drawing, without the numbers in the tables of `Sampling.prepare`, which may be traced.
-    """
-    drawing = sampling.drawing(num_records) if isinstance(sampling, Sampling) else sampling
+def draw_batch(drawing: Drawing, key: PRNGKeyArray, tables: Any) -> Batch:
+    """Draw a batch of the table's rows, as a marker; the tables of `Sampling.prepare` may be traced."""
     return Batch(*_draw("draw_batch", drawing, key, tables, [], mapped=True))
 
 
@@ -836,7 +821,7 @@ def poisson_subsample(
     >>> bool(jnp.all((batch > 0) == mask))
     True
     """
-    _check_key(key)
+    jax.eval_shape(random.check_key, key)
     leaves, structure = _rows("poisson_subsample", records)
     num_records = leaves[0].shape[0]
     if isinstance(rate, Tracer):
@@ -844,7 +829,8 @@ def poisson_subsample(
     else:
         sampling = PoissonSampling(rate)
         drawing, tables = sampling.drawing(num_records), sampling.prepare(num_records)
-        drawing = drawing if capacity is None else drawing.with_room(sampling.check_capacity(num_records, capacity))
+        if capacity is not None:
+            drawing = dataclasses.replace(drawing, capacity=sampling.check_capacity(num_records, capacity))
     _, mask, *batch = _draw("poisson_subsample", drawing, key, tables, leaves, mapped=False)
     return jax.tree.unflatten(structure, batch), mask
 
@@ -870,7 +856,7 @@ def subsample_without_replacement(key: PRNGKeyArray, records: Any, batch_size: i
     >>> sorted(map(int, dp.subsample_without_replacement(dp.random.key(1), jnp.arange(3), 3)))
     [0, 1, 2]
     """
-    _check_key(key)
+    jax.eval_shape(random.check_key, key)
     leaves, structure = _rows("subsample_without_replacement", records)
     drawing = FixedSizeSampling(batch_size).drawing(leaves[0].shape[0])
     _, _, *batch = _draw("subsample_without_replacement", drawing, key, {}, leaves, mapped=False)
@@ -1006,7 +992,7 @@ def clipped_sum(
         trusted=type(engine) in (BookKeepingEngine, ReferenceEngine) and type(shards) in (type(None), Shards),
     )
     sums = jax.tree.unflatten(structure, gradient)
-    return gradients.clipped_total(sums, loss, count, channels, norm, rounding), right
+    return ClippedSum(sums, loss, count, channels.joint_bound(norm) * (1.0 + rounding), rounding), right
 
 
 def _traced(

@@ -171,7 +171,7 @@ class Shards:
         return cls(Mesh(mesh.devices, mesh.axis_names), num_records, rows, starts, laid)
 
     def where(self, key: PRNGKeyArray) -> list[Int[np.ndarray, " record"]]:
-        """The place of each record, as one array, if they are drawn; else none: `place` and `summed` find them by `starts`.
+        """The place of each record, as one array, if they are drawn; else none: `place` and `at` find them by `starts`.
 
         Each record's device is drawn from a stream of its own of a fit's key, by its row number, whatever the other ones are.
         Records of a device stay in the order of their row numbers.
@@ -289,14 +289,7 @@ class Shards:
     ) -> Iterator[tuple[list[Array], Bool[np.ndarray, " row"]]]:
         """What `place` laid on each device of this process, and True for the rows there that hold a record."""
         for number, device in self._local_devices():
-            first, held = number * self.rows, np.zeros(self.rows, bool)
-            if self.starts is None:
-                held[: np.count_nonzero((where[0] >= first) & (where[0] < first + self.rows))] = True
-            else:
-                each = (len(self.starts) - 1) // self.count
-                lengths = np.diff(self.starts[number * each : (number + 1) * each + 1])
-                for i, length in enumerate(lengths):
-                    held[i * (self.rows // each) :][:length] = True
+            held = self._rows_of(np.broadcast_to(True, self.num_records), number, where)
             here = [{x.device: x.data for x in leaf.addressable_shards}[device] for leaf in table]
             yield here, held
 
@@ -357,11 +350,19 @@ class Shards:
         cut = [((self.rows, *shape[1:]), dtype) for shape, dtype in shapes[whole:]]
         return [jax.ShapeDtypeStruct(*x) for x in (*shapes[:whole], *cut)]
 
-    def summed(self, function: Callable[..., Sequence[Array]], operands: Sequence[Any], tables: int) -> list[Array]:
-        """Sum over devices what `function(first row, *operands)` gives on each; the last output, a Boolean, is that of all."""
+    def on_each(
+        self, function: Callable[..., Sequence[Array]], operands: Sequence[Any], tables: int, *, summed: bool
+    ) -> list[Array]:
+        """What `function(first row, *operands)` gives on each device: arrays of the table, each device its own rows.
 
-        def part(first: Array, *operands: Any) -> list[Array]:
-            *sums, right = function(first, *operands)
+        If `summed`, their sum over the devices; the last output, a Boolean, is that of all.
+        """
+
+        def part(*operands: Any) -> list[Array]:
+            outputs = function(lax.axis_index(self.axis) * self.rows, *operands)
+            if not summed:
+                return list(outputs)
+            *sums, right = outputs
             # One vector: each all-reduce costs the same, however short it is. In float64, as the sums are.
             with double():
                 parts = [*sums, jnp.where(right, 0.0, 1.0)]
@@ -370,24 +371,10 @@ class Shards:
                 *sums, wrong = (x.reshape(y.shape).astype(y.dtype) for x, y in zip(total, parts, strict=True))
                 return [*sums, wrong == 0]
 
-        return self._on_each(part, operands, tables, PartitionSpec())
-
-    def updated(self, function: Callable[..., Sequence[Array]], operands: Sequence[Any], tables: int) -> list[Array]:
-        """Arrays of the table that `function(first row, *operands)` makes, each device its own rows."""
-        return self._on_each(function, operands, tables, PartitionSpec(self.axis))
-
-    def _on_each(
-        self, function: Callable[..., Sequence[Array]], operands: Sequence[Any], tables: int, results: PartitionSpec
-    ) -> list[Array]:
-        specs = [PartitionSpec()] * (len(operands) - tables) + [PartitionSpec(self.axis)] * tables
-        over = jax.shard_map(
-            lambda *x: list(function(lax.axis_index(self.axis) * self.rows, *x)),
-            mesh=self.mesh,
-            in_specs=tuple(specs),
-            out_specs=results,
-            check_vma=False,
-        )
-        return over(*operands)
+        everywhere, along = PartitionSpec(), PartitionSpec(self.axis)
+        specs = (everywhere,) * (len(operands) - tables) + (along,) * tables
+        results = everywhere if summed else along
+        return jax.shard_map(part, mesh=self.mesh, in_specs=specs, out_specs=results, check_vma=False)(*operands)
 
     def in_words(self) -> str:
         """The layout, for a statement."""

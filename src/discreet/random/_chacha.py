@@ -40,7 +40,6 @@ Reference: Nir and Langley, "ChaCha20 and Poly1305 for IETF Protocols", RFC 8439
 
 import _thread
 import atexit
-import itertools
 import sys
 import threading
 import time
@@ -56,6 +55,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jaxtyping import Array
 
 from discreet._jax import can_make_one_kernel, one_kernel, tracing, two_way_primitive
 
@@ -286,9 +286,10 @@ _SOME = 512
 _CHUNK = 2**13
 _LANES = 16
 _COUNTER = 8  # where the counter stands in a state without its constants
+_NEXT = np.eye(_STATE_WORDS, dtype=np.uint32)[_COUNTER]  # added to a state, it leads to the next block
 
 
-def _rotate_left(x: jax.Array, bits: jax.Array | np.uint32) -> jax.Array:
+def _rotate_left(x: Array, bits: Array | np.uint32) -> Array:
     return (x << bits) | (x >> (np.uint32(32) - bits))
 
 
@@ -306,25 +307,24 @@ def quarter_round(a: Any, b: Any, c: Any, d: Any):
     return _half_quarter_round(a, b, c, d, np.uint32(8), np.uint32(7))
 
 
-def _few_blocks(states: jax.Array) -> jax.Array:
+def _few_blocks(states: Array) -> Array:
     """uint32[12] to uint32[16], or uint32[12, n] to uint32[16, n]."""
     constants = _CONSTANTS.reshape(4, *(1 for _ in states.shape[1:]))
     start = (jnp.broadcast_to(constants, (4, *states.shape[1:])), states[:4], states[4:8], states[8:])
-
-    def rotate_row(row, by):
-        return lax.dynamic_slice_in_dim(jnp.concatenate([row, row]), by, 4)
 
     def one_round(index, rows):
         a, b, c, d = quarter_round(*rows)
         # After a column round the rows turn left by 0, 1, 2, 3, so that diagonals become columns; then back.
         by = 1 + 2 * (index % 2)
-        return a, rotate_row(b, by), jnp.roll(c, 2, 0), rotate_row(d, 4 - by)
+        b = lax.dynamic_slice_in_dim(jnp.concatenate([b, b]), by, 4)
+        d = lax.dynamic_slice_in_dim(jnp.concatenate([d, d]), 4 - by, 4)
+        return a, b, jnp.roll(c, 2, 0), d
 
     mixed = lax.fori_loop(0, _ROUNDS, one_round, start)
     return jnp.concatenate([x + y for x, y in zip(mixed, start, strict=True)])
 
 
-def _some_blocks(states: jax.Array) -> jax.Array:
+def _some_blocks(states: Array) -> Array:
     """uint32[12, n] to uint32[16, n]."""
 
     def double_round(_, state):
@@ -344,7 +344,7 @@ def _some_blocks(states: jax.Array) -> jax.Array:
     return (mixed + start).reshape(WORDS_PER_BLOCK, -1)[:, :n]
 
 
-def _many_blocks(states: jax.Array) -> jax.Array:
+def _many_blocks(states: Array) -> Array:
     """uint32[12, n] to uint32[16, n]."""
 
     def half(index, s):
@@ -365,7 +365,7 @@ def _many_blocks(states: jax.Array) -> jax.Array:
     return jnp.stack([x + y for x, y in zip(mixed, start, strict=True)])
 
 
-def blocks(states: jax.Array) -> jax.Array:
+def blocks(states: Array) -> Array:
     """One block for each state, computed by XLA: uint32[n, 16] from uint32[n, 12], words 4 to 15 of each start state."""
     n = states.shape[0]
     if n == 1:
@@ -381,19 +381,7 @@ def blocks(states: jax.Array) -> jax.Array:
     return _many_blocks(states.T).T
 
 
-def _raised(states: jax.Array, numbers: jax.Array) -> jax.Array:
-    """States with their counters raised: uint32[..., 12] by uint32[...]."""
-    counter = states[..., _COUNTER] + numbers
-    return jnp.concatenate([states[..., :_COUNTER], counter[..., None], states[..., _COUNTER + 1 :]], -1)
-
-
-def _numbered(states: jax.Array, numbers: jax.Array) -> jax.Array:
-    """The states with their counters raised by each of the numbers: uint32[..., numbers, 12]."""
-    spread = jnp.broadcast_to(states[..., None, :], (*states.shape[:-1], numbers.size, states.shape[-1]))
-    return _raised(spread, jnp.broadcast_to(numbers, spread.shape[:-1]))
-
-
-def _by_xla(states: jax.Array, *, num_blocks: int, host: bool) -> jax.Array:
+def _by_xla(states: Array, *, num_blocks: int, host: bool) -> Array:
     del host
     batch, total = states.shape[:-1], prod(states.shape[:-1]) * num_blocks
     shape = (*batch, num_blocks * WORDS_PER_BLOCK)
@@ -405,71 +393,49 @@ def _by_xla(states: jax.Array, *, num_blocks: int, host: bool) -> jax.Array:
         return _in_chunks(states, num_blocks)
     numbers = jnp.arange(num_blocks, dtype=jnp.uint32)
     if not batch and _TOGETHER < num_blocks <= _FEW and not can_make_one_kernel():
-        return lax.map(lambda number: _few_blocks(_raised(states, number)), numbers).reshape(shape)
-    return blocks(_numbered(states, numbers).reshape(total, -1)).reshape(shape)
+        return lax.map(lambda number: _few_blocks(states + number * _NEXT), numbers).reshape(shape)
+    return blocks((states[..., None, :] + numbers[:, None] * _NEXT).reshape(total, -1)).reshape(shape)
 
 
-def _in_chunks(state: jax.Array, num_blocks: int) -> jax.Array:
+def _in_chunks(state: Array, num_blocks: int) -> Array:
     num_chunks = -(-num_blocks // _CHUNK)
     chunk = -(-num_blocks // num_chunks)
     starts = jnp.arange(num_chunks, dtype=jnp.uint32) * jnp.uint32(chunk)
     numbers = jnp.arange(chunk, dtype=jnp.uint32)
-    words = lax.map(lambda start: blocks(_numbered(state, start + numbers)), starts)
+    words = lax.map(lambda start: blocks(state + (start + numbers)[:, None] * _NEXT), starts)
     return words.reshape(-1)[: num_blocks * WORDS_PER_BLOCK]
-
-
-def _host_target(batch: tuple[int, ...], *, num_blocks: int, host: bool) -> str | None:
-    del num_blocks
-    return TARGET if host and not batch and available() else None
 
 
 _keystream = two_way_primitive(
     "chacha20_keystream",
     _by_xla,
     length=lambda num_blocks, host: num_blocks * WORDS_PER_BLOCK,
-    cpu_target=_host_target,
+    cpu_target=lambda batch, num_blocks, host: TARGET if host and not batch and available() else None,
 )
-
-
-def _state(key: jax.Array, nonce: jax.Array, counter: jax.Array | int) -> jax.Array:
-    return jnp.concatenate([key, jnp.asarray(counter, jnp.uint32)[None], nonce])
-
-
-def _check_number(num_blocks: int) -> None:
-    if num_blocks > MAX_BLOCKS:
-        raise ValueError(
-            f"{num_blocks * WORDS_PER_BLOCK} random words were asked of one key, but a ChaCha20 key and nonce number "
-            "at most 2**36. Split the key and draw in parts."
-        )
 
 
 def is_known(*values: Any) -> bool:
     """True outside of JAX's transformations, for values on the first device: what XLA derives stays on the device of its key."""
     first = {jax.local_devices()[0]}
-    return not tracing() and all(x.devices() == first for x in values if isinstance(x, jax.Array))
+    return not tracing() and all(x.devices() == first for x in values if isinstance(x, Array))
 
 
-def _by_numpy(states: np.ndarray) -> np.ndarray:
-    """As `blocks`: of few keys, for which XLA would compile a program for a tenth of a second."""
-    start = np.concatenate([np.broadcast_to(_CONSTANTS, (len(states), 4)), states], axis=1)
-    rows = start.T.reshape(4, 4, -1)
+def known_keystream(key: Any, nonce: np.ndarray, num_blocks: int, counter: Any = 0) -> np.ndarray:
+    """As `keystream`, of what `is_known`: for few blocks XLA would compile a program for a tenth of a second."""
+    first = np.concatenate([_CONSTANTS, jax.device_get(key), np.zeros(1, np.uint32), nonce])
+    numbers = np.uint32(jax.device_get(counter)) + np.arange(num_blocks, dtype=np.uint32)
+    start = np.tile(first[:, None], num_blocks)
+    start[len(_CONSTANTS) + _COUNTER] = numbers
+    rows = start.reshape(4, 4, -1)
     mixed: Any = rows
     for _ in range(_ROUNDS // 2):
         a, b, c, d = quarter_round(*mixed)
         a, b, c, d = quarter_round(a, np.roll(b, -1, 0), np.roll(c, -2, 0), np.roll(d, -3, 0))
         mixed = a, np.roll(b, 1, 0), np.roll(c, 2, 0), np.roll(d, 3, 0)
-    return (np.stack(mixed) + rows).reshape(WORDS_PER_BLOCK, -1).T
+    return (np.stack(mixed) + rows).reshape(WORDS_PER_BLOCK, -1).T.reshape(-1)
 
 
-def known_keystream(key: Any, nonce: np.ndarray, num_blocks: int, counter: Any = 0) -> np.ndarray:
-    """As `keystream`, of what `is_known`."""
-    first = np.concatenate([jax.device_get(key), np.zeros(1, np.uint32), nonce])
-    states = np.tile(first, (num_blocks, 1))
-    states[:, _COUNTER] = np.uint32(jax.device_get(counter)) + np.arange(num_blocks, dtype=np.uint32)
-    return _by_numpy(states).reshape(-1)
-
-
-def keystream(key: jax.Array, nonce: Any, num_blocks: int, counter: jax.Array | int = 0) -> jax.Array:
+def keystream(key: Array, nonce: Any, num_blocks: int, counter: Array | int = 0, *, host: bool = False) -> Array:
     """The words of consecutive blocks, in the order of RFC 8439: a shorter stream is the beginning of a longer one.
 
     Args:
@@ -477,20 +443,29 @@ def keystream(key: jax.Array, nonce: Any, num_blocks: int, counter: jax.Array | 
         nonce: uint32[3], words 13 to 15.
         num_blocks: Number of blocks of 16 words; static.
         counter: Counter of the first block, word 12; it must not run beyond 2**32 - 1.
+        host: OpenSSL may make the words; see `fast_keystream`.
     """
-    _check_number(num_blocks)
-    return _keystream(_state(key, nonce, counter), num_blocks=num_blocks, host=False)
+    if num_blocks > MAX_BLOCKS:
+        raise ValueError(
+            f"{num_blocks * WORDS_PER_BLOCK} random words were asked of one key, but a ChaCha20 key and nonce number "
+            "at most 2**36. Split the key and draw in parts."
+        )
+    state = jnp.concatenate([key, jnp.asarray(counter, jnp.uint32)[None], nonce])
+    return _keystream(state, num_blocks=num_blocks, host=host)
 
 
-def keystreams(key: jax.Array, streams: Sequence[tuple[jax.Array, int]]) -> list[jax.Array]:
+def keystreams(key: Array, streams: Sequence[tuple[Array, int]]) -> list[Array]:
     """The words of several short streams, each a nonce and a number of blocks, as `keystream` makes them from counter 0."""
-    states = [_numbered(_state(key, nonce, 0), jnp.arange(n, dtype=jnp.uint32)) for nonce, n in streams]
+    states = []
+    for nonce, num_blocks in streams:
+        first = jnp.concatenate([key, jnp.zeros(1, jnp.uint32), nonce])
+        states.append(first + jnp.arange(num_blocks, dtype=jnp.uint32)[:, None] * _NEXT)
     words = _keystream(jnp.concatenate(states), num_blocks=1, host=False).reshape(-1)
-    ends = list(itertools.accumulate(n * WORDS_PER_BLOCK for _, n in streams))
-    return [words[end - n * WORDS_PER_BLOCK : end] for end, (_, n) in zip(ends, streams, strict=True)]
+    ends = np.cumsum([num_blocks * WORDS_PER_BLOCK for _, num_blocks in streams])
+    return jnp.split(words, ends[:-1])
 
 
-def fast_keystream(key: jax.Array, nonce: jax.Array, num_blocks: int) -> tuple[jax.Array, jax.Array]:
+def fast_keystream(key: Array, nonce: Array, num_blocks: int) -> tuple[Array, Array]:
     """The words of `keystream` from counter 0, by the fastest way there is, and whether they are what they should be.
 
     Words that were made outside XLA end with the block that XLA computes for the last counter; if they do not, they were
@@ -498,7 +473,6 @@ def fast_keystream(key: jax.Array, nonce: jax.Array, num_blocks: int) -> tuple[j
     """
     if num_blocks < HOST_BLOCKS:
         return keystream(key, nonce, num_blocks), jnp.array(True)
-    _check_number(num_blocks)
-    words = _keystream(_state(key, nonce, 0), num_blocks=num_blocks, host=True)
+    words = keystream(key, nonce, num_blocks, host=True)
     last = keystream(key, nonce, 1, jnp.uint32(num_blocks - 1))
     return words, jnp.all(words[-WORDS_PER_BLOCK:] == last)

@@ -41,9 +41,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
+from jaxtyping import Array
 
 from discreet.random._chacha import WORDS_PER_BLOCK, fast_keystream, keystream, keystreams
-from discreet.random._keys import check_key, nonce
+from discreet.random._keys import GAUSSIAN, LAPLACE, check_key, nonce
 
 SLACK_PER_VALUE = 2.0**-167
 """Total variation between a value of `discrete_gaussian` and D(s), and between it and a rounding of a continuous Gaussian."""
@@ -54,16 +55,13 @@ INNER_VARIANCE = {2: Fraction(4**20, 1 + MOST_FACTOR**2), 3: Fraction(4**20)}
 """The square of the deviation of T, by the number of levels: D(s) has s**2 = INNER_VARIANCE[2] + b**2 INNER_VARIANCE[levels]."""
 WORD = 24  # bits of the words in which sums and noise are added
 
-DISCRETE = np.uint32(int.from_bytes(b"dgau", "little"))
-
 PRECISION = 512  # bits behind the point of the integers that tables are computed from
 _MORE, _MORE_TAIL = 5, 4  # words of a threshold after the first, in the two tables
 _PER_LEVEL = _MORE + 1 + _MORE_TAIL  # words of an undecided level: its threshold, then a draw from the second table
 _AT_ONCE = 32  # blocks of all values' further words, up to which they are made for all
-_PARTS, _FLAGS = (
-    16,
-    4096,
-)  # values are laid over each other in so many parts, until so few flags say which are undecided
+# Values are laid over each other in so many parts, until so few flags say which are undecided.
+_PARTS = 16
+_FLAGS = 4096
 
 # --- tables --------------------------------------------------------------------------------------
 
@@ -105,17 +103,6 @@ def exp_minus(x: Fraction) -> int:
     return total
 
 
-def _weights(variance: Fraction, number: int) -> list[int]:
-    """exp(-i**2 / (2 variance)) for i from 0, in units of 2**-PRECISION: each is the one before times a ratio that shrinks."""
-    ratio, shrink = exp_minus(1 / (2 * variance)), exp_minus(1 / variance)
-    weights, weight = [], 1 << PRECISION
-    for _ in range(number):
-        weights.append(weight)
-        weight = weight * ratio >> PRECISION
-        ratio = ratio * shrink >> PRECISION
-    return weights
-
-
 def _alias(weights: list[int], more: int) -> Alias:
     """The alias table of probabilities proportional to `weights`, rounded to multiples of 2**-(31 + 32 more) that add to 1."""
     m = len(weights).bit_length() - 1
@@ -143,7 +130,12 @@ def _alias(weights: list[int], more: int) -> Alias:
 def tables(design: Design) -> tuple[Alias, Alias]:
     """The tables of a level: of magnitudes to "last or more", and of what is `last` or more."""
     last = design.last
-    weights = _weights(design.variance, 3 * last + 2)
+    # exp(-i**2 / (2 variance)) for i from 0, in units of 2**-PRECISION: each is the one before times a ratio that shrinks.
+    ratio, shrink = exp_minus(1 / (2 * design.variance)), exp_minus(1 / design.variance)
+    weights = [1 << PRECISION]
+    while len(weights) < 3 * last + 2:
+        weights.append(weights[-1] * ratio >> PRECISION)
+        ratio = ratio * shrink >> PRECISION
     # Both signs give 0, so its magnitude has half the weight of another.
     body = [weights[0], *(2 * weight for weight in weights[1:last]), 2 * sum(weights[last:])]
     return _alias(body, _MORE), _alias(weights[last:], _MORE_TAIL)
@@ -152,21 +144,12 @@ def tables(design: Design) -> tuple[Alias, Alias]:
 # --- from words to integers ----------------------------------------------------------------------
 
 
-def _look_up(entries: np.ndarray, word: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Column, alias, and the bits of the word and of the threshold that are to be compared."""
-    m = len(entries).bit_length() - 1
-    fraction_bits = np.uint32(31 - m)
-    column = (word >> fraction_bits) & np.uint32(2**m - 1)
-    entry = jnp.asarray(entries).at[column].get(mode="promise_in_bounds")
-    return column, entry & np.uint32(2**m - 1), word & np.uint32(2 ** (31 - m) - 1), entry >> np.uint32(m)
-
-
-def _signed(word: jax.Array, magnitude: jax.Array) -> jax.Array:
+def _signed(word: Array, magnitude: Array) -> Array:
     value = magnitude.astype(jnp.int32)
     return jnp.where(word >> np.uint32(31) == 1, -value, value)
 
 
-def _first(design: Design, word: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _first(design: Design, word: Array) -> tuple[Array, Array]:
     """The value of a level by its first word, and True where that is undecided."""
     m = design.columns_log2
     column = (word >> np.uint32(31 - m)) & np.uint32(2**m - 1)
@@ -178,14 +161,17 @@ def _first(design: Design, word: jax.Array) -> tuple[jax.Array, jax.Array]:
     return _signed(word, magnitude), (ahead < 0) & (ahead >= -(2**m)) | (magnitude == design.last)
 
 
-def _whole_look_up(table: Alias, word: jax.Array, more: jax.Array) -> jax.Array:
+def _whole_look_up(table: Alias, word: Array, more: Array) -> Array:
     """Column or alias by all bits: those of one word and of `more`."""
-    column, alias, fraction, threshold = _look_up(table.entries, word)
-    rest = jnp.asarray(table.rest)[:, column]
-    return jnp.where(_below([fraction, *more], [threshold, *rest]), column, alias)
+    m = len(table.entries).bit_length() - 1
+    column = (word >> np.uint32(31 - m)) & np.uint32(2**m - 1)
+    entry = jnp.asarray(table.entries).at[column].get(mode="promise_in_bounds")
+    fraction = word & np.uint32(2 ** (31 - m) - 1)
+    limits = [entry >> np.uint32(m), *jnp.asarray(table.rest)[:, column]]
+    return jnp.where(_below([fraction, *more], limits), column, entry & np.uint32(2**m - 1))
 
 
-def _decided(design: Design, word: jax.Array, more: jax.Array) -> jax.Array:
+def _decided(design: Design, word: Array, more: Array) -> Array:
     """The values of levels by all their words: uint32 of any shape, and uint32[10] of those."""
     body, tail = tables(design)
     magnitude = _whole_look_up(body, word, more[:_MORE])
@@ -193,7 +179,7 @@ def _decided(design: Design, word: jax.Array, more: jax.Array) -> jax.Array:
     return _signed(word, jnp.where(magnitude == design.last, magnitude + further, magnitude))
 
 
-def _summed(design: Design, levels: Sequence[jax.Array] | jax.Array, b: jax.Array) -> list[jax.Array]:
+def _summed(design: Design, levels: Sequence[Array] | Array, b: Array) -> list[Array]:
     """A0 + b T as one word of base 2**24 with two levels, as two with three; the upper one has the sign."""
     if design.levels == 2:
         return [levels[0] + b * levels[1]]
@@ -202,9 +188,7 @@ def _summed(design: Design, levels: Sequence[jax.Array] | jax.Array, b: jax.Arra
     return [levels[0] + b * (total & 0xFFF) + ((upper & 0xFFF) << 12), upper >> 12]
 
 
-def from_words(
-    design: Design, words: jax.Array, size: int, b: jax.Array, more: Callable[[jax.Array], jax.Array]
-) -> list[jax.Array]:
+def from_words(design: Design, words: Array, size: int, b: Array, more: Callable[[Array], Array]) -> list[Array]:
     """Integers from words.
 
     Args:
@@ -244,7 +228,7 @@ def from_words(
     return [packed >> 1, *rest]
 
 
-def _folded(packed: jax.Array, size: int) -> tuple[jax.Array, np.ndarray]:
+def _folded(packed: Array, size: int) -> tuple[Array, np.ndarray]:
     """Words whose lowest bit says whether one of some values is undecided, and where these are for the first word.
 
     Parts overlap where the number of values is no multiple of `_PARTS`: a value may have several words.
@@ -262,8 +246,8 @@ def _folded(packed: jax.Array, size: int) -> tuple[jax.Array, np.ndarray]:
 
 
 def discrete_gaussian(
-    key: jax.Array, shape: Sequence[int] = (), factor: jax.Array | int = MOST_FACTOR, *, levels: int = 2
-) -> tuple[list[jax.Array], jax.Array]:
+    key: Array, shape: Sequence[int] = (), factor: Array | int = MOST_FACTOR, *, levels: int = 2
+) -> tuple[list[Array], Array]:
     """Draw independent discrete Gaussian integers; also returns True if they are valid.
 
     Guarantee, for ideal random words: each value is within total variation `SLACK_PER_VALUE` (2**-167) of D(s), the law on
@@ -305,8 +289,8 @@ def discrete_gaussian(
 
 
 def _checked(
-    key: jax.Array, shape: Sequence[int], factor: jax.Array | int, least: int, most: int
-) -> tuple[jax.Array, jax.Array, tuple[int, ...]]:
+    key: Array, shape: Sequence[int], factor: Array | int, least: int, most: int
+) -> tuple[Array, Array, tuple[int, ...]]:
     """The words of the key, the factor and the shape of a draw."""
     key = check_key(key, "key")
     if not isinstance(factor, Tracer) and not least <= int(factor) <= most:
@@ -319,9 +303,7 @@ def _checked(
 
 
 @partial(jax.jit, static_argnums=(2, 3))
-def _draw(
-    key_words: jax.Array, factor: jax.Array, shape: tuple[int, ...], levels: int
-) -> tuple[list[jax.Array], jax.Array]:
+def _draw(key_words: Array, factor: Array, shape: tuple[int, ...], levels: int) -> tuple[list[Array], Array]:
     size, design = prod(shape), DESIGNS[levels]
     if size == 0:
         return [jnp.zeros(shape, jnp.int32) for _ in range(levels - 1)], jnp.array(True)
@@ -329,16 +311,16 @@ def _draw(
     num_blocks = -(-num_words // WORDS_PER_BLOCK)
     if size * num_blocks <= _AT_ONCE:
         # All words of all values in one go: half of what is to be compiled.
-        streams = (nonce(DISCRETE, levels), first_blocks), (nonce(DISCRETE, levels, 1), size * num_blocks)
+        streams = (nonce(GAUSSIAN, levels), first_blocks), (nonce(GAUSSIAN, levels, 1), size * num_blocks)
         words = keystreams(key_words, streams)
         own = words[0][: levels * size].reshape(levels, size)
         further = words[1].reshape(size, -1)[:, :num_words].T.reshape(levels, _PER_LEVEL, size).swapaxes(0, 1)
         return [x.reshape(shape) for x in _summed(design, _decided(design, own, further), factor)], jnp.array(True)
-    stream, right = fast_keystream(key_words, nonce(DISCRETE, levels), first_blocks)
+    stream, right = fast_keystream(key_words, nonce(GAUSSIAN, levels), first_blocks)
 
-    def more(number: jax.Array) -> jax.Array:
+    def more(number: Array) -> Array:
         counter = number.astype(jnp.uint32) * np.uint32(num_blocks)
-        return keystream(key_words, nonce(DISCRETE, levels, 1), num_blocks, counter)[:num_words]
+        return keystream(key_words, nonce(GAUSSIAN, levels, 1), num_blocks, counter)[:num_words]
 
     return [x.reshape(shape) for x in from_words(design, stream, size, factor, more)], right
 
@@ -380,8 +362,6 @@ LAPLACE_UNIT = 2**22
 """The scale of `discrete_laplace` is its factor times this."""
 LEAST_LAPLACE, MOST_LAPLACE = 128, 256
 
-LAPLACE_DOMAIN = np.uint32(int.from_bytes(b"dlap", "little"))
-
 _DIGITS = 35
 _COINS = _DIGITS + 1  # the last is the coin of H
 _THRESHOLD = 6  # words
@@ -403,7 +383,7 @@ def thresholds() -> np.ndarray:
     return table
 
 
-def _below(words: Sequence[jax.Array], limits: Sequence[jax.Array] | jax.Array) -> jax.Array:
+def _below(words: Sequence[Array], limits: Sequence[Array] | Array) -> Array:
     """Compare numbers of several words, highest first, with their thresholds: True if below."""
     below = jnp.zeros(words[0].shape, bool)
     for word, limit in reversed([*zip(words, limits, strict=True)]):
@@ -411,10 +391,10 @@ def _below(words: Sequence[jax.Array], limits: Sequence[jax.Array] | jax.Array) 
     return below
 
 
-def _heads(words: list[jax.Array], limits: jax.Array, again: Callable[[jax.Array], jax.Array]) -> jax.Array:
+def _heads(words: list[Array], limits: Array, again: Callable[[Array], Array]) -> Array:
     """The number of heads of the coin of H before the first tail: by its first words, and by those that `again` makes."""
 
-    def throw(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def throw(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         number, heads, alive = state
         alive = alive & _below(list(again(number)), limits)
         return number + 1, heads + alive, alive
@@ -425,8 +405,8 @@ def _heads(words: list[jax.Array], limits: jax.Array, again: Callable[[jax.Array
 
 
 def from_coins(
-    first: jax.Array, further: Callable[[], jax.Array], limits: jax.Array, again: Callable[[jax.Array], jax.Array]
-) -> list[jax.Array]:
+    first: Array, further: Callable[[], Array], limits: Array, again: Callable[[Array], Array]
+) -> list[Array]:
     """Integers from words.
 
     Args:
@@ -441,7 +421,7 @@ def from_coins(
     limits = limits[:, :, None]
     coins, negative = first[:-1], first[-1] >> np.uint32(31) == 1
 
-    def whole() -> tuple[jax.Array, jax.Array]:
+    def whole() -> tuple[Array, Array]:
         words = [coins, *further()]
         return _below(words, limits), _heads([x[-1] for x in words], limits[:, -1], again)
 
@@ -457,9 +437,7 @@ def from_coins(
     return [jnp.where(negative, -word - one, word) for word, one in ((low, 1), (middle, 0), (high, 0))]
 
 
-def discrete_laplace(
-    key: jax.Array, shape: Sequence[int] = (), factor: jax.Array | int = MOST_LAPLACE
-) -> list[jax.Array]:
+def discrete_laplace(key: Array, shape: Sequence[int] = (), factor: Array | int = MOST_LAPLACE) -> list[Array]:
     """Draw independent integers from the law of floor(L), L Laplace of scale s = factor * 2**22.
 
     Guarantee, for ideal random words: each probability is that of floor(L) to a factor 1 +- 2**-99 (H + 1), where H is the
@@ -491,17 +469,17 @@ def discrete_laplace(
 
 
 @partial(jax.jit, static_argnums=2)
-def _draw_laplace(key_words: jax.Array, factor: jax.Array, shape: tuple[int, ...]) -> list[jax.Array]:
+def _draw_laplace(key_words: Array, factor: Array, shape: tuple[int, ...]) -> list[Array]:
     size = prod(shape)
     width = max(1, min(size, _CHUNK))
     limits = jnp.asarray(thresholds())[factor - LEAST_LAPLACE]
 
-    def words(kind: jax.Array | int, chunk: jax.Array, *sizes: int) -> jax.Array:
+    def words(kind: Array | int, chunk: Array, *sizes: int) -> Array:
         number = prod(sizes) * width
-        stream = keystream(key_words, nonce(LAPLACE_DOMAIN, kind, chunk), -(-number // WORDS_PER_BLOCK))
+        stream = keystream(key_words, nonce(LAPLACE, kind, chunk), -(-number // WORDS_PER_BLOCK))
         return stream[:number].reshape(*sizes, width)
 
-    def make(chunk: jax.Array) -> list[jax.Array]:
+    def make(chunk: Array) -> list[Array]:
         return from_coins(
             words(0, chunk, _COINS + 1),
             lambda: words(1, chunk, _THRESHOLD - 1, _COINS),

@@ -39,7 +39,7 @@ import hashlib
 import math
 import operator
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from functools import cache, partial
 from typing import Any
@@ -48,6 +48,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jaxtyping import Array
 
 from discreet._jax import define_prng_impl, refuse_forked, tracing
 from discreet.random._chacha import WORDS_PER_BLOCK, fast_keystream, is_known, keystream, known_keystream
@@ -59,12 +60,9 @@ KEY_WORDS = 8
 _FEW_CHILDREN = 16
 
 
-def _tag(name: bytes) -> np.uint32:
-    return np.uint32(int.from_bytes(name, "little"))
-
-
-BITS, SPLIT, FOLD_IN, PURPOSE = _tag(b"bits"), _tag(b"splt"), _tag(b"fold"), _tag(b"purp")
-NORMAL, THREEFRY, SEED, FOREIGN, HIDE = (_tag(x) for x in (b"gaus", b"thrf", b"seed", b"frgn", b"hide"))
+BITS, SPLIT, FOLD_IN, PURPOSE = np.array([b"bits", b"splt", b"fold", b"purp"]).view("<u4")
+NORMAL, THREEFRY, SEED, FOREIGN, HIDE = np.array([b"gaus", b"thrf", b"seed", b"frgn", b"hide"]).view("<u4")
+GAUSSIAN, LAPLACE = np.array([b"dgau", b"dlap"]).view("<u4")
 
 
 def nonce(domain: np.uint32, first: Any = 0, second: Any = 0) -> Any:
@@ -74,14 +72,14 @@ def nonce(domain: np.uint32, first: Any = 0, second: Any = 0) -> Any:
     return jnp.stack([jnp.uint32(domain), jnp.asarray(first, jnp.uint32), jnp.asarray(second, jnp.uint32)])
 
 
-def derive(key: Any, nonce_words: Any, counter: Any = 0) -> jax.Array:
+def derive(key: Any, nonce_words: Any, counter: Any = 0) -> Array:
     """The first half of one block: eight words, a key."""
     if isinstance(nonce_words, np.ndarray) and is_known(key, counter):
         return jax.device_put(known_keystream(key, nonce_words, 1, counter)[:KEY_WORDS])
     return keystream(key, nonce_words, 1, counter)[:KEY_WORDS]
 
 
-def _split(key: Any, shape: tuple[int, ...]) -> jax.Array:
+def _split(key: Any, shape: tuple[int, ...]) -> Array:
     num_children = math.prod(shape)
     if num_children == 0:
         return jnp.zeros((*shape, KEY_WORDS), jnp.uint32)
@@ -94,7 +92,7 @@ def _split(key: Any, shape: tuple[int, ...]) -> jax.Array:
     return jax.device_put(children) if isinstance(children, np.ndarray) else children
 
 
-def _fold_in(key: Any, data: Any) -> jax.Array:
+def _fold_in(key: Any, data: Any) -> Array:
     return derive(key, nonce(FOLD_IN, data))
 
 
@@ -103,7 +101,8 @@ _fold_in_later = jax.jit(_fold_in)
 
 
 @partial(jax.jit, static_argnums=(1, 2))
-def _random_bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.Array:
+def bits_of_shape(key: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
+    """`random_bits` of JAX's PRNG interface."""
     if bit_width not in (8, 16, 32, 64):
         raise TypeError(f"Random bits come in widths of 8, 16, 32 and 64, not {bit_width}.")
     size = math.prod(shape)
@@ -119,7 +118,7 @@ def _random_bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.
 
 
 @jax.jit
-def _seed(seed: jax.Array) -> jax.Array:
+def _seed(seed: Array) -> Array:
     """The key of an integer array, for `jax.random.key(seed, impl=...)`: its bits, hashed by one block."""
     if seed.dtype.itemsize == 8:
         words = lax.bitcast_convert_type(seed, jnp.uint32)
@@ -128,7 +127,7 @@ def _seed(seed: jax.Array) -> jax.Array:
     return derive(jnp.zeros(KEY_WORDS, jnp.uint32).at[:2].set(words), nonce(SEED))
 
 
-def _no_seed(seed: jax.Array) -> jax.Array:
+def _no_seed(seed: Array) -> Array:
     del seed
     raise TypeError(
         "A key that counts as operating-system entropy cannot be made from an integer: whoever knows the integer can "
@@ -137,36 +136,22 @@ def _no_seed(seed: jax.Array) -> jax.Array:
     )
 
 
-def bits_of_shape(key: jax.Array, bit_width: int, shape: Sequence[int]) -> jax.Array:
-    """`random_bits` of JAX's PRNG interface."""
-    return _random_bits(key, bit_width, tuple(shape))
-
-
-def split_to_shape(key: jax.Array, shape: Sequence[int]) -> jax.Array:
+def split_to_shape(key: Array, shape: tuple[int, ...]) -> Array:
     """`split` of JAX's PRNG interface."""
     few = math.prod(shape) <= _FEW_CHILDREN and is_known(key)
-    return (_split if few else _split_later)(key, tuple(shape))
+    return (_split if few else _split_later)(key, shape)
 
 
-def fold_in(key: jax.Array, data: Any) -> jax.Array:
+def fold_in(key: Array, data: Any) -> Array:
     """`fold_in` of JAX's PRNG interface."""
     return (_fold_in if is_known(key, data) else _fold_in_later)(key, data)
 
 
-def _implementation(name: str, seed: Callable[[jax.Array], jax.Array]) -> Hashable:
-    return define_prng_impl(
-        name=name,
-        tag=name,
-        key_shape=(KEY_WORDS,),
-        seed=seed,
-        split=split_to_shape,
-        random_bits=bits_of_shape,
-        fold_in=fold_in,
-    )
-
-
-CHACHA20 = _implementation("chacha20", _no_seed)
-CHACHA20_SEEDED = _implementation("chacha20_seeded", _seed)
+_implementation = partial(
+    define_prng_impl, key_shape=(KEY_WORDS,), split=split_to_shape, random_bits=bits_of_shape, fold_in=fold_in
+)
+CHACHA20 = _implementation(name="chacha20", tag="chacha20", seed=_no_seed)
+CHACHA20_SEEDED = _implementation(name="chacha20_seeded", tag="chacha20_seeded", seed=_seed)
 
 
 # --- keys and their purposes ---------------------------------------------------------------------
@@ -196,7 +181,7 @@ class Purpose(IntEnum):
     NEWTON = 16
 
 
-def key(seed: int | None = None) -> jax.Array:
+def key(seed: int | None = None) -> Array:
     """Create a fresh secret key or, with a seed, a reproducible one.
 
     Guarantee: without a seed, the 256 bits come from the operating system's cryptographic generator (`os.urandom`)
@@ -232,27 +217,22 @@ def key(seed: int | None = None) -> jax.Array:
                 "would be a constant of the program, so every call and every row would draw the same noise, which subtraction "
                 "removes. Make the key outside, and pass it as an argument."
             )
-        words = np.frombuffer(os.urandom(4 * KEY_WORDS), dtype="<u4")
-        return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl=CHACHA20)
-    number = _as_integer(seed)
-    encoded = number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
-    words = np.frombuffer(hashlib.sha256(_SEED_TAG + encoded).digest(), dtype="<u4")
-    return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl=CHACHA20_SEEDED)
-
-
-def _as_integer(seed: Any) -> int:
+        return key_from_words(np.frombuffer(os.urandom(4 * KEY_WORDS), dtype="<u4"), reproducible=False)
     try:
         if isinstance(seed, bool) or getattr(seed, "dtype", None) == np.bool_:
             raise TypeError("a Boolean")
-        return operator.index(seed)
+        number = operator.index(seed)
     except TypeError as error:
         raise TypeError(
             f"A seed is an integer, got {type(seed).__name__}. Pass a Python integer for a reproducible key, or "
             "nothing for a private key from the operating system."
         ) from error
+    encoded = number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
+    digest = hashlib.sha256(_SEED_TAG + encoded).digest()
+    return key_from_words(np.frombuffer(digest, dtype="<u4"), reproducible=True)
 
 
-def key_from_words(words: np.ndarray, *, reproducible: bool) -> jax.Array:
+def key_from_words(words: np.ndarray, *, reproducible: bool) -> Array:
     """Restore a key from its own words; only for a fit that continues after a crash.
 
     Args:
@@ -262,7 +242,7 @@ def key_from_words(words: np.ndarray, *, reproducible: bool) -> jax.Array:
     return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl=CHACHA20_SEEDED if reproducible else CHACHA20)
 
 
-def is_reproducible(key: jax.Array) -> bool:
+def is_reproducible(key: Array) -> bool:
     """Check whether a key could be reproduced: True unless it came from the operating system.
 
     Static: works under tracing, and on arrays of keys. Anything but a key of `key()` counts as reproducible.
@@ -274,24 +254,19 @@ def is_reproducible(key: jax.Array) -> bool:
 
 
 @cache
-def _derived_apart() -> frozenset[Any]:
-    ours = [
-        jax.eval_shape(partial(key_from_words, reproducible=x), np.zeros(KEY_WORDS, np.uint32)) for x in (True, False)
-    ]
-    theirs = [jax.eval_shape(partial(jax.random.key, 0, impl=name)) for name in ("threefry2x32", "rbg")]
-    return frozenset(x.dtype for x in (*ours, *theirs))
-
-
 def derives_apart(dtype: Any) -> bool:
     """True if `split` and `fold_in` of a key type give different keys for different arguments.
 
     Not true of `unsafe_rbg`, where `fold_in` is an exclusive or: folding in 1 and 2, and 2 and 1, gives one key, and folding
     in a number twice the key itself. Unknown types count as False.
     """
-    return dtype in _derived_apart()
+    words = np.zeros(KEY_WORDS, np.uint32)
+    ours = [jax.eval_shape(partial(key_from_words, reproducible=x), words) for x in (True, False)]
+    theirs = [jax.eval_shape(partial(jax.random.key, 0, impl=name)) for name in ("threefry2x32", "rbg")]
+    return dtype in [x.dtype for x in (*ours, *theirs)]
 
 
-def check_key(key: Any, name: str = "rng_key") -> jax.Array:
+def check_key(key: Any, name: str = "rng_key") -> Array:
     """Check that a key is one scalar typed key; a key of another implementation becomes a "chacha20_seeded" key.
 
     The new key is derived from all the words of the old one, and counts as reproducible: a threefry key has at most 64
@@ -322,7 +297,7 @@ def check_key(key: Any, name: str = "rng_key") -> jax.Array:
     return jax.random.wrap_key_data(words, impl=CHACHA20_SEEDED)
 
 
-def secret_key(rng_key: Any, who: str, non_private_seed: bool) -> jax.Array:
+def secret_key(rng_key: Any, who: str, non_private_seed: bool) -> Array:
     """Check a key like `check_key`, and refuse one from a seed unless the caller permits it.
 
     Args:
@@ -344,7 +319,7 @@ def secret_key(rng_key: Any, who: str, non_private_seed: bool) -> jax.Array:
 
 
 def _is_typed_key(key: Any) -> bool:
-    return isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    return isinstance(key, Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
 
 
 def _describe(key: Any) -> str:
@@ -355,7 +330,7 @@ def _describe(key: Any) -> str:
     return f"a value of type {type(key).__name__}"
 
 
-def _digest(words: jax.Array, impl_name: str) -> jax.Array:
+def _digest(words: Array, impl_name: str) -> Array:
     """Eight words that depend on all of `words`, on their number and on the name, by chaining blocks."""
     name_hash = int.from_bytes(hashlib.sha256(impl_name.encode()).digest()[:4], "little")
     state = jnp.zeros(KEY_WORDS, jnp.uint32)
@@ -365,7 +340,7 @@ def _digest(words: jax.Array, impl_name: str) -> jax.Array:
     return state
 
 
-def subkey(key: jax.Array, purpose: Purpose) -> jax.Array:
+def subkey(key: Array, purpose: Purpose) -> Array:
     """Derive the key for one purpose, unrelated to `split`, `fold_in`, bits and other purposes of the same key.
 
     Args:
@@ -389,7 +364,7 @@ def subkey(key: jax.Array, purpose: Purpose) -> jax.Array:
     return jax.random.wrap_key_data(words, impl=jax.random.key_impl(key))
 
 
-def subkeys(key: jax.Array, purposes: Sequence[Purpose]) -> jax.Array:
+def subkeys(key: Array, purposes: Sequence[Purpose]) -> Array:
     """Derive subkeys for several purposes together; see `subkey`.
 
     Args:
@@ -410,7 +385,7 @@ def subkeys(key: jax.Array, purposes: Sequence[Purpose]) -> jax.Array:
     return jax.random.wrap_key_data(words, impl=jax.random.key_impl(key))
 
 
-def as_threefry(key: jax.Array) -> jax.Array:
+def as_threefry(key: Array) -> Array:
     """Derive a threefry key, for code that takes no other: post-processing only.
 
     `jax.random.poisson` (and so NumPyro's `Poisson.sample`) and NumPyro's `Predictive` work with threefry keys only.
@@ -439,7 +414,7 @@ def as_threefry(key: jax.Array) -> jax.Array:
     return jax.random.wrap_key_data(words, impl="threefry2x32")
 
 
-def key_for(key: jax.Array, values: Sequence[Any]) -> jax.Array:
+def key_for(key: Array, values: Sequence[Any]) -> Array:
     """Derive the key of the noise that hides these values; a reproducible key is returned unchanged.
 
     Within a compiled program nobody can see that a key is used twice. With noise from this key two uses for different
@@ -457,7 +432,8 @@ def key_for(key: jax.Array, values: Sequence[Any]) -> jax.Array:
     """
     if is_reproducible(key):
         return key
-    words = jnp.concatenate([_words(x if isinstance(x, jax.Array) else jnp.asarray(x)) for x in values])
+    arrays = [x if isinstance(x, Array) else jnp.asarray(x) for x in values]
+    words = jnp.concatenate([lax.bitcast_convert_type(x, jnp.uint32).reshape(-1) for x in arrays])
     size, own = words.size, derive(jax.random.key_data(key), nonce(HIDE, words.size))
     # As many blocks make the factors as rows are digested.
     length = max(KEY_WORDS, 1 << (math.isqrt(size).bit_length()))
@@ -471,11 +447,7 @@ def key_for(key: jax.Array, values: Sequence[Any]) -> jax.Array:
     return jax.random.wrap_key_data(derive(own ^ total, nonce(HIDE, size, 3)), impl=CHACHA20)
 
 
-def _words(array: jax.Array) -> jax.Array:
-    return lax.bitcast_convert_type(array, jnp.uint32).reshape(-1)
-
-
-def fast_bits(key: jax.Array, num_words: int) -> tuple[jax.Array, jax.Array]:
+def fast_bits(key: Array, num_words: int) -> tuple[Array, Array]:
     """Compute the words of `jax.random.bits(key, (num_words,))`; also returns True if they are valid.
 
     Long draws on a CPU come from OpenSSL where it is installed. If it fails without a word (never seen), the second

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
+from jaxtyping import Array
 
 from discreet.random._chacha import WORDS_PER_BLOCK, fast_keystream, keystream
 from discreet.random._keys import NORMAL, check_key, nonce
@@ -43,14 +44,14 @@ _SINE = (0.7853981853, -0.0807454363, 0.0024900071, -0.0000359545083)
 _COSINE = (1.0, -0.3084242642, 0.0158499144, -0.000318880513)
 
 
-def _polynomial(coefficients: tuple[float, ...], x: jax.Array) -> jax.Array:
+def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
     value = jnp.full_like(x, coefficients[-1])
     for coefficient in coefficients[-2::-1]:
         value = value * x + np.float32(coefficient)
     return value
 
 
-def minus_log(first: jax.Array, second: jax.Array, more: jax.Array | None = None) -> jax.Array:
+def minus_log(first: Array, second: Array, more: Array | None = None) -> Array:
     """-log(u) in float32, with full relative precision at both ends.
 
     Args:
@@ -78,9 +79,7 @@ def minus_log(first: jax.Array, second: jax.Array, more: jax.Array | None = None
     return -(octaves * np.float32(np.log(2)) + log)
 
 
-def pairs_float32(
-    first: jax.Array, second: jax.Array, more: jax.Array | None = None, poison: jax.Array | None = None
-) -> jax.Array:
+def pairs_float32(first: Array, second: Array, more: Array | None = None, poison: Array | None = None) -> Array:
     """Pairs of independent Gaussian values, float32[2, n].
 
     Args:
@@ -105,7 +104,7 @@ def pairs_float32(
     return lax.bitcast_convert_type(signed, jnp.float32)
 
 
-def pairs_float64(high: jax.Array, low: jax.Array, angle: jax.Array, angle_low: jax.Array) -> jax.Array:
+def pairs_float64(high: Array, low: Array, angle: Array, angle_low: Array) -> Array:
     """The same in float64 from four words a pair: 64 bits of radius, 3 + 61 of angle; float64[2, n]."""
     radius = jnp.sqrt(2 * minus_log_float64(high, low))
     octant_bits = 29
@@ -118,7 +117,7 @@ def pairs_float64(high: jax.Array, low: jax.Array, angle: jax.Array, angle_low: 
     return jnp.stack([jnp.where(negative_x, -x, x), jnp.where(negative_y, -y, y)])
 
 
-def minus_log_float64(high: jax.Array, low: jax.Array) -> jax.Array:
+def minus_log_float64(high: Array, low: Array) -> Array:
     """-log(u) for u = (64-bit number + 1/2) / 2**64, with full relative precision at both ends."""
     upper = (high >> np.uint32(31)).astype(bool)
     flip = jnp.where(upper, np.uint32(0xFFFFFFFF), np.uint32(0))
@@ -134,7 +133,7 @@ def minus_log_float64(high: jax.Array, low: jax.Array) -> jax.Array:
 # --- draws ---------------------------------------------------------------------------------------
 
 
-def normal(key: jax.Array, shape: Sequence[int] = (), dtype: DTypeLike = jnp.float32) -> jax.Array:
+def normal(key: Array, shape: Sequence[int] = (), dtype: DTypeLike = jnp.float32) -> Array:
     """Draw independent standard Gaussian values with untruncated tails.
 
     Guarantee, for ideal random words, in float32. In exact arithmetic a pair is (r cos t, r sin t), where t is one of
@@ -187,7 +186,7 @@ def normal(key: jax.Array, shape: Sequence[int] = (), dtype: DTypeLike = jnp.flo
 
 
 @partial(jax.jit, static_argnums=(1, 2))
-def _normal(key_words: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
+def _normal(key_words: Array, shape: tuple[int, ...], dtype: np.dtype) -> Array:
     size = prod(shape)
     if size == 0:
         return jnp.zeros(shape, dtype)
@@ -200,13 +199,13 @@ def _normal(key_words: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> ja
     return values.reshape(-1)[:size].reshape(shape).astype(dtype)
 
 
-def _float64(key_words: jax.Array, num_pairs: int) -> jax.Array:
+def _float64(key_words: Array, num_pairs: int) -> Array:
     words, right = fast_keystream(key_words, nonce(NORMAL, 64), -(-4 * num_pairs // WORDS_PER_BLOCK))
     high, low, angle, angle_low = words[: 4 * num_pairs].reshape(4, num_pairs)
     return pairs_float64(high, low, angle, angle_low) + jnp.where(right, 0.0, jnp.nan)
 
 
-def _float32(key_words: jax.Array, num_pairs: int) -> jax.Array:
+def _float32(key_words: Array, num_pairs: int) -> Array:
     if 3 * num_pairs <= WORDS_PER_BLOCK:  # a third word for every pair is there already
         return pairs_float32(*keystream(key_words, nonce(NORMAL, 32), 1)[: 3 * num_pairs].reshape(3, num_pairs))
     words, right = fast_keystream(key_words, nonce(NORMAL, 32), -(-2 * num_pairs // WORDS_PER_BLOCK))

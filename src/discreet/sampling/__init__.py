@@ -7,7 +7,6 @@ from discreet.sampling._samplers import (
     FixedSizeSampling as FixedSizeSampling,
     FullBatch as FullBatch,
     OpenPoisson as OpenPoisson,
-    PaddedDrawing as PaddedDrawing,
     PoissonSampling as PoissonSampling,
     Sampling as Sampling,
 )

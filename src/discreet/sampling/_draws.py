@@ -18,7 +18,7 @@ import bisect
 import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -76,11 +76,6 @@ class SizeTable:
         level = 2**SIZE_BITS - math.floor(Fraction(upper_tail) * 2**SIZE_BITS)
         return self.smallest + bisect.bisect_left(self.thresholds, level)
 
-    def words(self) -> np.ndarray:
-        """The thresholds as `uint32[3, sizes - 1]`, most significant word first."""
-        shifts = range(SIZE_BITS - 32, -1, -32)
-        return np.array([[(t >> s) & 0xFFFFFFFF for t in self.thresholds] for s in shifts], np.uint32)
-
 
 def _relative_masses(num_records: int, rate: Fraction) -> tuple[int, list[int]]:
     """The first size, and binomial masses from there in fixed point relative to the mode's, until they vanish."""
@@ -123,6 +118,12 @@ def size_table(num_records: int, rate: float) -> SizeTable:
     # Tails move to the ends; each threshold is off by at most one unit, where the largest word takes the place of 1.
     slack = (below + above) / total + math.ldexp(len(thresholds), -SIZE_BITS)
     return SizeTable(first + start, first + stop, tuple(thresholds), slack * (1 + 1e-9))
+
+
+def words_of(numbers: Sequence[int]) -> np.ndarray:
+    """Numbers of 96 bits as `uint32[3, numbers]`, most significant word first."""
+    shifts = range(SIZE_BITS - 32, -1, -32)
+    return np.array([[(x >> shift) & 0xFFFFFFFF for x in numbers] for shift in shifts], np.uint32)
 
 
 def size_from_words(words: UInt32[Array, "3"], thresholds: UInt32[Array, "3 sizes"], smallest: Any) -> Int32[Array, ""]:
@@ -249,16 +250,13 @@ def _one_by_one(words: UInt32[Array, " draw"], size: Int32[Array, ""], *, num_re
         index, found, table, out = carry
         row, home = read(rows, index), read(homes, index)[0]
 
-        def probe():
-            # The table is never full, so a free slot or the record itself is met.
-            def following(state):
-                slot = (state[0] + np.uint32(1)) & np.uint32(2**bits - 1)
-                return slot, read(table, slot)
+        def is_taken(slot):
+            held = read(table, slot)
+            return ((held != _FREE) & (held != row))[0]
 
-            return lax.while_loop(lambda state: ((state[1] != _FREE) & (state[1] != row))[0], following, (home, held))
-
-        held = read(table, home)
-        slot, held = lax.cond(((held == _FREE) | (held == row))[0], lambda: (home, held), probe)
+        # The table is never full, so a free slot or the record itself is met.
+        slot = lax.while_loop(is_taken, lambda slot: (slot + np.uint32(1)) & np.uint32(2**bits - 1), home)
+        held = read(table, slot)
         new = (held == _FREE) & (row != _INVALID)
         table = lax.dynamic_update_slice(table, jnp.where(new, row, held), (slot,))
         # A repetition is overwritten by the next record, or cut off at the end.

@@ -36,6 +36,7 @@ from discreet.sampling._draws import (
     size_from_words,
     size_table,
     uniform_subset,
+    words_of,
 )
 
 _BOTH = frozenset({Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE})
@@ -143,12 +144,12 @@ class Sampling(abc.ABC):
         return {}
 
     @abc.abstractmethod
-    def draw(self, key: jax.Array, tables: Any, *, num_records: int) -> Batch:
+    def draw(self, key: Array, tables: Any, *, num_records: int) -> Batch:
         """Draw one batch with a new key; `tables` come from `prepare` for the same, static number of records."""
 
     def drawing(self, num_records: int) -> Drawing:
         """The part of the sampler that is compiled; here the sampler itself, with its numbers."""
-        return _Plain(self, self._count(num_records), self.capacity(num_records))
+        return _Plain(self._count(num_records), self.capacity(num_records), self)
 
     @abc.abstractmethod
     def in_words(self, num_records: int, noun: str = "record") -> str:
@@ -184,19 +185,23 @@ class Sampling(abc.ABC):
         return check_count(num_records, "num_records")
 
 
+@dataclass(frozen=True)
 class Drawing(abc.ABC):
     """The compiled part of a sampler: the shapes of a draw, and the number of records. Hashable."""
 
     num_records: int  # Records of the table
     capacity: int  # Rows of a batch, padding included
+    _: dataclasses.KW_ONLY
+    padding: int = 0  # Rows of the table behind the records; they hold none, and are in no batch
 
-    @property
-    def rows(self) -> int:
-        """Rows of the table, including those without a record."""
-        return self.num_records
+    def __post_init__(self) -> None:
+        if self.padding < 0:
+            raise ValueError(
+                f"padding = {self.padding}: a draw from {self.num_records} records needs all of their rows."
+            )
 
     @abc.abstractmethod
-    def draw(self, key: jax.Array, tables: Any) -> Batch:
+    def draw(self, key: Array, tables: Any) -> Batch:
         """Draw one batch, with tables of `Sampling.prepare`, which may be traced."""
 
     @abc.abstractmethod
@@ -212,46 +217,12 @@ class _Plain(Drawing):
     """A draw by a sampler whose numbers are compiled constants."""
 
     sampling: Sampling
-    num_records: int
-    capacity: int
 
-    def draw(self, key: jax.Array, tables: Any) -> Batch:
+    def draw(self, key: Array, tables: Any) -> Batch:
         return self.sampling.draw(key, tables, num_records=self.num_records)
 
     def law(self, tables: Any) -> Sampling | None:
         return self.sampling if _agree(tables, self.sampling.prepare(self.num_records)) else None
-
-
-@dataclass(frozen=True)
-class PaddedDrawing(Drawing):
-    """A draw from a table whose last rows hold no record and are in no batch."""
-
-    inner: Drawing  # The draw from the records
-    padding: int  # Number of rows without a record
-
-    def __post_init__(self) -> None:
-        if self.padding < 0:
-            raise ValueError(
-                f"padding = {self.padding}: a draw from {self.inner.num_records} records needs all of their rows."
-            )
-
-    @property
-    def num_records(self) -> int:
-        return self.inner.num_records
-
-    @property
-    def capacity(self) -> int:
-        return self.inner.capacity
-
-    @property
-    def rows(self) -> int:
-        return self.inner.num_records + self.padding
-
-    def draw(self, key: jax.Array, tables: Any) -> Batch:
-        return self.inner.draw(key, tables)
-
-    def law(self, tables: Any) -> Sampling | None:
-        return self.inner.law(tables)
 
 
 def _agree(tables: Any, own: Any) -> bool:
@@ -278,8 +249,9 @@ class _Layout:
     slack: float
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=64, typed=True)
 def _layout(num_records: int, rate: float) -> _Layout:
+    num_records = check_count(num_records, "num_records")
     if rate == 1.0:
         return _Layout(None, num_records, None, 0.0)
     table = size_table(num_records, rate)
@@ -350,12 +322,12 @@ class PoissonSampling(Sampling):
         It covers tails, rounding and shortage. It is rounded up to 2^-79 (a larger one by a hundredth), so that it also holds
         with one record more or less: a plan needs it for both neighbours.
         """
-        slack = self._layout(num_records).slack
+        slack = _layout(num_records, self.rate).slack
         return max(_LEAST_SLACK, 1.01 * slack) if slack else 0.0
 
     def capacity(self, num_records: int) -> int:
         """The largest size in the table: the binomial law exceeds it with probability at most 2^-81."""
-        return self._layout(num_records).capacity
+        return _layout(num_records, self.rate).capacity
 
     def check_capacity(self, num_records: int, capacity: int) -> int:
         """Check that every batch fits in `capacity` rows, and return that number.
@@ -374,7 +346,7 @@ class PoissonSampling(Sampling):
 
     def typical_size(self, num_records: int) -> int:
         """The size exceeded with probability 0.07: 145 for 128."""
-        table = self._layout(num_records).table
+        table = _layout(num_records, self.rate).table
         return num_records if table is None else max(1, table.quantile(0.07))
 
     def shuffled(self, num_records: int) -> bool:
@@ -382,25 +354,25 @@ class PoissonSampling(Sampling):
 
         It must be true of half as many records, so that it is true of tables with one record more or less.
         """
-        return all(self._layout(n).draws is not None for n in (num_records, -(-num_records // 2)))
+        return all(_layout(n, self.rate).draws is not None for n in (num_records, -(-num_records // 2)))
 
     def prepare(self, num_records: int) -> dict[str, np.ndarray]:
         """All numbers of a draw: the rate, and threshold words of the size table or of a coin."""
-        layout = self._layout(num_records)
+        layout = _layout(num_records, self.rate)
         tables = {"rate": np.array([self.rate], np.float64).view(np.uint32)}
         if layout.table is None:
             return tables
         if layout.draws is None:
-            scaled = math.floor(Fraction(self.rate) * 2**SIZE_BITS)
-            return {**tables, "coin": np.array([(scaled >> shift) & 0xFFFFFFFF for shift in (64, 32, 0)], np.uint32)}
-        return {**tables, "thresholds": layout.table.words(), "smallest": np.array(layout.table.smallest, np.int32)}
+            return {**tables, "coin": words_of([math.floor(Fraction(self.rate) * 2**SIZE_BITS)])[:, 0]}
+        smallest = np.array(layout.table.smallest, np.int32)
+        return {**tables, "thresholds": words_of(layout.table.thresholds), "smallest": smallest}
 
     def drawing(self, num_records: int) -> _PoissonDrawing:
         """The shapes of a draw, without the rate."""
-        layout = self._layout(num_records)
+        layout = _layout(num_records, self.rate)
         return _PoissonDrawing(num_records, layout.capacity, layout.draws, layout.table is None)
 
-    def draw(self, key: jax.Array, tables: Any, *, num_records: int) -> Batch:
+    def draw(self, key: Array, tables: Any, *, num_records: int) -> Batch:
         """Draw one batch of `capacity(num_records)` rows, the drawn records first."""
         return self.drawing(num_records).draw(key, tables)
 
@@ -423,34 +395,27 @@ class PoissonSampling(Sampling):
             rate = batch_size / num_records
         return cls(rate=rate)
 
-    def _layout(self, num_records: int) -> _Layout:
-        return _layout(self._count(num_records), self.rate)
-
 
 @dataclass(frozen=True)
 class _PoissonDrawing(Drawing):
     """A Poisson draw whose rate is in the tables."""
 
-    num_records: int
-    capacity: int
     draws: int | None  # The number of random words that select records; None for one coin per record
     whole: bool  # The rate is 1, so nothing is drawn
 
-    def with_room(self, capacity: int) -> _PoissonDrawing:
-        """The same draw with another capacity."""
-        return dataclasses.replace(self, capacity=capacity)
-
-    def draw(self, key: jax.Array, tables: Any) -> Batch:
-        """All records, or coin by coin, or a size and a subset of that size."""
+    def draw(self, key: Array, tables: Any) -> Batch:
+        """All records; or one coin per record, with the selected ones moved to the front; or a size and a subset of that size."""
         if self.whole:
             mask = jnp.arange(self.capacity) < self.num_records
             return Batch(jnp.where(mask, jnp.arange(self.capacity, dtype=jnp.int32), 0), mask)
         if self.draws is None:
-            return _ask_each(key, tables["coin"], self.num_records, self.capacity)
+            # More than `capacity` heads have a probability of at most 2^-81, which the slack contains.
+            included = _coins(key, jax.random.bits(key, (self.num_records,), jnp.uint32), tables["coin"])
+            indices = jnp.nonzero(included, size=self.capacity, fill_value=0)[0].astype(jnp.int32)
+            return Batch(indices, jnp.arange(self.capacity) < jnp.sum(included, dtype=jnp.int32))
         words = jax.random.bits(key, (SIZE_WORDS + self.draws,), jnp.uint32)
         size = size_from_words(words[:SIZE_WORDS], tables["thresholds"], tables["smallest"])
-        static = {"num_records": self.num_records, "capacity": self.capacity}
-        indices, found = uniform_subset(words[SIZE_WORDS:], size, **static)
+        indices, found = uniform_subset(words[SIZE_WORDS:], size, num_records=self.num_records, capacity=self.capacity)
         return Batch(indices, jnp.arange(self.capacity) < found)
 
     def law(self, tables: Any) -> Sampling | None:
@@ -463,19 +428,12 @@ class _PoissonDrawing(Drawing):
             return None
         sampling = PoissonSampling(rate)
         own = sampling.drawing(self.num_records)
-        fits = own.capacity <= self.capacity and own.with_room(self.capacity) == self
+        roomier = dataclasses.replace(own, capacity=self.capacity, padding=self.padding)
+        fits = own.capacity <= self.capacity and roomier == self
         return sampling if fits and _agree(tables, sampling.prepare(self.num_records)) else None
 
 
-def _ask_each(key: jax.Array, coin: UInt32[Array, "3"], num_records: int, capacity: int) -> Batch:
-    """Flip one coin per record, then move the selected records to the front."""
-    # More than `capacity` heads have a probability of at most 2^-81, which the slack contains.
-    included = _coins(key, jax.random.bits(key, (num_records,), jnp.uint32), coin)
-    indices = jnp.nonzero(included, size=capacity, fill_value=0)[0].astype(jnp.int32)
-    return Batch(indices, jnp.arange(capacity) < jnp.sum(included, dtype=jnp.int32))
-
-
-def _coins(key: jax.Array, words: UInt32[Array, " record"], coin: UInt32[Array, "3"]) -> Bool[Array, " record"]:
+def _coins(key: Array, words: UInt32[Array, " record"], coin: UInt32[Array, "3"]) -> Bool[Array, " record"]:
     """Compare each record's 96 bits with the rate; the last 64 are drawn only if some first word is a tie."""
     high, middle, low = (jnp.asarray(coin)[i] for i in range(3))
     tie = words == high
@@ -491,10 +449,7 @@ def _coins(key: jax.Array, words: UInt32[Array, " record"], coin: UInt32[Array, 
 class OpenPoisson(Drawing):
     """A Poisson draw whose rate, the only table, is a symbol of a proof: it can be traced, but not run."""
 
-    num_records: int
-    capacity: int
-
-    def draw(self, key: jax.Array, tables: Any) -> Batch:
+    def draw(self, key: Array, tables: Any) -> Batch:
         """Refuse to run."""
         raise ValueError(
             "poisson_subsample: the rate is traced, but the sampler's tables are computed from its value before the program "
@@ -603,7 +558,7 @@ class FixedSizeSampling(Sampling):
         """True for batches of at most half the records, which are drawn one after the other."""
         return self._count(num_records) - self.batch_size >= self.batch_size
 
-    def draw(self, key: jax.Array, tables: Any, *, num_records: int) -> Batch:
+    def draw(self, key: Array, tables: Any, *, num_records: int) -> Batch:
         """Draw one batch of `batch_size` rows, all real, in arbitrary order; `tables` is unused."""
         del tables
         count = self._count(num_records)
@@ -627,11 +582,11 @@ class FixedSizeSampling(Sampling):
         return cls(batch_size=batch_size)
 
 
-def _distinct(key: jax.Array, size: int, num_records: int) -> Int32[Array, " size"]:
+def _distinct(key: Array, size: int, num_records: int) -> Int32[Array, " size"]:
     """Draw a uniform set of `size` distinct records."""
     draws = _draws(size, num_records)
 
-    def attempt(key: jax.Array) -> tuple[Int32[Array, " size"], Int32[Array, ""]]:
+    def attempt(key: Array) -> tuple[Int32[Array, " size"], Int32[Array, ""]]:
         words = jax.random.bits(key, (draws,), jnp.uint32)
         return uniform_subset(words, size, num_records=num_records, capacity=size)
 
@@ -666,7 +621,7 @@ class FullBatch(Sampling):
     def capacity(self, num_records: int) -> int:
         return self._count(num_records)
 
-    def draw(self, key: jax.Array, tables: Any, *, num_records: int) -> Batch:
+    def draw(self, key: Array, tables: Any, *, num_records: int) -> Batch:
         """Return all records in order; `key` and `tables` are unused."""
         del key, tables
         count = self._count(num_records)

@@ -37,7 +37,7 @@ from discreet.mechanisms import (
     Mechanism,
     rounding_of_records,
 )
-from discreet.sampling import SAMPLERS, OpenPoisson, PaddedDrawing, Sampling
+from discreet.sampling import SAMPLERS, OpenPoisson, Sampling
 from discreet.verify._domain import (
     KNOWN,
     PRIVATE,
@@ -675,7 +675,7 @@ def draw(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
     # Row numbers reveal who was drawn: nothing may be computed from them, but `clipped_sum` recognizes them by name.
     numbers = Private(batch, None, origin, why=Why.ROWS("it reveals which records are in the sample"))
     mask = Private(batch, (0,), origin, linf=1.0, finite=True, zero=frozenset([batch]))
-    checker.samples[batch] = (drawing.rows, numbers.serial, mask.serial)
+    checker.samples[batch] = (drawing.num_records + drawing.padding, numbers.serial, mask.serial)
     outputs: list[Value] = [numbers, mask]
     for value in records:
         assert isinstance(value, Private)
@@ -697,9 +697,6 @@ def _law(checker: Checker, drawing: Any, structure: Any, tables: list[Value]) ->
 
 def _is_vouched_for(sampling: Sampling, drawing: Any) -> bool:
     """True if a sampler is on the list and uses its own drawing: a subclass may draw differently."""
-    if type(drawing) is PaddedDrawing:
-        # Rows that are in no batch contribute nothing.
-        drawing = drawing.inner
     return type(sampling) in SAMPLERS and type(sampling.drawing(drawing.num_records)) is type(drawing)
 
 
