@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from discreet._validate import probability
 from discreet.accounting._events import Relation
-from discreet.accounting._pairs import GaussianCurve, smallest_epsilon
 from discreet.accounting._profile import DELTA_HINT, LEAST_DELTA, Planned, profile
 from discreet.accounting._risk import relation_name, upper
 
@@ -89,7 +88,7 @@ def steps_of(event: DpEvent, relation: Relation, slack: float) -> Steps:
 
 def exact_step(steps: Steps, delta: float) -> float:
     """Epsilon of the Gaussian mechanism itself, for any noise (Balle, Wang, ICML 2018, Theorem 8)."""
-    return 0.0 if delta >= 1 else smallest_epsilon(GaussianCurve(steps.shift), delta)
+    return profile(GaussianDpEvent(steps.noise_multiplier), steps.relation).epsilon(min(delta, 1.0))
 
 
 def classical_step(steps: Steps, delta: float) -> float:
