@@ -339,7 +339,13 @@ class PoissonPair:
 
     def law(self, loss: Array) -> LossLaw:
         sign = -1 if self.added else 1
-        base = self.base.law(sign * _loss_before_sampling(sign * loss, self.rate))
+        sampled = sign * loss
+        # The loss before sampling, as the inverse of that in `nodes`; -inf below log(1 - q), which no loss after it reaches.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.expm1(np.minimum(sampled, 1.0)) / self.rate
+            small = np.where(ratio > -1, np.log1p(np.maximum(ratio, -1.0)), -np.inf)
+            large = sampled - math.log(self.rate) + np.log1p((self.rate - 1) * np.exp(-np.maximum(sampled, 1.0)))
+        base = self.base.law(sign * np.where(sampled < 1.0, small, large))
         upper, lower = base[:2], base[2:]
         if self.added:
             lower = _mixed(upper, lower, self.rate)
@@ -350,11 +356,15 @@ class PoissonPair:
     def nodes(self) -> LossNodes:
         sign = -1 if self.added else 1
         loss, upper, lower = self.base.nodes()
+        loss = sign * loss
+        # log(1 - q + q e^l), with all its digits for small q and for small or large l.
+        small = np.log1p(self.rate * np.expm1(np.minimum(loss, 1.0)))
+        large = np.logaddexp(math.log1p(-self.rate) if self.rate < 1 else -math.inf, math.log(self.rate) + loss)
         if self.added:
             lower = (1 - self.rate) * upper + self.rate * lower
         else:
             upper = (1 - self.rate) * lower + self.rate * upper
-        return LossNodes(sign * _loss_after_sampling(sign * loss, self.rate), upper, lower)
+        return LossNodes(sign * np.where(loss < 1.0, small, large), upper, lower)
 
 
 @dataclass(frozen=True)
@@ -462,19 +472,3 @@ def _gaussian_nodes(shift: float, beyond: float) -> Array:
 def _gaussian_weights(z: Array) -> Array:
     weights = np.exp(-0.5 * z**2)
     return weights / weights.sum()
-
-
-def _loss_after_sampling(loss: Array, rate: float) -> Array:
-    """log(1 - q + q e^l), with all its digits for small q and for small or large l."""
-    small = np.log1p(rate * np.expm1(np.minimum(loss, 1.0)))
-    large = np.logaddexp(math.log1p(-rate) if rate < 1 else -math.inf, math.log(rate) + loss)
-    return np.where(loss < 1.0, small, large)
-
-
-def _loss_before_sampling(loss: Array, rate: float) -> Array:
-    """Inverse of `_loss_after_sampling`; -inf below log(1 - q), which no loss after sampling reaches."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.expm1(np.minimum(loss, 1.0)) / rate
-        small = np.where(ratio > -1, np.log1p(np.maximum(ratio, -1.0)), -np.inf)
-        large = loss - math.log(rate) + np.log1p((rate - 1) * np.exp(-np.maximum(loss, 1.0)))
-    return np.where(loss < 1.0, small, large)
