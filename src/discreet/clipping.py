@@ -20,7 +20,6 @@ __all__ = [
     "AdaptiveClipping",
     "ClippingRule",
     "FixedClipping",
-    "as_clipping_rule",
     "contribution_bound",
 ]
 
@@ -32,11 +31,6 @@ _LEAST_CLIPPED, _MOST_CLIPPED = 0.005, 0.1
 _FASTEST = 0.2
 
 
-def _check_norm(what: str, value: Any) -> None:
-    hint = "It is an L2 bound on one record's contribution; 1.0 is a common choice."
-    real(what, value, LEAST_NORM, MOST_NORM, hint=hint)
-
-
 def _more_noise(share: float) -> str:
     """What a share of the release costs, in per cent of the noise on the gradient."""
     return f"{100 * (1 / math.sqrt(1 - share) - 1):.2g}"
@@ -46,41 +40,26 @@ def _more_noise(share: float) -> str:
 class FixedClipping:
     """The same clipping norm C in every step; a plan converts a number to it."""
 
-    norm: float  # C, above 0
+    start: float  # C of the first step, and of all others; above 0
     count_share: ClassVar[float] = COUNT_SHARE
     adapts: ClassVar[bool] = False
-
-    @property
-    def start(self) -> float:
-        """C of the first step, and of all others."""
-        return self.norm
-
-    @property
-    def numbers(self) -> tuple[()]:
-        """Empty, since C is constant."""
-        return ()
-
-    def for_plan(self, noise_multiplier: float, rate: float, num_records: int, num_steps: int) -> FixedClipping:
-        """The same, whatever the plan."""
-        del noise_multiplier, rate, num_records, num_steps
-        return self
+    numbers: ClassVar[tuple[()]] = ()
 
     def in_words(self, noise_multiplier: float, expected_size: float) -> str:
         """Describe the bound on a record's contribution, in a sentence without its full stop."""
         del noise_multiplier, expected_size
         return (
-            f"Each record's gradient is clipped to L2 norm C = {self.norm:g}, and counted as clipped or not, which costs "
+            f"Each record's gradient is clipped to L2 norm C = {self.start:g}, and counted as clipped or not, which costs "
             f"{_more_noise(self.count_share)} % more noise"
         )
 
-    def stated(self, bound: float, noun: str = "record") -> tuple[str, str, str]:
-        """For statements: the clipping to at most `bound` in all, the unit of the noise, and what it is a multiple of."""
-        clipped = (
-            f"Each {noun}'s gradient was clipped to the Euclidean norm C = {self.norm:g}, and it was counted as clipped or "
+    def stated(self, bound: float, noun: str) -> str:
+        """For statements: the clipping to at most `bound` in all."""
+        return (
+            f"Each {noun}'s gradient was clipped to the Euclidean norm C = {self.start:g}, and it was counted as clipped or "
             f"not. Everything that a {noun} added (gradient, count, and a clipped loss if there was one) had a norm of at most "
             f"{bound:.6g}"
         )
-        return clipped, "", "that bound"
 
 
 class AdaptiveNumbers(NamedTuple):
@@ -168,15 +147,17 @@ class AdaptiveClipping:
                 "None chooses one."
             )
             probability("AdaptiveClipping: quantile", self.quantile, hint=hint)
-        _check_norm("AdaptiveClipping: initial", self.initial)
+        norms = {"minimum": self.minimum, "maximum": self.maximum}
+        given = {name: norm for name, norm in norms.items() if norm is not None}
+        for name, norm in {"initial": self.initial, **given}.items():
+            hint = "It is an L2 bound on one record's contribution; 1.0 is a common choice."
+            real(f"AdaptiveClipping: {name}", norm, LEAST_NORM, MOST_NORM, hint=hint)
         if self.learning_rate is not None:
             hint = "It is the step size of log C. None chooses one; 0.2 is the paper's choice."
             positive("AdaptiveClipping: learning_rate", self.learning_rate, hint=hint)
         hint = "It is the counts' share of the release. 0.019 costs one per cent more noise on the gradient."
         probability("AdaptiveClipping: count_share", self.count_share, hint=hint)
-        for name, bound in (("minimum", self.minimum), ("maximum", self.maximum)):
-            if bound is not None:
-                _check_norm(f"AdaptiveClipping: {name}", bound)
+
         # NumPy's numbers become Python's, so that a rule hashes, prints and pickles alike wherever they came from.
         for name, value in vars(self).items():
             object.__setattr__(self, name, None if value is None else float(value))
@@ -269,11 +250,11 @@ class AdaptiveClipping:
             f"{most:g}. Counting costs {_more_noise(self.count_share)} % more noise on the gradient"
         )
 
-    def stated(self, bound: float, noun: str = "record") -> tuple[str, str, str]:
-        """For statements: the clipping to at most `bound` in all, the unit of the noise, and what it is a multiple of."""
+    def stated(self, bound: float, noun: str) -> str:
+        """For statements: the clipping to at most `bound` in all."""
         least, most = self.limits
         quantile, _ = self._chosen
-        clipped = (
+        return (
             f"Each {noun}'s gradient was clipped to a Euclidean norm C, which started at {self.start:g} and followed the "
             f"{quantile:.4g} quantile of the gradient norms: the number of longer gradients was released in the same sum "
             f"and divided by the expected batch size; if it exceeded {1 - quantile:.3g}, C rose for the next step, otherwise "
@@ -281,19 +262,11 @@ class AdaptiveClipping:
             f"between {least:g} and {most:g}. Everything that a {noun} added (gradient, count, and a clipped loss if there was "
             f"one) had a norm of at most {bound / self.start:.6g} C"
         )
-        return clipped, " C", "that bound"
 
 
 ADAPTIVE = AdaptiveClipping()
 """The default of a plan."""
 ClippingRule = FixedClipping | AdaptiveClipping
-
-
-def as_clipping_rule(clipping_norm: float | AdaptiveClipping) -> ClippingRule:
-    """The rule that a plan's `clipping_norm` stands for."""
-    if isinstance(clipping_norm, AdaptiveClipping):
-        return clipping_norm
-    return FixedClipping(float(clipping_norm))
 
 
 def contribution_bound(rule: ClippingRule, loss_share: float = 0.0) -> float:

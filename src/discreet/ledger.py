@@ -50,104 +50,81 @@ class LedgerError(RefusedError):
     """A file that cannot be read, is not a ledger, or was changed."""
 
 
-def create(path: Path, content: Entry) -> None:
-    """Create a file, which must not exist yet, with its first entry."""
+@contextlib.contextmanager
+def _opened(path: Path, how: int) -> Iterator[int]:
+    if path.is_dir():
+        raise LedgerError(f"{path} is a folder, and a ledger is a file. Give one that `discreet ledger open` created.")
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
-    except FileExistsError:
-        raise LedgerError(f"{path} already exists. Use it, or choose another name.") from None
+        handle = os.open(path, how)
     except OSError as error:
-        raise LedgerError(
-            f"{path} cannot be written ({error.strerror}). Choose a folder that exists and that you may write to."
-        ) from None
+        create = "Create one with Ledger.create or `discreet ledger open`"
+        remedy = "Check its permissions" if path.exists() else create
+        raise LedgerError(f"The ledger {path} cannot be opened ({error.strerror}). {remedy}.") from None
     try:
-        with _locked(handle, path):
-            _write(handle, _line([], content))
+        yield handle
     finally:
         os.close(handle)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 @contextlib.contextmanager
-def appending(path: Path) -> Iterator[_Opened]:
+def _appending(path: Path) -> Iterator[int]:
     """The file, locked against other writers."""
-    with contextlib.closing(_Opened(path, os.O_RDWR | os.O_APPEND)) as file, _locked(file.handle, path):
-        if not os.path.samestat(os.fstat(file.handle), os.stat(path)):
+    with _opened(path, os.O_RDWR | os.O_APPEND) as handle, _locked(handle, path):
+        if not os.path.samestat(os.fstat(handle), os.stat(path)):
             raise LedgerError(f"{path} was replaced by another file while this one waited. Try again.")
-        yield file
+        yield handle
 
 
-class _Opened:
-    def __init__(self, path: Path, how: int) -> None:
-        self.path = path
-        if path.is_dir():
-            raise LedgerError(
-                f"{path} is a folder, and a ledger is a file. Give one that `discreet ledger open` created."
-            )
-        try:
-            self.handle = os.open(path, how)
-        except OSError as error:
-            create = "Create one with Ledger.create or `discreet ledger open`"
-            remedy = "Check its permissions" if path.exists() else create
-            raise LedgerError(f"The ledger {path} cannot be opened ({error.strerror}). {remedy}.") from None
+def _bytes(handle: int) -> bytes:
+    parts, place = [], 0
+    while part := os.pread(handle, 2**20, place):
+        parts.append(part)
+        place += len(part)
+    return b"".join(parts)
 
-    def close(self) -> None:
-        os.close(self.handle)
 
-    def entries(self) -> list[Entry]:
-        text = self._bytes()
-        # What does not end in a new line was being written when its writer died, before it counted.
-        lines = text[: text.rfind(b"\n") + 1].splitlines()
-        if not lines:
-            raise LedgerError(
-                f"{self.path} is empty: it is not a ledger. Create one with Ledger.create or `discreet ledger open`."
-            )
-        found: list[Entry] = []
-        for number, line in enumerate(lines):
-            found.append(self._checked(number, line, found))
-        if found[0].get("format") != FORMAT:
-            raise LedgerError(
-                f"{self.path} is not of the format '{FORMAT}' but {found[0].get('format')!r}. Use the version of discreet that "
-                "wrote it, or a newer one."
-            )
-        return found
-
-    def append(self, entries: Sequence[Entry], content: Entry) -> Entry:
-        """Append an entry after the existing `entries`; on the disk when this returns."""
-        text = self._bytes()
-        whole = text.rfind(b"\n") + 1
-        if whole < len(text):
-            os.ftruncate(self.handle, whole)
-        line = _line(entries, content)
-        _write(self.handle, line)
-        return json.loads(line)
-
-    def _bytes(self) -> bytes:
-        parts, place = [], 0
-        while part := os.pread(self.handle, 2**20, place):
-            parts.append(part)
-            place += len(part)
-        return b"".join(parts)
-
-    def _checked(self, number: int, line: bytes, before: Sequence[Entry]) -> Entry:
-        remedy = "Restore the file from a copy: a changed ledger cannot show what was spent."
+def _entries(handle: int, path: Path) -> list[Entry]:
+    text = _bytes(handle)
+    # What does not end in a new line was being written when its writer died, before it counted.
+    lines = text[: text.rfind(b"\n") + 1].splitlines()
+    if not lines:
+        raise LedgerError(
+            f"{path} is empty: it is not a ledger. Create one with Ledger.create or `discreet ledger open`."
+        )
+    remedy = "Restore the file from a copy: a changed ledger cannot show what was spent."
+    found: list[Entry] = []
+    previous = ""
+    for number, line in enumerate(lines):
         try:
             entry = json.loads(line)
             if not isinstance(entry, dict):
                 raise TypeError
         except (ValueError, TypeError):
-            raise LedgerError(f"Line {number + 1} of {self.path} is not an entry of a ledger. {remedy}") from None
+            raise LedgerError(f"Line {number + 1} of {path} is not an entry of a ledger. {remedy}") from None
         rest = {name: value for name, value in entry.items() if name != "hash"}
-        previous = before[-1]["hash"] if before else ""
         if entry.get("number") != number or entry.get("previous") != previous or entry.get("hash") != _hash(rest):
             raise LedgerError(
-                f"Line {number + 1} of {self.path} was changed: its hash, or that of the line before, does not match. {remedy}"
+                f"Line {number + 1} of {path} was changed: its hash, or that of the line before, does not match. {remedy}"
             )
-        return entry
+        previous = entry["hash"]
+        found.append(entry)
+    if found[0].get("format") != FORMAT:
+        raise LedgerError(
+            f"{path} is not of the format '{FORMAT}' but {found[0].get('format')!r}. Use the version of discreet that "
+            "wrote it, or a newer one."
+        )
+    return found
+
+
+def _append(handle: int, entries: Sequence[Entry], content: Entry) -> Entry:
+    """Append an entry after the existing `entries`; on the disk when this returns."""
+    text = _bytes(handle)
+    whole = text.rfind(b"\n") + 1
+    if whole < len(text):
+        os.ftruncate(handle, whole)
+    line = _line(entries, content)
+    _write(handle, line)
+    return json.loads(line)
 
 
 @contextlib.contextmanager
@@ -234,7 +211,7 @@ class Ledger:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._read()
+        self.verify()
 
     def refuse_unless_private(self, statement: Statement) -> None:
         """Refuse a release that is not private.
@@ -284,47 +261,67 @@ class Ledger:
         if not dataset.strip():
             raise ValueError("The ledger's dataset has no name. Give it a public one, such as 'survey 2026'.")
         content = {"kind": "open", "format": FORMAT, "dataset": dataset, "relation": relation.name, "unit": unit}
-        create(Path(path), {**content, "epsilon": cap.epsilon, "delta": cap.delta})
+        content |= {"epsilon": cap.epsilon, "delta": cap.delta}
+        path = Path(path)
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+        except FileExistsError:
+            raise LedgerError(f"{path} already exists. Use it, or choose another name.") from None
+        except OSError as error:
+            raise LedgerError(
+                f"{path} cannot be written ({error.strerror}). Choose a folder that exists and that you may write to."
+            ) from None
+        try:
+            with _locked(handle, path):
+                _write(handle, _line([], content))
+        finally:
+            os.close(handle)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
         return cls(path)
 
     @property
     def dataset(self) -> str:
         """The public name of the table."""
-        return self._read()[0]["dataset"]
+        return self.entries[0]["dataset"]
 
     @property
     def relation(self) -> Relation:
         """The neighbouring relation."""
-        return Relation[self._read()[0]["relation"]]
+        return Relation[self.entries[0]["relation"]]
 
     @property
     def unit(self) -> str:
         """The privacy unit, in words."""
-        return self._read()[0]["unit"]
+        return self.entries[0]["unit"]
 
     @property
     def entries(self) -> list[Entry]:
         """All entries of the file: the first opens it, the others are debits and changes of the cap."""
-        return self._read()
+        with _opened(self.path, os.O_RDONLY) as handle:
+            return _entries(handle, self.path)
 
     @property
     def cap(self) -> PrivacyFilter:
         """The current cap."""
-        return _cap(self._read())
+        return _cap(self.entries)
 
     @property
     def debits(self) -> list[Debit]:
         """All debits, in order."""
-        return _debits(self._read())
+        return _debits(self.entries)
 
     @property
     def spent(self) -> float:
         """The part of the cap's epsilon that is spent, by its filter."""
-        return _spent(self._read())
+        return _spent(self.entries)
 
     def epsilon_if_planned_together(self, delta: float) -> float:
         """The epsilon of all debits at `delta`, if every one was planned before the results of any were seen."""
-        entries = self._read()
+        entries = self.entries
         events = ComposedDpEvent([debit.event for debit in _debits(entries)])
         slack = sum(entry["slack"] for entry in entries if entry["kind"] == "debit")
         return profile(events, relation=self.relation, slack=slack).epsilon(delta)
@@ -341,7 +338,7 @@ class Ledger:
         Raises:
             LedgerError: A line was changed, or the entry is missing.
         """
-        entries = self._read()
+        entries = self.entries
         if receipt_hash is not None:
             if len(receipt_hash) < 8:
                 raise ValueError("Give at least 8 characters of the hash in the statement.")
@@ -362,10 +359,7 @@ class Ledger:
             SpentError: The plan exceeds the budget.
             ValueError: Another relation or unit, or an event without accounting.
         """
-        entries = self._read()
-        if _of_run(entries, run_id, plan) is None:
-            return self._admit(entries, plan, delta, unit)
-        return _spent(entries)
+        return _admit(self.entries, plan, delta, run_id, unit)[0]
 
     def debit(self, plan: Planned, *, delta: float, method: str, run_id: str = "", unit: str = ONE_RECORD) -> Receipt:
         """Debit a plan's event, irrevocably.
@@ -385,16 +379,13 @@ class Ledger:
             ValueError: Another relation or unit.
             LedgerError: The file was changed.
         """
-        with appending(self.path) as file:
-            entries = file.entries()
-            entry = _of_run(entries, run_id, plan)
+        with _appending(self.path) as handle:
+            entries = _entries(handle, self.path)
+            spent, entry = _admit(entries, plan, delta, run_id, unit)
             if entry is None:
-                spent = self._admit(entries, plan, delta, unit)
                 content = {"kind": "debit", "method": method, "event": event_to_dict(plan.event())}
                 content |= {"slack": plan.slack, "delta": delta, "run_id": run_id, "unit": unit}
-                entry = file.append(entries, content)
-            else:
-                spent = _spent(entries)
+                entry = _append(handle, entries, content)
         cap, where = _cap(entries), (self.path.name, entries[0]["dataset"], entry["number"], entry["hash"])
         return Receipt(*where, spent, cap.epsilon, cap.delta, entry.get("unit", ONE_RECORD))
 
@@ -411,8 +402,8 @@ class Ledger:
             ValueError: A higher cap without `raised`.
         """
         cap = PrivacyFilter(epsilon=epsilon, delta=delta)
-        with appending(self.path) as file:
-            entries = file.entries()
+        with _appending(self.path) as handle:
+            entries = _entries(handle, self.path)
             old = _cap(entries)
             if (cap.epsilon > old.epsilon or cap.delta > old.delta) and not raised:
                 raise ValueError(
@@ -420,7 +411,7 @@ class Ledger:
                     f"{cap.delta:g} is more, which breaks the promise of the old cap. Pass raised=True (`--raise`) if this is "
                     "intended."
                 )
-            file.append(entries, {"kind": "cap", "epsilon": cap.epsilon, "delta": cap.delta})
+            _append(handle, entries, {"kind": "cap", "epsilon": cap.epsilon, "delta": cap.delta})
 
     def __repr__(self) -> str:
         return f"Ledger({str(self.path)!r})"
@@ -431,7 +422,7 @@ class Ledger:
         return notebook_html(headline, "\n".join(line for line in lines if line is not headline))
 
     def __str__(self) -> str:
-        entries = self._read()
+        entries = self.entries
         first, cap, debits = entries[0], _cap(entries), _debits(entries)
         spent = _spent(entries)
         lines = [
@@ -451,24 +442,29 @@ class Ledger:
             lines.append("The cap was changed after the ledger was created: see its `cap` entries.")
         return "\n".join(lines)
 
-    def _read(self) -> list[Entry]:
-        with contextlib.closing(_Opened(self.path, os.O_RDONLY)) as file:
-            return file.entries()
 
-    def _admit(self, entries: Sequence[Entry], plan: Planned, delta: float, unit: str) -> float:
-        """The part of the cap's epsilon that is spent after the plan."""
-        check_terms(entries, plan, unit)
-        relation = plan.relation
-        cap, before = _cap(entries), [debit.cost for debit in _debits(entries)]
-        spent = cap.spent([*before, cost_of(plan.event(), relation, delta=delta, slack=plan.slack)])
-        if spent > cap.epsilon:
-            raise SpentError(
-                f"The plan exceeds the remaining budget of '{entries[0]['dataset']}': the total would be ε = "
-                f"{upper(spent)}, and the cap is ε = {upper(cap.epsilon)} at δ = {cap.delta:.3g}, of which "
-                f"{upper(cap.spent(before))} is spent. Nothing was debited. {_what_fits(cap, before, relation, delta)} "
-                "(Where the δ of all fits are more than half of the cap's δ together, the ledger charges a fit more than its ε.)"
-            )
-        return spent
+def _admit(entries: Sequence[Entry], plan: Planned, delta: float, run_id: str, unit: str) -> tuple[float, Entry | None]:
+    """The part of the cap's epsilon that is spent after the plan; and the debit of a run that continues."""
+    event = plan.event()
+    cap, before = _cap(entries), [debit.cost for debit in _debits(entries)]
+    for entry in entries:
+        if run_id and entry.get("run_id") == run_id:
+            if entry["event"] != event_to_dict(event):
+                raise LedgerError(
+                    "The ledger has a debit of this run for another event. Start a new run, in another folder."
+                )
+            return cap.spent(before), entry
+    check_terms(entries, plan, unit)
+    relation = plan.relation
+    spent = cap.spent([*before, cost_of(event, relation, delta=delta, slack=plan.slack)])
+    if spent > cap.epsilon:
+        raise SpentError(
+            f"The plan exceeds the remaining budget of '{entries[0]['dataset']}': the total would be ε = "
+            f"{upper(spent)}, and the cap is ε = {upper(cap.epsilon)} at δ = {cap.delta:.3g}, of which "
+            f"{upper(cap.spent(before))} is spent. Nothing was debited. {_what_fits(cap, before, relation, delta)} "
+            "(Where the δ of all fits are more than half of the cap's δ together, the ledger charges a fit more than its ε.)"
+        )
+    return spent, None
 
 
 def _what_fits(cap: PrivacyFilter, before: Sequence[Cost], relation: Relation, delta: float) -> str:
@@ -519,14 +515,6 @@ def _cap(entries: Sequence[Entry]) -> PrivacyFilter:
 
 def _spent(entries: Sequence[Entry]) -> float:
     return _cap(entries).spent([debit.cost for debit in _debits(entries)])
-
-
-def _of_run(entries: Sequence[Entry], run_id: str, plan: Planned) -> Entry | None:
-    """The debit of a run that continues."""
-    found = next((entry for entry in entries if run_id and entry.get("run_id") == run_id), None)
-    if found is not None and found["event"] != event_to_dict(plan.event()):
-        raise LedgerError("The ledger has a debit of this run for another event. Start a new run, in another folder.")
-    return found
 
 
 # The cost of an entry, by its hash, which covers all its content and all entries before it, and by relation.

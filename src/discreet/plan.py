@@ -23,11 +23,12 @@ from discreet.accounting import (
     suggest,
     upper,
 )
-from discreet.clipping import ADAPTIVE, LEAST_NORM, MOST_NORM, AdaptiveClipping, ClippingRule, as_clipping_rule
+from discreet.clipping import ADAPTIVE, LEAST_NORM, MOST_NORM, AdaptiveClipping, ClippingRule, FixedClipping
 from discreet.mechanisms import GAUSSIAN, Mechanism
 from discreet.sampling import Sampling
 
 ClippingNorm = float | AdaptiveClipping
+_DELTA_HINT = "It should be well below 1 / num_records, such as 1e-6."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +72,12 @@ class PrivacyPlan:
         integer("num_steps", self.num_steps, hint=hint)
         _check_noise(self.noise_multiplier, self.clipping_norm, self.rate)
         if self.target_delta is not None:
-            _check_delta(self.target_delta)
+            probability("delta", self.target_delta, hint=_DELTA_HINT)
         # NumPy's numbers become Python's, so that a plan hashes, prints and pickles alike wherever they came from.
         for name, kind in (
             ("num_steps", int),
             ("num_records", int),
-            ("clipping_norm", lambda norm: norm if _is_rule(norm) else float(norm)),
+            ("clipping_norm", lambda norm: norm if isinstance(norm, AdaptiveClipping) else float(norm)),
             ("noise_multiplier", float),
         ):
             object.__setattr__(self, name, kind(getattr(self, name)))
@@ -120,7 +121,7 @@ class PrivacyPlan:
         Raises:
             ValueError: Not exactly one of the three is open, an argument is out of range, or the target is infeasible.
         """
-        _check_delta(delta)
+        probability("delta", delta, hint=_DELTA_HINT)
         given = {"epsilon": epsilon, "num_steps": num_steps, "noise_multiplier": noise_multiplier}
         still_open = [name for name, value in given.items() if value is None]
         if len(still_open) != 1:
@@ -153,18 +154,17 @@ class PrivacyPlan:
                     f"delta={delta:g}. Give them more noise, or raise epsilon."
                 )
 
-        def event_of(noise_multiplier: float, num_steps: int) -> DpEvent:
-            return ComposedDpEvent([plan._event_of(noise_multiplier, num_steps), *shared])
-
         goal: Any = {"epsilon": epsilon, "delta": delta, "relation": relation}
         if noise_multiplier is None:
             noise = calibrate_noise_multiplier(
-                lambda noise: event_of(noise, plan.num_steps), slack=plan.slack + slack, **goal
+                lambda noise: ComposedDpEvent([plan._event_of(noise, plan.num_steps), *shared]),
+                slack=plan.slack + slack,
+                **goal,
             )
             return dataclasses.replace(plan, noise_multiplier=noise)
         steps = calibrate_num_steps(
-            lambda steps: event_of(plan.noise_multiplier, steps),
-            slack_per_step=plan._slack_per_step,
+            lambda steps: ComposedDpEvent([plan._event_of(plan.noise_multiplier, steps), *shared]),
+            slack_per_step=plan.slack,
             slack=slack,
             **goal,
         )
@@ -178,7 +178,9 @@ class PrivacyPlan:
     @property
     def clipping(self) -> ClippingRule:
         """The clipping rule of `clipping_norm`, with C of the first step as `start`."""
-        rule = as_clipping_rule(self.clipping_norm)
+        rule = self.clipping_norm
+        if not isinstance(rule, AdaptiveClipping):
+            return FixedClipping(rule)
         return rule.for_plan(self.noise_multiplier, self.rate, self.num_records, self.num_steps)
 
     def noise_to_sampling(self, num_parameters: int) -> float:
@@ -200,11 +202,7 @@ class PrivacyPlan:
     @property
     def slack(self) -> float:
         """Total variation between the run and `event`, from samplers and noise, over all steps."""
-        return self.num_steps * self._slack_per_step
-
-    @property
-    def _slack_per_step(self) -> float:
-        return self.sampling.slack_per_step(self.num_records) + self.mechanism.slack
+        return self.num_steps * (self.sampling.slack_per_step(self.num_records) + self.mechanism.slack)
 
     def event(self) -> DpEvent:
         """The event of the steps, derived from sampler, noise and number of steps."""
@@ -286,13 +284,9 @@ class PrivacyPlan:
 
     def _stated_delta(self, delta: float | None) -> float:
         if delta is not None:
-            _check_delta(delta)
+            probability("delta", delta, hint=_DELTA_HINT)
             return delta
         return self.target_delta if self.target_delta is not None else suggest(num_records=self.num_records).delta
-
-
-def _is_rule(clipping_norm: object) -> bool:
-    return isinstance(clipping_norm, AdaptiveClipping)
 
 
 def _check_facts(
@@ -311,17 +305,17 @@ def _check_facts(
             "the L2 norm: discreet.mechanisms.GAUSSIAN, or a subclass of discreet.mechanisms.Mechanism with norm = 2."
         )
     integer("num_records", num_records, hint="It is the public number of records; an empty table cannot be fitted.")
-    if not _is_rule(clipping_norm):
+    if not isinstance(clipping_norm, AdaptiveClipping):
         hint = (
             "It is the L2 bound on one record's contribution. 1.0 is a common choice; discreet.AdaptiveClipping() finds one "
             "while fitting."
         )
         positive("clipping_norm", clipping_norm, hint=hint)
-    if isinstance(clipping_norm, int | float) and not LEAST_NORM <= clipping_norm <= MOST_NORM:
-        raise ValueError(
-            f"clipping_norm is {clipping_norm!r}; squares of 32-bit numbers neither vanish nor overflow for norms between "
-            f"{LEAST_NORM:g} and {MOST_NORM:g}. Scale the loss, or choose a C near the length of one record's gradient."
-        )
+        if not LEAST_NORM <= clipping_norm <= MOST_NORM:
+            raise ValueError(
+                f"clipping_norm is {clipping_norm!r}; squares of 32-bit numbers neither vanish nor overflow for norms between "
+                f"{LEAST_NORM:g} and {MOST_NORM:g}. Scale the loss, or choose a C near the length of one record's gradient."
+            )
     sampling.check(num_records, relation)
 
 
@@ -345,14 +339,12 @@ def _check_noise(noise_multiplier: float, clipping_norm: ClippingNorm, rate: flo
             "clipping_norm, and more than that hides what millions of records have in common. Raise epsilon or delta, or take "
             "fewer steps or a smaller sampling rate."
         )
-    rule = as_clipping_rule(clipping_norm)
-    least, most = rule.limits if isinstance(rule, AdaptiveClipping) else (rule.start, rule.start)
+    if isinstance(clipping_norm, AdaptiveClipping):
+        least, most = clipping_norm.limits
+    else:
+        least = most = float(clipping_norm)
     if noise_multiplier * most / rate > _MOST_SIZE or noise_multiplier * least < 1 / _MOST_SIZE:
         raise ValueError(
             f"noise_multiplier is {noise_multiplier!r}, and C between {least:g} and {most:g}: noise of standard deviation "
             f"noise_multiplier * C, or a gradient made of it, is too small or too large for 32-bit arithmetic. {hint}"
         )
-
-
-def _check_delta(delta: float) -> None:
-    probability("delta", delta, hint="It should be well below 1 / num_records, such as 1e-6.")

@@ -12,6 +12,7 @@ from scipy.stats import binom, norm
 from discreet.accounting import (
     BoundedRangeDpEvent,
     PrivacyFilter,
+    PrivacyProfile,
     Relation,
     cost_of,
     event_from_dict,
@@ -19,7 +20,7 @@ from discreet.accounting import (
     profile,
 )
 from discreet.accounting._compose import compose
-from discreet.accounting._pairs import SelectionPair, smallest_epsilon
+from discreet.accounting._pairs import SelectionPair
 
 ADD = Relation.ADD_OR_REMOVE_ONE
 
@@ -130,7 +131,8 @@ def test_beside_a_gaussian_the_adversary_chooses_after_it():
 
 def test_as_a_pair_the_profile_is_the_same():
     for delta in (1e-2, 1e-6):
-        pair = smallest_epsilon(compose([[(SelectionPair(0.3, 7), 1)]]), delta)
+        curve = compose([[(SelectionPair(0.3, 7), 1)]])
+        pair = PrivacyProfile(dp_event.NoOpDpEvent(), ADD, 0.0, curve).epsilon(delta)
         assert spent(0.3, 7).epsilon(delta) * (1 - 1e-9) <= pair <= spent(0.3, 7).epsilon(delta) * (1 + 1e-3)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import attr
 import numpy as np
 from dp_accounting.dp_event import (
     DpEvent,
@@ -22,7 +23,6 @@ from numpy.typing import NDArray
 
 from discreet._validate import probability
 from discreet.accounting._events import Relation
-from discreet.accounting._pairs import GaussianCurve, smallest_epsilon
 from discreet.accounting._profile import DELTA_HINT, LEAST_DELTA, Planned, profile
 from discreet.accounting._risk import relation_name, upper
 
@@ -89,7 +89,7 @@ def steps_of(event: DpEvent, relation: Relation, slack: float) -> Steps:
 
 def exact_step(steps: Steps, delta: float) -> float:
     """Epsilon of the Gaussian mechanism itself, for any noise (Balle, Wang, ICML 2018, Theorem 8)."""
-    return 0.0 if delta >= 1 else smallest_epsilon(GaussianCurve(steps.shift), delta)
+    return profile(GaussianDpEvent(steps.noise_multiplier), steps.relation).epsilon(min(delta, 1.0))
 
 
 def classical_step(steps: Steps, delta: float) -> float:
@@ -110,11 +110,7 @@ def amplified(steps: Steps, delta: float, step_epsilon: StepEpsilon) -> float:
     record's coin, the two laws are (1-q) M0 + q M1 and (1-q) M0 + q M1', where M1 lies within C of M0 and within 2C of M1', and
     the shift here is that of 2C.
     """
-
-    def ideal(delta: float) -> float:
-        return _grown(step_epsilon(steps, delta / steps.rate), steps.rate)
-
-    return with_slack(ideal, delta, steps.slack)
+    return with_slack(lambda d: _grown(step_epsilon(steps, d / steps.rate), steps.rate), delta, steps.slack)
 
 
 def _grown(epsilon: float, rate: float) -> float:
@@ -160,8 +156,10 @@ def renyi(steps: Steps, delta: float) -> float:
     if steps.relation is Relation.REPLACE_ONE and steps.sampled_by_coins:
         removal = _renyi_curve(steps.event, steps.count, Relation.ADD_OR_REMOVE_ONE)
         return with_slack(lambda d: _twice(removal, d), delta, steps.count * steps.slack)
-    halved = steps.relation is Relation.REPLACE_ONE
-    event = _with_noise(steps, steps.noise_multiplier / (2 if halved else 1))
+    event: Any = steps.event
+    if steps.relation is Relation.REPLACE_ONE:
+        halved = GaussianDpEvent(steps.noise_multiplier / 2)
+        event = halved if isinstance(event, GaussianDpEvent) else attr.evolve(event, event=halved)
     return with_slack(_renyi_curve(event, steps.count, steps.relation), delta, steps.count * steps.slack)
 
 
@@ -180,14 +178,6 @@ def numerical(steps: Steps, delta: float) -> float:
     """Epsilon by privacy loss distributions, as the library claims."""
     event = SelfComposedDpEvent(steps.event, steps.count)
     return profile(event, steps.relation, slack=min(1.0, steps.count * steps.slack)).epsilon(delta)
-
-
-def _with_noise(steps: Steps, noise_multiplier: float) -> DpEvent:
-    mechanism = GaussianDpEvent(noise_multiplier)
-    if isinstance(steps.event, SampledWithoutReplacementDpEvent):
-        sizes = steps.event.source_dataset_size, steps.event.sample_size
-        return SampledWithoutReplacementDpEvent(*sizes, mechanism)
-    return PoissonSampledDpEvent(steps.rate, mechanism) if steps.sampled_by_coins else mechanism
 
 
 def _renyi_curve(event: DpEvent, count: int, relation: Relation) -> Callable[[float], float]:

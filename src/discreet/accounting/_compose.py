@@ -45,19 +45,24 @@ _ULP = float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True)
 class Cells:
-    """One pair's loss on the grid: probs[i] is the mass at (first + i) * spacing; the rest of the mass is at infinity."""
+    """One pair's loss on the grid: probs[i] is the mass at losses[i] = (first + i) * spacing; the rest is at infinity."""
 
     first: int
+    losses: Array
     probs: Array
     infinity: float
-
-    def losses(self, spacing: float) -> Array:
-        return (self.first + np.arange(len(self.probs))) * spacing
 
 
 def discretise(pair: Pair, spacing: float, tail_mass: float) -> Cells:
     """Connect-the-dots on the cells between multiples of `spacing`, out to where `tail_mass` is left on either side."""
-    first, last = _support(pair, spacing, tail_mass)
+    losses = np.unique(pair.nodes().loss)
+    law = pair.law(losses)
+    above = np.flatnonzero(law.upper_sf <= tail_mass)
+    below = np.flatnonzero(law.upper_cdf <= tail_mass)
+    high = losses[above[0]] if above.size else losses[-1]
+    low = losses[below[-1]] if below.size else losses[0]
+    first = math.floor(low / spacing)
+    last = max(math.ceil(high / spacing), first + 1)
     edges = np.arange(first, last + 1) * spacing
     law = pair.law(edges)
     upper, upper_error = _masses(law.upper_cdf, law.upper_sf)
@@ -75,19 +80,7 @@ def discretise(pair: Pair, spacing: float, tail_mass: float) -> Cells:
     # Above the last edge: what can be explained by the last loss stays there, the rest is infinite.
     finite = min(math.exp(min(edges[-1], 700.0)) * float(law.lower_sf[-1]), float(law.upper_sf[-1]))
     probs[-1] += finite
-    return Cells(first=first, probs=probs, infinity=min(float(law.upper_sf[-1]) - finite, 1.0))
-
-
-def _support(pair: Pair, spacing: float, tail_mass: float) -> tuple[int, int]:
-    """Grid indices between which all but `tail_mass` on either side lies."""
-    losses = np.unique(pair.nodes().loss)
-    law = pair.law(losses)
-    above = np.flatnonzero(law.upper_sf <= tail_mass)
-    below = np.flatnonzero(law.upper_cdf <= tail_mass)
-    high = losses[above[0]] if above.size else losses[-1]
-    low = losses[below[-1]] if below.size else losses[0]
-    first, last = math.floor(low / spacing), math.ceil(high / spacing)
-    return first, max(last, first + 1)
+    return Cells(first, edges, probs, min(float(law.upper_sf[-1]) - finite, 1.0))
 
 
 def _masses(cdf: Array, sf: Array) -> tuple[Array, Array]:
@@ -115,22 +108,22 @@ class _Spectrum:
 
     points: int
     kept: Any
-    log_value: Any
-    exact_growth: Any
+    log_value: Any = 0.0
+    exact_growth: Any = 0.0
     """Per frequency, log of the factor by which errors of the transform may have enlarged it."""
-    log_growth: Any
+    log_growth: Any = 0.0
     """The same for the errors of logarithm and exponential alone."""
-    euclidean: float
+    euclidean: float = 0.0
     """Bound on the transform's errors in Euclidean norm, steps included."""
-    perturbation: float
+    perturbation: float = 0.0
     """Sum of what rounding changed in the tilted laws, steps included."""
-    largest: float
-    left_out: float
+    largest: float = 0.0
+    left_out: float = 0.0
 
 
-def log_moment(cells: Cells, spacing: float, tilt: float) -> float:
+def log_moment(cells: Cells, tilt: float) -> float:
     """Log of the sum of probs * exp(tilt * loss), rounded up."""
-    exponents = tilt * cells.losses(spacing)
+    exponents = tilt * cells.losses
     largest = float(np.max(exponents[cells.probs > 0]))
     # Bounded below, for products in the subnormal range are slow and add nothing.
     return largest + math.log(float(np.sum(np.exp(np.clip(exponents - largest, -200.0, 0.0)) * cells.probs)))
@@ -138,59 +131,56 @@ def log_moment(cells: Cells, spacing: float, tilt: float) -> float:
 
 @dataclass(frozen=True)
 class Sum:
-    """Independent losses, `counts` of each of `parts`, and a stretch of the grid: points `first`, ..., `first + points - 1`."""
+    """Independent losses, `counts` of each of `parts`, and a stretch of the grid: points `first`, ..., `first + points - 1`.
+
+    `losses` are those of the stretch that are no less than 0.
+    """
 
     parts: Sequence[Cells]
     counts: Sequence[int]
     spacing: float
     first: int
     points: int
+    losses: Array
 
-    @property
-    def start(self) -> int:
-        """Index of the smallest loss that `deltas` and `scale` speak of: 0, or the first of the stretch."""
-        return max(self.first, 0)
+    def tilted(self, tilt: float) -> tuple[list[float], Array]:
+        """Of the law tilted by exp(tilt * loss): log E of that, for each part, and the factors back to the law at `losses`.
 
-    def moments(self, tilt: float) -> list[float]:
-        """Log E exp(tilt * loss) of each part, up to the rounding that `deltas` takes along."""
-        return [log_moment(cells, self.spacing, tilt) for cells in self.parts]
-
-    def scale(self, tilt: float, moments: Sequence[float]) -> Array:
-        """The factors from the tilted law back to the law, at each grid point from `start` on."""
-        exponent = sum(count * moment for count, moment in zip(self.counts, moments, strict=True))
-        losses = np.arange(self.start, self.first + self.points) * self.spacing
-        return np.exp(np.minimum(exponent - tilt * losses, 700.0))
-
-    def deltas(self, tilt: float, moments: Sequence[float], *, extended: bool = False) -> tuple[Array, float]:
-        """Upper bounds on delta at each grid point from `start` on, from the law tilted by exp(tilt * loss).
-
-        `moments` are those at tilt. Losses above the last point are missing from it, save that they come back at smaller
-        ones; losses below the first come back at larger ones, which raises delta. `extended` takes the time for more
-        digits. Also returned is the bound on the sum of the tilted law's errors: times `scale`, it is part of the bounds.
+        Both are exact up to the rounding that `deltas` takes along.
         """
-        total = sum(self.counts)
+        moments = [log_moment(cells, tilt) for cells in self.parts]
+        exponent = sum(count * moment for count, moment in zip(self.counts, moments, strict=True))
+        return moments, np.exp(np.minimum(exponent - tilt * self.losses, 700.0))
+
+    def deltas(
+        self, tilt: float, moments: Sequence[float], scale: Array, *, extended: bool = False
+    ) -> tuple[Array, float]:
+        """Upper bounds on delta at each of `losses`, from the law tilted by exp(tilt * loss).
+
+        `moments` and `scale` are those of `tilted`. Losses above the last point are missing from it, save that they come back
+        at smaller ones; losses below the first come back at larger ones, which raises delta. `extended` takes the time for
+        more digits. Also returned is the bound on the sum of the tilted law's errors: times `scale`, it is part of the bounds.
+        """
         kind = _EXTENDED if extended else np.float64
-        spectrum = _Spectrum(self.points, slice(None), 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        spectrum = _Spectrum(self.points, slice(None))
+        offset = 0
         for cells, count, moment in zip(self.parts, self.counts, moments, strict=True):
-            _multiply(spectrum, cells, count, self.spacing, tilt, moment, kind)
+            _multiply(spectrum, cells, count, tilt, moment, kind)
+            offset += count * cells.first
         law, error = _back(spectrum, kind)
-        offset = sum(count * cells.first for cells, count in zip(self.parts, self.counts, strict=True))
-        law = np.roll(law, (offset - self.first) % self.points)[self.start - self.first :]
-        scale = self.scale(tilt, moments)
+        law = np.roll(law, (offset - self.first) % self.points)[-len(self.losses) :]
         with np.errstate(over="ignore", invalid="ignore"):
             bounds = _hockey_stick(np.maximum(law, 0.0) * scale, self.spacing) + error * scale
         # Relative errors: of the entries of each step's law, of the scale, and of sums of up to 2^21 terms.
-        bounds *= 1 + 2e-9 + 8 * _ULP * total
+        bounds *= 1 + 2e-9 + 8 * _ULP * sum(self.counts)
         # Where the tilt has made everything overflow, this curve says nothing; another one will.
         return np.where(np.isnan(bounds), 1.0, np.minimum(bounds, 1.0)), error
 
 
-def _multiply(
-    spectrum: _Spectrum, cells: Cells, count: int, spacing: float, tilt: float, moment: float, kind: Any
-) -> None:
+def _multiply(spectrum: _Spectrum, cells: Cells, count: int, tilt: float, moment: float, kind: Any) -> None:
     """Multiplies the transform of `count` steps into the spectrum."""
     points = spectrum.points
-    exponents = tilt * cells.losses(spacing)
+    exponents = tilt * cells.losses
     tilted = cells.probs * np.exp(exponents - moment)
     rows = -(-len(tilted) // points)
     if rows > 1:
@@ -228,14 +218,14 @@ def _back(spectrum: _Spectrum, kind: Any) -> tuple[Array, float]:
     log_size = spectrum.log_value.real.astype(np.float64)
     size = np.exp(log_size)
 
-    def gained(growth: Array) -> float:
-        # Both halves of the spectrum, hence the 2.
+    gained: list[float] = []
+    for growth in (spectrum.exact_growth, spectrum.log_growth):
         with np.errstate(over="ignore"):
             more = np.where(growth < 1e-3, size * np.expm1(np.minimum(growth, 1.0)), np.exp(log_size + growth) - size)
-            return math.sqrt(2 * float(np.sum(more**2)))
-
-    by_frequency = gained(spectrum.exact_growth)
-    by_norm = gained(spectrum.log_growth) + spectrum.euclidean * math.exp(min(spectrum.largest, 700.0))
+            # Both halves of the spectrum, hence the 2.
+            gained.append(math.sqrt(2 * float(np.sum(more**2))))
+    by_frequency, by_logarithm = gained
+    by_norm = by_logarithm + spectrum.euclidean * math.exp(min(spectrum.largest, 700.0))
     forward = min(by_frequency, by_norm) + spectrum.perturbation + spectrum.left_out
     inverse = 8 * (1 + math.log2(points)) * math.sqrt(2 * float(np.sum(size**2)))
     # This error is not multiplied by the number of steps: extended floats matter for few steps only.
@@ -298,15 +288,6 @@ class _Outlook:
     low_order: float
     high_order: float
 
-    def tilt(self, end: float) -> float:
-        """The largest order whose tilted law all but fits below `end`, by Chernoff's bound; 0 where none does."""
-        found = 0.0
-        for i in range(min(self.tilts, len(self.orders) - 1)):
-            rise = self.cumulants[i + 1 :] - self.cumulants[i]
-            if np.min((rise - math.log(_STRAY)) / (self.orders[i + 1 :] - self.orders[i])) <= end:
-                found = float(self.orders[i])
-        return found
-
 
 def compose(directions: Sequence[Sequence[tuple[Pair, int]]], *, tolerance: float = 1e-5) -> GridCurve:
     """Profile of a composition: a curve that lies nowhere below it in any direction of a relation, each given as counted pairs.
@@ -318,22 +299,19 @@ def compose(directions: Sequence[Sequence[tuple[Pair, int]]], *, tolerance: floa
     # The direction with the larger epsilon allows the wider grid. The other one need not be resolved more finely: its curve
     # matters only where it comes out above the first.
     spacing = max(outlook.spacing for outlook in outlooks)
-    return _worst(
-        [_compose_one(parts, outlook, spacing, tolerance) for parts, outlook in zip(directions, outlooks, strict=True)]
-    )
-
-
-def _worst(curves: Sequence[GridCurve]) -> GridCurve:
-    """The largest of the curves, on the grid of the longest one."""
+    curves = [
+        _compose_one(parts, outlook, spacing, tolerance) for parts, outlook in zip(directions, outlooks, strict=True)
+    ]
     if len(curves) == 1:
         return curves[0]
-    longest = max(curves, key=lambda curve: curve.epsilons[-1])
+    # The largest of the curves, on the grid of the longest one.
+    longest = max(curves, key=lambda curve: curve.knots[-1])
     deltas = longest.deltas.copy()
     for curve in curves:
-        inside = int(np.searchsorted(longest.epsilons, curve.epsilons[-1]))
-        deltas[:inside] = np.maximum(deltas[:inside], curve.delta(longest.epsilons[:inside]))
+        inside = int(np.searchsorted(longest.knots, curve.knots[-1]))
+        deltas[:inside] = np.maximum(deltas[:inside], curve.delta(longest.knots[:inside]))
         deltas[inside:] = np.maximum(deltas[inside:], curve.deltas[-1])
-    return GridCurve(epsilons=longest.epsilons, deltas=deltas)
+    return GridCurve(longest.knots, deltas)
 
 
 def _compose_one(parts: Sequence[tuple[Pair, int]], outlook: _Outlook, spacing: float, tolerance: float) -> GridCurve:
@@ -347,23 +325,38 @@ def _compose_one(parts: Sequence[tuple[Pair, int]], outlook: _Outlook, spacing: 
         spacing *= 1.05 * (last - first) / _MAX_POINTS
     infinity = -math.expm1(sum(n * math.log1p(-cell.infinity) for n, cell in zip(counts, cells, strict=True)))
     points = int(next_fast_len(max(2, math.ceil(_ROOM * (last - first + 1))), real=True) or 0)
-    stretch = Sum(cells, counts, spacing, first, points)
+    epsilons = np.arange(max(first, 0), first + points) * spacing
+    stretch = Sum(cells, counts, spacing, first, points, epsilons)
     deltas = _deltas(stretch, outlook, sharp=tolerance <= _FINE) + infinity + _TAIL_MASS
-    return _finish(np.arange(stretch.start, first + points) * spacing, deltas, infinity)
+    deltas = np.minimum(np.minimum.accumulate(deltas), 1.0)
+    if epsilons[0] > 0:
+        # Nothing but cut-off mass lies below the first point, so delta is linear in e^epsilon from there down to 0: extend it.
+        epsilons = np.insert(epsilons, 0, 0.0)
+        deltas = np.insert(deltas, 0, 1.0)
+    floor = infinity + _TAIL_MASS
+    used = min(int(np.searchsorted(-deltas, -1.0001 * floor)) + 2, len(deltas))
+    return GridCurve(epsilons[:used], deltas[:used])
 
 
 def _deltas(stretch: Sum, outlook: _Outlook, *, sharp: bool) -> Array:
     """The lower of two bounds: of the law as it is, for large deltas, and of the law tilted upward, for small ones."""
+    # The largest order whose tilted law all but fits below the end, by Chernoff's bound; 0 where none does.
+    end = (stretch.first + stretch.points) * stretch.spacing
+    tilt = 0.0
+    for i in range(min(outlook.tilts, len(outlook.orders) - 1)):
+        rise = outlook.cumulants[i + 1 :] - outlook.cumulants[i]
+        if np.min((rise - math.log(_STRAY)) / (outlook.orders[i + 1 :] - outlook.orders[i])) <= end:
+            tilt = float(outlook.orders[i])
     # A tilt that changes a lot within one cell serves nothing.
-    tilt = min(outlook.tilt((stretch.first + stretch.points) * stretch.spacing), 0.5 / stretch.spacing)
-    deltas, error = stretch.deltas(0.0, stretch.moments(0.0))
-    moments = stretch.moments(tilt)
+    tilt = min(tilt, 0.5 / stretch.spacing)
+    deltas, error = stretch.deltas(0.0, *stretch.tilted(0.0))
+    moments, scale = stretch.tilted(tilt)
     # What rounding will add to the lower bound, where the first one tells how large delta is, and where it just ceases to.
-    rounding = error * np.minimum(stretch.scale(tilt, moments), 1.0)
+    rounding = error * np.minimum(scale, 1.0)
     told = int(np.argmax(deltas <= max(4 * error, _LEAST_DELTA))) + 1
     extended = sharp and bool(np.any(rounding[:told] > _ROUNDED * np.maximum(deltas[:told], _LEAST_DELTA)))
     if tilt > 0 or extended:
-        deltas = np.minimum(deltas, stretch.deltas(tilt, moments, extended=extended)[0])
+        deltas = np.minimum(deltas, stretch.deltas(tilt, moments, scale, extended=extended)[0])
     return deltas
 
 
@@ -381,29 +374,23 @@ def _foresee(parts: Sequence[tuple[Pair, int]], tolerance: float) -> _Outlook:
     # A loss that is all but constant (little noise, one direction) has a variance that is rounding error.
     scale = max(math.sqrt(variance), 1e-4 * abs(mean), 1e-150)
     tilts = np.geomspace(1e-3, 1e3, 97) / scale
-
-    def cumulants(orders: Array) -> Array:
-        """Log E exp(order * loss) of the whole composition."""
-        with np.errstate(divide="ignore"):
-            return np.sum(
-                [n * logsumexp(np.outer(orders, node.loss) + np.log(node.upper), axis=1) for node, n in nodes], axis=0
-            )
-
-    upward = cumulants(tilts)
-
-    def reach(log_mass: float) -> tuple[float, float]:
-        bounds = (upward - log_mass) / tilts
-        best = int(np.argmin(bounds))
-        return float(bounds[best]), float(tilts[best])
-
-    spacing = math.inf
-    for delta in _REFERENCE_DELTAS:
-        # The grid adds spacing^2 (tilt^2 + tilt)/12 a step to the cumulant, hence spacing^2 (tilt + 1)/12 to epsilon.
-        epsilon, order = reach(math.log(delta))
-        spacing = min(spacing, math.sqrt(12 * tolerance * max(epsilon, 0.1 * scale) / ((order + 1) * total)))
-    high, high_order = reach(math.log(_TAIL_MASS))
-    lows = (cumulants(-tilts) - math.log(_TAIL_MASS)) / -tilts
-    low, low_order = float(np.max(lows)), float(tilts[int(np.argmax(lows))])
+    # Log E exp(order * loss) of the whole composition, for orders above and below 0.
+    upward, downward = (
+        np.sum([n * logsumexp(np.outer(orders, node.loss) + np.log(node.upper), axis=1) for node, n in nodes], axis=0)
+        for orders in (tilts, -tilts)
+    )
+    # By Chernoff's bound: how far up the losses reach but for each of these probabilities, and the orders that show it.
+    log_masses = [math.log(mass) for mass in (*_REFERENCE_DELTAS, _TILTED_DELTA, _TAIL_MASS)]
+    reaches = (upward - np.reshape(log_masses, (-1, 1))) / tilts
+    *epsilons, _, high = np.min(reaches, axis=1).tolist()
+    *orders, tilted_order, high_order = tilts[np.argmin(reaches, axis=1)].tolist()
+    lows = (downward - math.log(_TAIL_MASS)) / -tilts
+    low = float(np.max(lows))
+    # The grid adds spacing^2 (tilt^2 + tilt)/12 a step to the cumulant, hence spacing^2 (tilt + 1)/12 to epsilon.
+    spacing = min(
+        math.sqrt(12 * tolerance * max(epsilon, 0.1 * scale) / ((order + 1) * total))
+        for epsilon, order in zip(epsilons, orders, strict=True)
+    )
     if tolerance <= _FINE:
         # A short grid costs nothing: use it to resolve small epsilons as well, at large deltas.
         spacing = min(spacing, (high - low) / _SHORT_POINTS)
@@ -416,8 +403,8 @@ def _foresee(parts: Sequence[tuple[Pair, int]], tolerance: float) -> _Outlook:
         spacing=spacing,
         orders=tilts,
         cumulants=upward,
-        tilts=int(np.searchsorted(tilts, reach(math.log(_TILTED_DELTA))[1], side="right")),
-        low_order=low_order,
+        tilts=int(np.searchsorted(tilts, tilted_order, side="right")),
+        low_order=float(tilts[np.argmax(lows)]),
         high_order=high_order,
     )
 
@@ -430,25 +417,12 @@ def _chernoff_range(
     From the grid law itself and not from quadrature: where the losses are smaller than a cell, the two differ, and the best
     orders are those at which single cells are seen.
     """
-
-    def bound(order: float) -> float:
-        moment = sum(n * log_moment(cell, spacing, order) for n, cell in zip(counts, cells, strict=True))
-        return (moment - math.log(_TAIL_MASS)) / order
-
-    lowest = sum(n * cell.first for n, cell in zip(counts, cells, strict=True))
-    highest = sum(n * (cell.first + len(cell.probs) - 1) for n, cell in zip(counts, cells, strict=True))
-    factors = (0.7, 1.0, 1.4)
-    single = (0.3 / spacing, 1 / spacing, 3 / spacing)
-    low = max(bound(-order) for order in (*(outlook.low_order * factor for factor in factors), *single))
-    high = min(bound(order) for order in (*(outlook.high_order * factor for factor in factors), *single))
-    return max(low, lowest * spacing), min(high, highest * spacing)
-
-
-def _finish(epsilons: Array, deltas: Array, infinity: float) -> GridCurve:
-    deltas = np.minimum(np.minimum.accumulate(deltas), 1.0)
-    if epsilons[0] > 0:
-        # Nothing but cut-off mass lies below the first point, so delta is linear in e^epsilon from there down to 0: extend it.
-        epsilons, deltas = np.insert(epsilons, 0, 0.0), np.insert(deltas, 0, 1.0)
-    floor = infinity + _TAIL_MASS
-    used = min(int(np.searchsorted(-deltas, -1.0001 * floor)) + 2, len(deltas))
-    return GridCurve(epsilons=epsilons[:used], deltas=deltas[:used])
+    pairs = list(zip(counts, cells, strict=True))
+    low = sum(n * cell.first for n, cell in pairs) * spacing
+    high = sum(n * (cell.first + len(cell.probs) - 1) for n, cell in pairs) * spacing
+    bounds: dict[int, list[float]] = {}
+    for sign, best in ((-1, outlook.low_order), (1, outlook.high_order)):
+        orders = [sign * order for order in (0.7 * best, best, 1.4 * best, 0.3 / spacing, 1 / spacing, 3 / spacing)]
+        moments = [sum(n * log_moment(cell, order) for n, cell in pairs) for order in orders]
+        bounds[sign] = [(moment - math.log(_TAIL_MASS)) / order for moment, order in zip(moments, orders, strict=True)]
+    return max(low, *bounds[-1]), min(high, *bounds[1])

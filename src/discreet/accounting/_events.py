@@ -7,7 +7,7 @@ its dominating pair.
 
 import math
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Literal, TypeGuard
+from typing import Any
 
 import attr
 import numpy as np
@@ -30,20 +30,21 @@ from scipy.special import expit
 
 from discreet.accounting._compose import compose
 from discreet.accounting._pairs import (
-    ConstantCurve,
+    NO_NOISE,
+    NO_RELEASE,
     Curve,
     GaussianCurve,
     GaussianPair,
     LaplacePair,
     MixturePair,
     Pair,
-    PoissonAddPair,
-    PoissonRemovePair,
+    PoissonPair,
     PoissonReplacePair,
     PureCurve,
     PurePair,
     SelectionPair,
     WithoutReplacementPair,
+    selection_curve,
 )
 
 
@@ -147,8 +148,6 @@ def event_from_dict(content: Any) -> DpEvent:
 Relation = NeighboringRelation
 """The neighbouring relation: ADD_OR_REMOVE_ONE, or REPLACE_ONE at a fixed number of records."""
 
-Direction = Literal["remove", "add"]
-_DIRECTIONS: tuple[Direction, ...] = ("remove", "add")
 
 _MOST_CHOICES, _MOST_RANGE = 2000, 200.0
 """Selections of one range beyond which each is a separate pair, up to 15 % of epsilon looser; and the largest range."""
@@ -157,23 +156,23 @@ _MOST_IN_CLOSED_FORM = 1000
 """Uses of a pure mechanism up to which the exact profile is computed as a sum; beyond, they are composed numerically."""
 
 
-def curve_of(event: DpEvent, relation: Relation, *, tolerance: float = 1e-5) -> Curve:
+def curve_of(event: DpEvent, relation: Relation, *, tolerance: float) -> Curve:
     """The privacy profile of `event`: an upper bound on delta at every epsilon."""
-    check_relation(relation)
     found = _composed(event, relation)
     if found is None:
-        return ConstantCurve(1.0)
+        return NO_NOISE
     gaussian, others = found
     if not others:
-        return GaussianCurve(gaussian) if gaussian > 0 else ConstantCurve(0.0)
-    only, times = next(iter(others.items()))
-    if gaussian == 0 and len(others) == 1 and times <= _MOST_IN_CLOSED_FORM and _is_pure(only):
-        return PureCurve(pure_epsilon(only), times)
-    if gaussian == 0 and len(others) == 1 and isinstance(only, BoundedRangeDpEvent) and times <= _MOST_CHOICES:
-        return SelectionPair(_range_of(only, relation), times).curve()
+        return GaussianCurve(gaussian) if gaussian > 0 else NO_RELEASE
+    if gaussian == 0 and len(others) == 1:
+        [(only, times)] = others.items()
+        if isinstance(only, RandomizedResponseDpEvent) and times <= _MOST_IN_CLOSED_FORM:
+            return PureCurve(pure_epsilon(only), times)
+        if isinstance(only, BoundedRangeDpEvent) and times <= _MOST_CHOICES:
+            return selection_curve(_range_of(only, relation), times)
     directions: list[list[tuple[Pair, int]]] = []
-    for direction in _DIRECTIONS:
-        parts = _pairs(others, relation, direction)
+    for added in (False, True):
+        parts = _pairs(others, relation, added)
         if gaussian > 0:
             parts.append((GaussianPair(gaussian), 1))
         if parts not in directions:
@@ -196,7 +195,7 @@ def direction_parts(event: DpEvent, relation: Relation) -> list[tuple[float, lis
     choices = [(_range_of(x, relation), n) for x, n in others.items() if isinstance(x, BoundedRangeDpEvent)]
     gaussian = math.sqrt(gaussian**2 + sum(n * width**2 / 4 for width, n in choices))
     others = {step: n for step, n in others.items() if not isinstance(step, BoundedRangeDpEvent)}
-    return [(gaussian, _pairs(others, relation, way)) for way in _DIRECTIONS]
+    return [(gaussian, _pairs(others, relation, added)) for added in (False, True)]
 
 
 def selections_of(event: DpEvent) -> tuple[list[tuple[RepeatAndSelectDpEvent, int]], DpEvent]:
@@ -214,14 +213,17 @@ def selections_of(event: DpEvent) -> tuple[list[tuple[RepeatAndSelectDpEvent, in
     return [], event
 
 
-def _pairs(others: dict[DpEvent, int], relation: Relation, direction: Direction) -> list[tuple[Pair, int]]:
-    """Dominating pairs with their counts. One kind of choices may be the worst of all of them together (`SelectionPair`)."""
+def _pairs(others: dict[DpEvent, int], relation: Relation, added: bool) -> list[tuple[Pair, int]]:
+    """Dominating pairs with their counts; `added`: of a table without the record against one with it.
+
+    One kind of choices may be the worst of all of them together (`SelectionPair`).
+    """
     choices = {
         x: n * x.epsilon**2 for x, n in others.items() if isinstance(x, BoundedRangeDpEvent) and n <= _MOST_CHOICES
     }
     together = max(choices, key=choices.__getitem__, default=None)
     return [
-        (SelectionPair(_range_of(step, relation), n), 1) if step is together else (_pair(step, relation, direction), n)
+        (SelectionPair(_range_of(step, relation), n), 1) if step is together else (_pair(step, relation, added), n)
         for step, n in others.items()
     ]
 
@@ -232,6 +234,11 @@ def _range_of(step: Any, relation: Relation) -> float:
 
 def _composed(event: DpEvent, relation: Relation) -> tuple[float, dict[DpEvent, int]] | None:
     """All Gaussians as one, by its sensitivity in standard deviations, and the other steps; None where one has no noise."""
+    if relation not in (Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE):
+        raise ValueError(
+            f"relation is {relation!r}, which discreet does not support. Pass Relation.ADD_OR_REMOVE_ONE (the default) or "
+            "Relation.REPLACE_ONE."
+        )
     steps: dict[DpEvent, int] = {}
     if _collect(event, 1, relation, steps):
         return None
@@ -242,15 +249,6 @@ def _composed(event: DpEvent, relation: Relation) -> tuple[float, dict[DpEvent, 
     )
     others = {step: n for step, n in steps.items() if not isinstance(step, GaussianDpEvent)}
     return math.sqrt(gaussian), others
-
-
-def check_relation(relation: Relation) -> None:
-    """Refuse anything but the two supported relations."""
-    if relation not in (Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE):
-        raise ValueError(
-            f"relation is {relation!r}, which discreet does not support. Pass Relation.ADD_OR_REMOVE_ONE (the default) or "
-            "Relation.REPLACE_ONE."
-        )
 
 
 def _collect(event: DpEvent, count: int, relation: Relation, steps: dict[DpEvent, int]) -> bool:
@@ -268,16 +266,13 @@ def _collect(event: DpEvent, count: int, relation: Relation, steps: dict[DpEvent
     step = _elementary(event, relation)
     if step is None:
         return False
-    if _hides_nothing(step, relation):
-        return True
-    steps[step] = steps.get(step, 0) + count
-    return False
-
-
-def _hides_nothing(step: DpEvent, relation: Relation) -> bool:
     if isinstance(step, BoundedRangeDpEvent):
-        return _range_of(step, relation) > _MOST_RANGE
-    return (step.noise_parameter if _is_pure(step) else _noise_of(step)) == 0
+        bare = _range_of(step, relation) > _MOST_RANGE
+    else:
+        bare = (step.noise_parameter if isinstance(step, RandomizedResponseDpEvent) else _noise_of(step)) == 0
+    if not bare:
+        steps[step] = steps.get(step, 0) + count
+    return bare
 
 
 def pure_event(epsilon: float) -> RandomizedResponseDpEvent:
@@ -306,10 +301,6 @@ def pure_epsilon(event: RandomizedResponseDpEvent) -> float:
     """The epsilon of randomised response, rounded up; 0 < noise parameter < 1."""
     p, buckets = event.noise_parameter, event.num_buckets
     return math.log1p(buckets * (1 - p) / p) * (1 + 4 * np.finfo(np.float64).eps)
-
-
-def _is_pure(step: DpEvent) -> TypeGuard[RandomizedResponseDpEvent]:
-    return isinstance(step, RandomizedResponseDpEvent)
 
 
 def _whole(count: object) -> int:
@@ -402,7 +393,7 @@ def _noise_of(event: DpEvent) -> float:
     return float(noise)
 
 
-def _pair(step: DpEvent, relation: Relation, direction: Direction) -> Pair:
+def _pair(step: DpEvent, relation: Relation, added: bool) -> Pair:
     """The dominating pair of one elementary step. Noise multipliers are stddev / C: REPLACE_ONE moves a sum by up to 2C."""
     replace = relation is Relation.REPLACE_ONE
     if isinstance(step, RandomizedResponseDpEvent):
@@ -413,34 +404,28 @@ def _pair(step: DpEvent, relation: Relation, direction: Direction) -> Pair:
     if type(step) in NOISES:
         return NOISES[type(step)]((2 if replace else 1) / noise)
     if isinstance(step, PoissonSampledDpEvent):
-        if isinstance(step.event, GaussianDpEvent):
-            return _poisson_gaussian(noise, step.sampling_probability, relation, direction)
-        return _poisson(NOISES[type(step.event)](1 / noise), step.sampling_probability, direction)
+        if replace:
+            return PoissonReplacePair(1 / noise, step.sampling_probability)
+        return PoissonPair(NOISES[type(step.event)](1 / noise), step.sampling_probability, added)
     if isinstance(step, SampledWithoutReplacementDpEvent):
         return WithoutReplacementPair(GaussianPair(2 / noise), step.sample_size / step.source_dataset_size)
     if isinstance(step, TruncatedSubsampledGaussianDpEvent):
-        return _truncated(step, relation, direction)
+        return _truncated(step, relation, added)
     raise AssertionError(f"{step!r} was accepted by _elementary")
 
 
-def _poisson(base: Pair, rate: float, direction: Direction) -> Pair:
-    return PoissonRemovePair(base, rate) if direction == "remove" else PoissonAddPair(base, rate)
-
-
-def _poisson_gaussian(noise_multiplier: float, rate: float, relation: Relation, direction: Direction) -> Pair:
-    if relation is Relation.REPLACE_ONE:
-        return PoissonReplacePair(1 / noise_multiplier, rate)
-    base = GaussianPair(1 / noise_multiplier)
-    return base if rate == 1 else _poisson(base, rate, direction)
-
-
-def _truncated(event: TruncatedSubsampledGaussianDpEvent, relation: Relation, direction: Direction) -> Pair:
+def _truncated(event: TruncatedSubsampledGaussianDpEvent, relation: Relation, added: bool) -> Pair:
     # Condition on whether the batch would overflow given that the record is in it; where it does, one record in takes another's
     # place, which is a replacement at twice the sensitivity (arXiv 2508.15089, as dp_accounting has it).
     from scipy.stats import binom
 
     rate, size, limit = event.sampling_probability, event.dataset_size, event.truncated_batch_size
-    untruncated = _poisson_gaussian(event.noise_multiplier, rate, relation, direction)
+    shift = 1 / event.noise_multiplier
+    untruncated = GaussianPair(shift)
+    if relation is Relation.REPLACE_ONE:
+        untruncated = PoissonReplacePair(shift, rate)
+    elif rate < 1:
+        untruncated = PoissonPair(untruncated, rate, added)
     overflow = float(binom.sf(limit - 1, size - 1, rate))
     if overflow == 0:
         return untruncated

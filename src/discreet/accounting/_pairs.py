@@ -21,31 +21,6 @@ from scipy.special import expit, log_ndtr, ndtr
 Array = NDArray[np.floating[Any]]
 
 
-class Curve(Protocol):
-    """delta(epsilon) for epsilon >= 0: convex in e^epsilon and non-increasing."""
-
-    def delta(self, epsilon: Array) -> Array:
-        """Returns upper bounds on delta at each epsilon >= 0."""
-        ...
-
-    def knots(self) -> Array:
-        """Returns epsilons, ascending from 0, between which the curve is smooth; the last has a negligible delta."""
-        ...
-
-
-@dataclass(frozen=True)
-class ConstantCurve:
-    """delta(epsilon) = level everywhere: 1 for a release without noise, 0 for no release."""
-
-    level: float
-
-    def delta(self, epsilon: Array) -> Array:
-        return np.full_like(epsilon, self.level)
-
-    def knots(self) -> Array:
-        return np.array([0.0, 1.0])
-
-
 @dataclass(frozen=True)
 class GaussianCurve:
     """The exact profile of the Gaussian mechanism with sensitivity/stddev = `shift`, but for rounding upward.
@@ -62,6 +37,7 @@ class GaussianCurve:
         rounding = 16 * np.finfo(np.float64).eps * (1 + epsilon + np.abs(above))
         return np.exp(above) * np.minimum(rounding - np.expm1(np.minimum(below - above, 0.0)), 1.0)
 
+    @property
     def knots(self) -> Array:
         return np.linspace(0.0, self.shift**2 / 2 + 38 * self.shift, 1025)
 
@@ -87,6 +63,7 @@ class PureCurve:
         # A binomial probability is some ten thousand roundings at worst.
         return np.minimum(gain @ binom.pmf(right, self.count, expit(self.epsilon)) * (1 + 1e-11), 1.0)
 
+    @property
     def knots(self) -> Array:
         losses = np.arange(self.count % 2, self.count + 1, 2) * self.epsilon
         return np.unique(np.concatenate([losses, np.linspace(0.0, self.count * self.epsilon, 257)]))
@@ -94,27 +71,28 @@ class PureCurve:
 
 @dataclass(frozen=True, eq=False)
 class GridCurve:
-    """Upper bounds at grid points; in between, the chord in e^epsilon, which lies above any profile below its ends."""
+    """Upper bounds at the knots; in between, the chord in e^epsilon, which lies above any profile below its ends."""
 
-    epsilons: Array
+    knots: Array
     deltas: Array
 
     def delta(self, epsilon: Array) -> Array:
-        if epsilon is self.epsilons:
+        if epsilon is self.knots:
             return self.deltas
-        right = np.clip(np.searchsorted(self.epsilons, epsilon), 1, len(self.epsilons) - 1)
+        right = np.clip(np.searchsorted(self.knots, epsilon), 1, len(self.knots) - 1)
         left = right - 1
-        start, stop = self.epsilons[left], self.epsilons[right]
+        start, stop = self.knots[left], self.knots[right]
         # (e^eps - e^start) / (e^stop - e^start), without overflow
         with np.errstate(over="ignore"):
             weight = np.clip(
                 np.exp(np.minimum(epsilon - stop, 0.0)) * np.expm1(start - epsilon) / np.expm1(start - stop), 0, 1
             )
         value = self.deltas[left] + weight * (self.deltas[right] - self.deltas[left])
-        return np.where(epsilon >= self.epsilons[-1], self.deltas[-1], value)
+        return np.where(epsilon >= self.knots[-1], self.deltas[-1], value)
 
-    def knots(self) -> Array:
-        return self.epsilons
+
+NO_RELEASE = GridCurve(np.array([0.0, 1.0]), np.zeros(2))
+NO_NOISE = GridCurve(np.array([0.0, 1.0]), np.ones(2))
 
 
 @dataclass(frozen=True)
@@ -136,49 +114,15 @@ class RenyiCurve:
         lost = self.lost * (1 + np.exp(np.minimum(flat[0], 700.0)))
         return np.minimum(1.0, np.exp(np.minimum(best, 0.0)) + lost).reshape(np.shape(epsilon))
 
+    @property
     def knots(self) -> Array:
         last = np.min(self.divergences + np.log1p(-1 / self.orders) + (40 - np.log(self.orders)) / (self.orders - 1))
         return np.linspace(0.0, max(float(last), 1e-3), 2049) if np.isfinite(last) else np.array([0.0, 1.0])
 
 
-@dataclass(frozen=True)
-class SlackCurve:
-    """delta(epsilon) + (1 + e^epsilon) slack, for a run within total variation `slack` of the event of `curve`."""
-
-    curve: Curve
-    slack: float
-
-    def delta(self, epsilon: Array) -> Array:
-        with np.errstate(over="ignore"):
-            return np.minimum(1.0, self.curve.delta(epsilon) + self.slack * (1 + np.exp(np.minimum(epsilon, 700.0))))
-
-    def knots(self) -> Array:
-        return self.curve.knots()
-
-
-def smallest_epsilon(curve: Curve, delta: float) -> float:
-    """Find the smallest epsilon >= 0 with curve.delta(epsilon) <= delta, rounded up; infinity if there is none.
-
-    The curve may rise again (slack): the first crossing is found, on the knots and then by bisection between two of them.
-    """
-    knots = curve.knots()
-    values = curve.delta(knots)
-    met = np.flatnonzero(values <= delta)
-    if met.size == 0:
-        return math.inf
-    first = int(met[0])
-    if first == 0:
-        return 0.0
-    low, high = float(knots[first - 1]), float(knots[first])
-    for _ in range(12):
-        # Sections of 32: a call with 33 points costs little more than a call with one.
-        points = np.linspace(low, high, 33)
-        inside = np.flatnonzero(curve.delta(points) <= delta)
-        index = int(inside[0]) if inside.size else 32
-        low, high = float(points[max(index - 1, 0)]), float(points[index])
-        if high - low <= 1e-13 * high:
-            break
-    return high
+Curve = GaussianCurve | PureCurve | GridCurve | RenyiCurve
+"""delta(epsilon) for epsilon >= 0: convex in e^epsilon and non-increasing. `delta` gives upper bounds at each epsilon >= 0;
+`knots` are epsilons, ascending from 0, between which the curve is smooth; the last has a negligible delta."""
 
 
 _NODE_REACH = 12.0
@@ -268,24 +212,14 @@ class PurePair:
         rare, common = float(expit(-self.epsilon)), float(expit(self.epsilon))
         ends = [loss < -self.epsilon, loss >= self.epsilon]
 
-        def law_of(at_bottom: float, at_top: float) -> tuple[Array, Array]:
-            return np.select(ends, [0.0, 1.0], at_bottom), np.select(ends, [1.0, 0.0], at_top)
-
-        return LossLaw(*law_of(rare, common), *law_of(common, rare))
+        cdf = [np.select(ends, [0.0, 1.0], below) for below in (rare, common)]
+        sf = [np.select(ends, [1.0, 0.0], above) for above in (common, rare)]
+        return LossLaw(cdf[0], sf[0], cdf[1], sf[1])
 
     def nodes(self) -> LossNodes:
         rare, common = float(expit(-self.epsilon)), float(expit(self.epsilon))
         ends = np.array([-self.epsilon, self.epsilon])
         return LossNodes(ends, np.array([rare, common]), np.array([common, rare]))
-
-
-class _SelectionLaw(NamedTuple):
-    """Cumulative probabilities below and from each of the losses on: under P, under Q."""
-
-    losses: Array
-    upper: Array
-    lower: Array
-    at_most: LossLaw
 
 
 @dataclass(frozen=True)
@@ -310,22 +244,17 @@ class SelectionPair:
     width: float
     count: int
 
-    def curve(self) -> GridCurve:
-        """The profile."""
-        return _selections(self.width, self.count)
-
     def law(self, loss: Array) -> LossLaw:
-        found = _selection_law(self.width, self.count)
-        place = np.searchsorted(found.losses, loss, side="right")
-        return LossLaw(*(part[place] for part in found.at_most))
+        atoms, law = _selection_law(self.width, self.count)
+        place = np.searchsorted(atoms.loss, loss, side="right")
+        return LossLaw(*(part[place] for part in law))
 
     def nodes(self) -> LossNodes:
-        found = _selection_law(self.width, self.count)
-        return LossNodes(found.losses, found.upper, found.lower)
+        return _selection_law(self.width, self.count)[0]
 
 
 @functools.lru_cache(maxsize=32)
-def _selections(width: float, count: int) -> GridCurve:
+def selection_curve(width: float, count: int) -> GridCurve:
     """The profile of `SelectionPair` at multiples of width / steps, rounded up.
 
     Between grid points a profile is below its chord in alpha. With chords the maximum over t within one step is that of
@@ -367,21 +296,24 @@ def _selections(width: float, count: int) -> GridCurve:
             best = np.maximum(best, np.maximum(now[2], before[2] + gain))
             before = now
         deltas = best * (1 + 1e-12)
-    return GridCurve(epsilons=grid, deltas=np.minimum(np.minimum.accumulate(deltas), 1.0))
+    return GridCurve(grid, np.minimum(np.minimum.accumulate(deltas), 1.0))
 
 
 _LEAST_STEPS, _MOST_WORK = 24, 2 * 10**7
 
 
 @functools.lru_cache(maxsize=32)
-def _selection_law(width: float, count: int) -> _SelectionLaw:
-    """The law of the loss whose profile is the chords of `_selections`: atoms at its grid points, where the slope changes."""
-    curve = _selections(width, count)
-    alpha, deltas = np.exp(curve.epsilons), curve.deltas
+def _selection_law(width: float, count: int) -> tuple[LossNodes, LossLaw]:
+    """The loss whose profile is the chords of `selection_curve`: its atoms, at grid points, where the slope changes.
+
+    Then the cumulative probabilities below and from each of the atoms on.
+    """
+    curve = selection_curve(width, count)
+    alpha, deltas = np.exp(curve.knots), curve.deltas
     slopes = np.append(np.diff(deltas) / np.diff(alpha), 0.0)
     lower = np.maximum(np.diff(slopes), 0.0)  # under Q, at the losses above 0
     upper = lower * alpha[1:]
-    losses = np.concatenate([-curve.epsilons[:0:-1], [0.0], curve.epsilons[1:]])
+    losses = np.concatenate([-curve.knots[:0:-1], [0.0], curve.knots[1:]])
     middle = max(0.0, 1.0 - float(lower.sum() + upper.sum() + deltas[-1]))
     above, below = (np.concatenate([a[::-1], [middle], b]) for a, b in ((lower, upper), (upper, lower)))
     # What rounding took from the profile, and what lies beyond the last loss, is an infinite loss.
@@ -391,40 +323,48 @@ def _selection_law(width: float, count: int) -> _SelectionLaw:
     def cumulative(probs: Array, more: float) -> tuple[Array, Array]:
         return np.append(0.0, np.cumsum(probs)), np.append(np.cumsum(probs[::-1])[::-1], 0.0) + more
 
-    law = LossLaw(*cumulative(above, infinite), *cumulative(below, 0.0))
-    return _SelectionLaw(losses, above, below, law)
+    return LossNodes(losses, above, below), LossLaw(*cumulative(above, infinite), *cumulative(below, 0.0))
 
 
 @dataclass(frozen=True)
-class PoissonRemovePair:
-    """(1-q) Q + q P against Q: a Poisson sample with the record in the data, against one without."""
+class PoissonPair:
+    """A Poisson sample with the record in the data, against one without: (1-q) Q + q P against Q.
+
+    If `added`, the other way round: P against (1-q) P + q Q.
+    """
 
     base: Pair
     rate: float
+    added: bool
 
     def law(self, loss: Array) -> LossLaw:
-        base = self.base.law(_loss_before_sampling(loss, self.rate))
-        return LossLaw._make((*_mixed(base[2:], base[:2], self.rate), *base[2:]))
+        sign = -1 if self.added else 1
+        sampled = sign * loss
+        # The loss before sampling, as the inverse of that in `nodes`; -inf below log(1 - q), which no loss after it reaches.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.expm1(np.minimum(sampled, 1.0)) / self.rate
+            small = np.where(ratio > -1, np.log1p(np.maximum(ratio, -1.0)), -np.inf)
+            large = sampled - math.log(self.rate) + np.log1p((self.rate - 1) * np.exp(-np.maximum(sampled, 1.0)))
+        base = self.base.law(sign * np.where(sampled < 1.0, small, large))
+        upper, lower = base[:2], base[2:]
+        if self.added:
+            lower = _mixed(upper, lower, self.rate)
+        else:
+            upper = _mixed(lower, upper, self.rate)
+        return LossLaw._make((*upper, *lower))
 
     def nodes(self) -> LossNodes:
+        sign = -1 if self.added else 1
         loss, upper, lower = self.base.nodes()
-        return LossNodes._make((_loss_after_sampling(loss, self.rate), *_mixed([lower], [upper], self.rate), lower))
-
-
-@dataclass(frozen=True)
-class PoissonAddPair:
-    """P against (1-q) P + q Q: a Poisson sample without the record in the data, against one with it."""
-
-    base: Pair
-    rate: float
-
-    def law(self, loss: Array) -> LossLaw:
-        base = self.base.law(-_loss_before_sampling(-loss, self.rate))
-        return LossLaw(*base[:2], *_mixed(base[:2], base[2:], self.rate))
-
-    def nodes(self) -> LossNodes:
-        loss, upper, lower = self.base.nodes()
-        return LossNodes(-_loss_after_sampling(-loss, self.rate), upper, *_mixed([upper], [lower], self.rate))
+        loss = sign * loss
+        # log(1 - q + q e^l), with all its digits for small q and for small or large l.
+        small = np.log1p(self.rate * np.expm1(np.minimum(loss, 1.0)))
+        large = np.logaddexp(math.log1p(-self.rate) if self.rate < 1 else -math.inf, math.log(self.rate) + loss)
+        if self.added:
+            lower = (1 - self.rate) * upper + self.rate * lower
+        else:
+            upper = (1 - self.rate) * lower + self.rate * upper
+        return LossNodes(sign * np.where(loss < 1.0, small, large), upper, lower)
 
 
 @dataclass(frozen=True)
@@ -480,13 +420,13 @@ class WithoutReplacementPair:
     rate: float
 
     def law(self, loss: Array) -> LossLaw:
-        above = PoissonRemovePair(self.base, self.rate).law(np.maximum(loss, 0.0))
-        below = PoissonAddPair(self.base, self.rate).law(np.minimum(loss, 0.0))
+        above = PoissonPair(self.base, self.rate, added=False).law(np.maximum(loss, 0.0))
+        below = PoissonPair(self.base, self.rate, added=True).law(np.minimum(loss, 0.0))
         return LossLaw(*(np.where(loss >= 0, a, b) for a, b in zip(above, below, strict=True)))
 
     def nodes(self) -> LossNodes:
-        above = PoissonRemovePair(self.base, self.rate).nodes()
-        below = PoissonAddPair(self.base, self.rate).nodes()
+        above = PoissonPair(self.base, self.rate, added=False).nodes()
+        below = PoissonPair(self.base, self.rate, added=True).nodes()
         up, down = above.loss > 0, below.loss < 0
         parts = [np.concatenate([a[up], b[down]]) for a, b in zip(above, below, strict=True)]
         atom = [0.0, max(0.0, 1 - parts[1].sum()), max(0.0, 1 - parts[2].sum())]
@@ -510,9 +450,9 @@ class MixturePair:
         return LossNodes(np.concatenate([first.loss, second.loss]), *weighted)
 
 
-def _mixed(one: Sequence[Array], other: Sequence[Array], weight: float) -> Any:
+def _mixed(one: Sequence[Array], other: Sequence[Array], weight: float) -> list[Array]:
     """The same figures of two laws, put together: those of `other` with the weight."""
-    return ((1 - weight) * a + weight * b for a, b in zip(one, other, strict=True))
+    return [(1 - weight) * a + weight * b for a, b in zip(one, other, strict=True)]
 
 
 def _gaussian_tails(z: Array) -> tuple[Array, Array]:
@@ -532,19 +472,3 @@ def _gaussian_nodes(shift: float, beyond: float) -> Array:
 def _gaussian_weights(z: Array) -> Array:
     weights = np.exp(-0.5 * z**2)
     return weights / weights.sum()
-
-
-def _loss_after_sampling(loss: Array, rate: float) -> Array:
-    """log(1 - q + q e^l), with all its digits for small q and for small or large l."""
-    small = np.log1p(rate * np.expm1(np.minimum(loss, 1.0)))
-    large = np.logaddexp(math.log1p(-rate) if rate < 1 else -math.inf, math.log(rate) + loss)
-    return np.where(loss < 1.0, small, large)
-
-
-def _loss_before_sampling(loss: Array, rate: float) -> Array:
-    """Inverse of `_loss_after_sampling`; -inf below log(1 - q), which no loss after sampling reaches."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.expm1(np.minimum(loss, 1.0)) / rate
-        small = np.where(ratio > -1, np.log1p(np.maximum(ratio, -1.0)), -np.inf)
-        large = loss - math.log(rate) + np.log1p((rate - 1) * np.exp(-np.maximum(loss, 1.0)))
-    return np.where(loss < 1.0, small, large)

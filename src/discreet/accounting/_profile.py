@@ -22,8 +22,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from discreet._validate import positive, probability
 from discreet.accounting._compose import discretise, log_moment
-from discreet.accounting._events import Relation, check_relation, curve_of, direction_parts, selections_of
-from discreet.accounting._pairs import Curve, Pair, RenyiCurve, SlackCurve, smallest_epsilon
+from discreet.accounting._events import Relation, curve_of, direction_parts, selections_of
+from discreet.accounting._pairs import Curve, Pair, RenyiCurve
 
 Array = NDArray[np.floating[Any]]
 
@@ -69,11 +69,11 @@ class PrivacyProfile:
                 f"epsilon is {epsilon!r}; delta(epsilon) is defined for epsilon >= 0. Pass a number of 0 or more."
             )
         flat = values.reshape(-1)
-        deltas = self._curve.delta(flat)
+        deltas = self._with_slack(flat)
         if self.slack > 0:
             # With slack the bound rises again in epsilon; what holds at a smaller epsilon holds at a larger one.
             knots = self._knots()
-            best = np.minimum.accumulate(self._curve.delta(knots))
+            best = np.minimum.accumulate(self._with_slack(knots))
             earlier = np.searchsorted(knots, flat, side="right") - 1
             deltas = np.minimum(deltas, best[np.maximum(earlier, 0)])
         deltas = np.clip(deltas, 0.0, 1.0).reshape(values.shape)
@@ -96,7 +96,24 @@ class PrivacyProfile:
                 f"delta is {delta!r}; it is a probability, and should be well below one over the number of records. "
                 "Pass a number between 0 and 1, such as 1e-6."
             )
-        return 0.0 if delta == 1 else smallest_epsilon(self._curve, float(delta))
+        # With slack the bound rises again: its first crossing is found, on the knots and then by bisection between two of them.
+        knots = self._curve.knots
+        met = np.flatnonzero(self._with_slack(knots) <= delta)
+        if met.size == 0:
+            return math.inf
+        first = int(met[0])
+        if first == 0:
+            return 0.0
+        low, high = float(knots[first - 1]), float(knots[first])
+        for _ in range(12):
+            # Sections of 32: a call with 33 points costs little more than a call with one.
+            points = np.linspace(low, high, 33)
+            inside = np.flatnonzero(self._with_slack(points) <= delta)
+            index = int(inside[0]) if inside.size else 32
+            low, high = float(points[max(index - 1, 0)]), float(points[index])
+            if high - low <= 1e-13 * high:
+                break
+        return high
 
     def curve(self) -> tuple[Array, Array]:
         """Return ascending epsilons, from 0, and their deltas: at most 4096 points down to where delta is negligible."""
@@ -130,8 +147,15 @@ class PrivacyProfile:
         best = np.clip(best.reshape(rates.shape), rates, 1.0)
         return float(best) if rates.ndim == 0 else best
 
+    def _with_slack(self, epsilon: Array) -> Array:
+        """delta(epsilon) + (1 + e^epsilon) slack, which may rise again."""
+        deltas = self._curve.delta(epsilon)
+        if self.slack == 0:
+            return deltas
+        return np.minimum(1.0, deltas + self.slack * (1 + np.exp(np.minimum(epsilon, 700.0))))
+
     def _knots(self) -> Array:
-        knots = self._curve.knots()
+        knots = self._curve.knots
         if len(knots) <= _MAX_KNOTS:
             return knots
         chosen = np.unique(np.linspace(0, len(knots) - 1, _MAX_KNOTS).round().astype(np.int64))
@@ -177,7 +201,13 @@ def profile(event: DpEvent, relation: Relation, *, slack: float = 0.0, tolerance
         raise ValueError(
             f"slack is {slack!r}; it is a total-variation distance, a number between 0 and 1, and far below delta to be of use."
         )
-    return PrivacyProfile(event, relation, slack, _curve(event, relation, slack, tolerance))
+    if selections_of(event)[0]:
+        # They are accounted for by their Rényi divergences, which add up.
+        bound = renyi_bound(event, relation, orders=FINE_ORDERS)
+        curve = RenyiCurve(FINE_ORDERS, bound.divergences, bound.slack)
+    else:
+        curve = curve_of(event, relation, tolerance=tolerance)
+    return PrivacyProfile(event, relation, slack, curve)
 
 
 class Planned(Protocol):
@@ -224,16 +254,6 @@ def composed(*plans: Planned) -> PrivacyProfile:
     return profile(ComposedDpEvent([plan.event() for plan in plans]), relations.pop(), slack=slack)
 
 
-def _curve(event: DpEvent, relation: Relation, slack: float, tolerance: float) -> Curve:
-    """The event's profile. Selections are accounted for by their Rényi divergences, which add up."""
-    if selections_of(event)[0]:
-        bound = renyi_bound(event, relation, orders=FINE_ORDERS)
-        curve = RenyiCurve(np.array(FINE_ORDERS), bound.divergences, bound.slack)
-    else:
-        curve = curve_of(event, relation, tolerance=tolerance)
-    return SlackCurve(curve, slack) if slack > 0 else curve
-
-
 _COARSE, _FINE = 5e-3, 1e-5
 _CLOSE = 0.9994
 """Share of the target at which the search stops, a little more than the guarantee."""
@@ -274,7 +294,7 @@ def calibrate_noise_multiplier(
     _check_targets(epsilon, delta, slack, epsilon_remedy="raise epsilon, lower the slack, or raise delta")
 
     def spent(log_noise: float, tolerance: float) -> float:
-        return smallest_epsilon(_curve(event_of(math.exp(log_noise)), relation, slack, tolerance), delta)
+        return profile(event_of(math.exp(log_noise)), relation, slack=slack, tolerance=tolerance).epsilon(delta)
 
     guess, slope, _ = _solve(lambda x: spent(x, _COARSE), 0.0, 2.0, epsilon, close=0.99)
     found, _, reached = _solve(lambda x: spent(x, _FINE), guess, slope, epsilon, close=_CLOSE)
@@ -324,28 +344,35 @@ def calibrate_num_steps(
     _check_targets(
         epsilon, delta, slack + slack_per_step, epsilon_remedy="raise epsilon, the noise multiplier or delta"
     )
-    known: dict[tuple[int, float], float] = {}
 
+    @functools.cache
     def spent(steps: int, tolerance: float) -> float:
-        if (steps, tolerance) not in known:
-            away = min(1.0, slack + steps * slack_per_step)
-            known[steps, tolerance] = smallest_epsilon(_curve(event_of(steps), relation, away, tolerance), delta)
-        return known[steps, tolerance]
+        away = min(1.0, slack + steps * slack_per_step)
+        return profile(event_of(steps), relation, slack=away, tolerance=tolerance).epsilon(delta)
 
     if spent(1, _FINE) > epsilon:
         raise ValueError(
             f"one step already costs more than epsilon={epsilon:g} at delta={delta:g}, so no number of steps is affordable. "
             "Raise the noise multiplier or epsilon, or lower the sampling rate."
         )
-    low, _ = _largest_steps(lambda steps: spent(steps, _COARSE), epsilon, start=1, growth=4.0, share=1e-3)
-    return _largest_steps(lambda steps: spent(steps, _FINE), epsilon, start=low, growth=1.001, share=0.0)[0]
+    low = _largest_steps(lambda steps: spent(steps, _COARSE), epsilon, start=1, growth=4.0, share=1e-3)
+    return _largest_steps(lambda steps: spent(steps, _FINE), epsilon, start=low, growth=1.001, share=0.0)
 
 
-def _largest_steps(
-    spent: Callable[[int], float], target: float, *, start: int, growth: float, share: float
-) -> tuple[int, int]:
-    """Numbers of steps low < high with spent(low) <= target < spent(high), at most max(1, share * low) apart."""
-    low, high = _bracket_steps(lambda steps: spent(steps) <= target, start, growth)
+def _largest_steps(spent: Callable[[int], float], target: float, *, start: int, growth: float, share: float) -> int:
+    """A number of steps low with spent(low) <= target < spent(high) for some high at most max(1, share * low) above it."""
+    low = high = start
+    while spent(high) <= target:
+        if high >= _MAX_STEPS:
+            raise ValueError(
+                f"even {_MAX_STEPS:,} steps cost less than epsilon: with this much noise, or this large a delta, the number of "
+                "steps is not what limits privacy. Lower the noise multiplier or delta, or set num_steps yourself."
+            )
+        low, high = high, min(_MAX_STEPS, max(high + 1, math.ceil(high * growth)))
+        growth = growth**2
+    while low > 1 and spent(low) > target:
+        low, high = max(1, min(low - 1, math.floor(low / growth))), low
+        growth = growth**2
     attempt = 0
     while high - low > max(1, share * low):
         middle = int(math.sqrt(low * high)) if high > 2 * low else (low + high) // 2
@@ -357,24 +384,7 @@ def _largest_steps(
         middle = min(max(middle, low + 1), high - 1)
         low, high = (middle, high) if spent(middle) <= target else (low, middle)
         attempt += 1
-    return low, high
-
-
-def _bracket_steps(affordable: Callable[[int], bool], start: int, growth: float) -> tuple[int, int]:
-    """Returns an affordable number of steps and a larger one that is not."""
-    low = high = start
-    while affordable(high):
-        if high >= _MAX_STEPS:
-            raise ValueError(
-                f"even {_MAX_STEPS:,} steps cost less than epsilon: with this much noise, or this large a delta, the number of "
-                "steps is not what limits privacy. Lower the noise multiplier or delta, or set num_steps yourself."
-            )
-        low, high = high, min(_MAX_STEPS, max(high + 1, math.ceil(high * growth)))
-        growth = growth**2
-    while low > 1 and not affordable(low):
-        low, high = max(1, min(low - 1, math.floor(low / growth))), low
-        growth = growth**2
-    return low, high
+    return low
 
 
 def _solve(
@@ -440,9 +450,6 @@ def _check_targets(epsilon: float, delta: float, slack: float, *, epsilon_remedy
         )
 
 
-# --- Rényi divergences, and the filter that adds them up ---
-
-
 ORDERS: NDArray[np.float64] = 1.0 + np.geomspace(0.5, 2000.0, 24)
 """The orders at which divergences are kept; all of them above 1."""
 FINE_ORDERS: NDArray[np.float64] = 1.0 + np.geomspace(0.02, 20_000.0, 240)
@@ -482,7 +489,6 @@ def renyi_bound(
     >>> bool(np.allclose(bound.divergences, ORDERS / 8))
     True
     """
-    check_relation(relation)
     if not 0 <= slack < 1:
         raise ValueError(f"slack is {slack!r}; it is a probability below 1.")
     chosen, rest = selections_of(event)
@@ -575,7 +581,7 @@ def _of_pair(pair: Pair, at: tuple[float, ...]) -> tuple[NDArray[np.float64], fl
     cells = discretise(pair, spacing, _TAIL_MASS)
     # Given that the loss is finite, which it is with probability 1 - infinity.
     given = -math.log1p(-cells.infinity)
-    moments = np.array([log_moment(cells, spacing, order - 1.0) for order in orders])
+    moments = np.array([log_moment(cells, order - 1.0) for order in orders])
     # A moment is a sum of positive numbers near 1: off by some units in the last place.
     moments += 16 * np.finfo(np.float64).eps * (1 + np.abs(moments))
     return np.maximum((moments + orders * given) / (orders - 1.0), 0.0), cells.infinity
@@ -645,20 +651,18 @@ class PrivacyFilter:
         if not costs:
             return 0.0
         fits = math.fsum(cost.delta for cost in costs) <= (_BASIC_SHARE + _ROUNDING / 2) * self.delta
-        return min(math.fsum(cost.epsilon for cost in costs) if fits else math.inf, self._renyi(costs))
-
-    def admits(self, costs: Sequence[Cost]) -> bool:
-        """Check that these events, in this order, stay below the cap together."""
-        return self.spent(costs) <= self.epsilon
-
-    def _renyi(self, costs: Sequence[Cost]) -> float:
+        basic = math.fsum(cost.epsilon for cost in costs) if fits else math.inf
         # A probability on either of two neighbours: once as it is, once multiplied by e^epsilon.
         weight = 1 + math.exp(min(max(self.epsilon, _LEAST_CAP), 700.0))
         slack = weight * math.fsum(cost.renyi.slack for cost in costs)
         if slack > _SLACK_SHARE * self.delta:
-            return math.inf
+            return basic
         share = (1 - _BASIC_SHARE - _SLACK_SHARE - _ROUNDING) * self.delta / len(ORDERS)
         total: NDArray[np.float64] = np.sum([cost.renyi.divergences for cost in costs], axis=0)
         # Canonne, Kamath and Steinke, NeurIPS 2020, Proposition 12.
         epsilons = total + np.log1p(-1 / ORDERS) - (math.log(share) + np.log(ORDERS)) / (ORDERS - 1)
-        return max(0.0, float(np.min(epsilons)))
+        return min(basic, max(0.0, float(np.min(epsilons))))
+
+    def admits(self, costs: Sequence[Cost]) -> bool:
+        """Check that these events, in this order, stay below the cap together."""
+        return self.spent(costs) <= self.epsilon

@@ -230,17 +230,16 @@ def _gaussian_mu(profile: PrivacyProfile, epsilon: float) -> float:
     if target[0] <= 0:
         return 0.0
     low, high = 1e-12, 1.0
-
-    def covers(mu: float) -> bool:
-        return bool(np.all(GaussianCurve(mu).delta(grid) >= target))
-
-    while not covers(high):
+    while np.any(GaussianCurve(high).delta(grid) < target):
         low, high = high, 2 * high
         if high > 1e6:
             return math.inf
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if covers(middle) else (middle, high)
+        if np.any(GaussianCurve(middle).delta(grid) < target):
+            low = middle
+        else:
+            high = middle
     return high
 
 

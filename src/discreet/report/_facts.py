@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
 
 from discreet._validate import choice, integer, notebook_html, refuse
 from discreet.accounting import Relation, Risk, upper
-from discreet.report._json import as_dict, as_json
+from discreet.report._json import as_dict
 from discreet.report._words import headline, relation_words, statement_text
 
 COEFFICIENTS, PREDICTION, NOT_USABLE = "for its coefficients", "for prediction", "not usable"
@@ -167,10 +168,6 @@ class Receipt:
             f"δ = {upper(self.cap_delta)} is now spent. As long as each fit kept its guarantee, all entries together "
             "are within the cap, even if later fits were planned after the results of earlier ones were seen."
         )
-
-    def on(self, statement: Statement) -> Statement:
-        """The statement of what was paid for, with the receipt."""
-        return dataclasses.replace(statement, receipt=self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -344,7 +341,7 @@ class Statement:
 
     def to_json(self) -> str:
         """`to_dict` as indented, strict JSON."""
-        return as_json(self)
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     def __repr__(self) -> str:
         """Short: the method and its cost."""

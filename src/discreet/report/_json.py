@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import types
 import typing
@@ -35,11 +34,6 @@ def as_dict(statement: Statement) -> dict[str, Any]:
     for name in ("unit", "relation_in_words", "meaning", "randomness", "warnings"):
         content[name] = getattr(statement, name)
     return _finite(content)
-
-
-def as_json(statement: Statement) -> str:
-    """`as_dict` as indented, strict JSON."""
-    return json.dumps(as_dict(statement), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _finite(value: Any) -> Any:

@@ -159,19 +159,13 @@ def _bound(plan: PrivacyPlan, given: float | None) -> float:
 
 
 def _mechanism_words(plan: PrivacyPlan, bound: float, noun: str) -> str:
+    clipping = plan.clipping
+    size = plan.noise_multiplier * bound / (clipping.start if clipping.adapts else 1.0)
     return (
-        f"Each step drew a batch ({plan.sampling.in_words(plan.num_records, noun)}). {_clipping_words(plan, bound, noun)} was "
-        f"added to {plan.mechanism.hidden}.{f' {INTEGERS}' if plan.mechanism.on_grid else ''}"
-    )
-
-
-def _clipping_words(plan: PrivacyPlan, bound: float, noun: str) -> str:
-    """Describe the clipping, the sum and the noise."""
-    clipped, unit, scale = plan.clipping.stated(bound, noun)
-    size = plan.noise_multiplier * bound / (plan.clipping.start if unit else 1.0)
-    return (
-        f"{clipped}; the contributions were summed, and {plan.mechanism.words} {size:.6g}{unit} "
-        f"({plan.noise_multiplier:.6g} times {scale})"
+        f"Each step drew a batch ({plan.sampling.in_words(plan.num_records, noun)}). {clipping.stated(bound, noun)}; the "
+        f"contributions were summed, and {plan.mechanism.words} {size:.6g}{' C' * clipping.adapts} "
+        f"({plan.noise_multiplier:.6g} times that bound) was added to {plan.mechanism.hidden}."
+        f"{f' {INTEGERS}' if plan.mechanism.on_grid else ''}"
     )
 
 
