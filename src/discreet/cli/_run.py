@@ -33,11 +33,13 @@ COMMAND = "command.json"
 CHECKPOINT = "checkpoint.discreet"
 STATEMENTS = "statements.sha256"
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="What --checkpoint named.")]
-
 
 @refusing
-def resume(context: typer.Context, folder: Folder, as_json: AsJson = False) -> None:
+def resume(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="What --checkpoint named.")],
+    as_json: AsJson = False,
+) -> None:
     """Continue a fit that was started with --checkpoint and stopped: by Ctrl-C, a crash or a full disk.
 
     `discreet resume saved`

@@ -38,12 +38,6 @@ schema = typer.Typer(
 )
 
 Table = Annotated[Path, typer.Argument(metavar="TABLE", help="The table, a file with column names.")]
-FromData = Annotated[
-    bool,
-    typer.Option(
-        "--non-private-from-data", help="Take bounds and categories from the cells. The result is NOT PRIVATE."
-    ),
-]
 
 
 @schema.command(cls=Command)
@@ -56,7 +50,12 @@ def init(
     person: Annotated[
         str | None, typer.Option(help="Name of the column that identifies persons, or 'each row' if no person has two.")
     ] = None,
-    non_private_from_data: FromData = False,
+    non_private_from_data: Annotated[
+        bool,
+        typer.Option(
+            "--non-private-from-data", help="Take bounds and categories from the cells. The result is NOT PRIVATE."
+        ),
+    ] = False,
     overwrite: options.OverwriteFile = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -467,36 +466,31 @@ def text_about(about: Mapping[str, Any], statement: "dp.Statement") -> str:
     return "\n\n".join(parts) + "\n"
 
 
-Twins = Annotated[
-    list[Path], typer.Argument(metavar="TWINS...", help="The twins' files: .csv, .parquet, .arrow or .feather.")
-]
-Evaluation = Annotated[
-    Path,
-    typer.Option(
-        "--evaluation-non-private",
-        help="Real rows to compare with, preferably of people that no fit has seen. The report contains exact figures of them.",
-    ),
-]
-Training = Annotated[
-    Path | None,
-    typer.Option("--training-non-private", help="Real rows to train on for comparison; not private either."),
-]
-Plot = Annotated[
-    Path | None,
-    typer.Option(help="Draw the shares of each column, twins beside real rows, to this file (.png, .pdf, .svg)."),
-]
-
-
 @refusing
 def utility(
-    twins: Twins,
-    evaluation_non_private: Evaluation,
+    twins: Annotated[
+        list[Path], typer.Argument(metavar="TWINS...", help="The twins' files: .csv, .parquet, .arrow or .feather.")
+    ],
+    evaluation_non_private: Annotated[
+        Path,
+        typer.Option(
+            "--evaluation-non-private",
+            help="Real rows to compare with, preferably of people that no fit has seen. The report contains exact figures of "
+            "them.",
+        ),
+    ],
     schema: Annotated[Path, typer.Option("--schema", help="The schema of all these tables, a TOML file.")],
-    training_non_private: Training = None,
+    training_non_private: Annotated[
+        Path | None,
+        typer.Option("--training-non-private", help="Real rows to train on for comparison; not private either."),
+    ] = None,
     target: Annotated[
         str | None, typer.Option(help="Column to predict. Default: the schema's target, or each column in turn.")
     ] = None,
-    plot: Plot = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw the shares of each column, twins beside real rows, to this file (.png, .pdf, .svg)."),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Measure how well synthetic twins replace a table. NOT PRIVATE for the real rows.

@@ -179,20 +179,17 @@ class MethodName(enum.StrEnum):
     DPSGLD = "dpsgld"
 
 
-Program = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="FILE.py:FUNCTION",
-        help="A function without arguments that returns the verdict of your own audit, from dp.audit.audit_fit for example. "
-        "Default: the worst case of the plan that the options describe.",
-    ),
-]
-
-
 @refusing
 def audit(
     context: typer.Context,
-    program: Program = None,
+    program: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FILE.py:FUNCTION",
+            help="A function without arguments that returns the verdict of your own audit, from dp.audit.audit_fit for example. "
+            "Default: the worst case of the plan that the options describe.",
+        ),
+    ] = None,
     method: Annotated[MethodName, typer.Option(help="The method whose steps are audited.")] = MethodName.DPSVI,
     num_records: Annotated[
         int,

@@ -2,7 +2,7 @@
 
 Twins are post-processing. They are computed from a result's released posterior, the model's public description and a key, so
 they cost nothing beyond the fit's statement; this file imports no reader of tables. Each twin comes from a posterior draw of
-its own (`_start_twins`), because only then do the differences between twins show what the posterior does not know, which
+its own (`_twins`), because only then do the differences between twins show what the posterior does not know, which
 `combine` needs.
 """
 
@@ -84,14 +84,20 @@ def synthesize(
         ValueError: A number below 1, no number of records, or too few draws.
     """
     rows = rows_of(result, num_records)
-    started = _start_twins(key, result, num_twins, rows, rows_per_draw)
-    return [piece for draws, rng in started for piece in _pieces(model, draws, rng, rows, rows_per_draw, rows)]
+    twins = _twins(key, result, model, num_twins, rows, rows_per_draw, rows)
+    return [piece for pieces in twins for piece in pieces]
 
 
-def _start_twins(
-    key: PRNGKeyArray, result: Posterior | Mapping[str, Any], num_twins: int, rows: int, rows_per_draw: int | None
-) -> Iterator[tuple[Iterator[dict[str, np.ndarray]], np.random.Generator]]:
-    """The posterior draws and a random generator of each twin. Arguments and errors as in `synthesize`."""
+def _twins(
+    key: PRNGKeyArray,
+    result: Posterior | Mapping[str, Any],
+    model: Model,
+    num_twins: int,
+    rows: int,
+    rows_per_draw: int | None,
+    most: int,
+) -> Iterator[Iterator[pyarrow.Table]]:
+    """Each twin in pieces of at most `most` rows, from posterior draws of its own. Arguments and errors as in `synthesize`."""
     for name, value in (("num_twins", num_twins), ("rows_per_draw", rows_per_draw)):
         if value is not None and value < 1:
             raise ValueError(f"{name} is {value}; it must be at least 1.")
@@ -99,7 +105,10 @@ def _start_twins(
     posterior_key, rows_key = jax.random.split(random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR))
     seeds = np.asarray(jax.random.bits(rows_key, (num_twins, 4)))
     draws = _draws(posterior_key, result, num_twins * each)
-    return ((itertools.islice(draws, each), np.random.default_rng(seed)) for seed in seeds)
+    return (
+        _pieces(model, itertools.islice(draws, each), np.random.default_rng(seed), rows, rows_per_draw or rows, most)
+        for seed in seeds
+    )
 
 
 MOST_DRAWS = 1_000
@@ -131,7 +140,7 @@ def _pieces(
     draws: Iterator[dict[str, np.ndarray]],
     rng: np.random.Generator,
     rows: int,
-    rows_per_draw: int | None,
+    rows_per_draw: int,
     most: int,
 ) -> Iterator[pyarrow.Table]:
     """The rows of a twin, in tables of at most `most` rows."""
@@ -145,7 +154,7 @@ def _pieces(
         while needed:
             if not left:
                 latents = next(draws)
-                left = rows_per_draw or rows
+                left = rows_per_draw
             taken = min(left, needed)
             left -= taken
             needed -= taken
@@ -228,11 +237,12 @@ def write_twins(
     check_format(schema, file_format)
     rows = rows_of(result, num_records)
     files = []
-    for number, (draws, rng) in enumerate(_start_twins(key, result, num_twins, rows, rows_per_draw), start=1):
-        pieces = _pieces(model, draws, rng, rows, rows_per_draw, PIECE_ROWS)
-        path = Path(folder) / f"twin-{number:0{len(str(num_twins))}d}.{TwinFormat(file_format)}"
+    form = TwinFormat(file_format)
+    twins = _twins(key, result, model, num_twins, rows, rows_per_draw, PIECE_ROWS)
+    for number, pieces in enumerate(twins, start=1):
+        path = Path(folder) / f"twin-{number:0{len(str(num_twins))}d}.{form}"
         with replacing(path) as file:
-            for written in _write(file, pieces, schema, TwinFormat(file_format)):
+            for written in _write(file, pieces, schema, form):
                 on_rows(written)
         files.append(path)
     return files
