@@ -1,8 +1,10 @@
 """The binding of a fit to its first batch: the sampling scheme of the batch, the number of records, and the whole guide.
 
-arrays of the batch --> the batchifier that returned them --> their sampling scheme (`Drawn`)
-the model's plate   --> the number of records N
-both, and the shapes --> a `discreet.inference.DPSVI` with a plan for them (`Binding`)
+    arrays of the batch --> the batchifier that returned them --> their sampling scheme (`Drawn`)
+    the model's plate   --> the number of records N
+    both, and the shapes --> a `discreet.inference.DPSVI` with a plan for them (`Binding`)
+
+`svi.DPSVI` binds a batch of another kind anew.
 """
 
 from __future__ import annotations
