@@ -245,22 +245,26 @@ def plot_releases(result: Any, *, most: int = 6, path: str | Path | None = None)
 
 
 def _draw_trace(axes: Any, result: Any, most: int) -> None:
-    steps, iterates = np.asarray(result.trace.steps), np.asarray(result.trace.iterates, np.float64)
+    steps = np.asarray(result.trace.steps)
+    iterates = np.asarray(result.trace.iterates, np.float64)
     travelled = np.ptp(np.where(np.isfinite(iterates), iterates, 0.0), axis=0)
     shown = np.sort(np.argsort(-travelled, kind="stable")[:most])
     names = coordinate_names(result, iterates.shape[1])
     kept = getattr(result, "draw_steps", None)
     if kept is None:
-        first, what = steps[result.trace.averaged_from], "averaged"
+        first = steps[result.trace.averaged_from]
+        what = "averaged"
         if result.trace.converged_from is None:
             what = "averaged, still drifting"
     else:
-        first, what = (kept[0] if len(kept) else steps[-1]), "draws are kept"
+        first = kept[0] if len(kept) else steps[-1]
+        what = "draws are kept"
     axes.axvspan(first, steps[-1], color="0.92", linewidth=0)
     middle = (first + steps[-1]) / 2
     axes.text(middle, 0.98, what, transform=axes.get_xaxis_transform(), ha="center", va="top", fontsize="small")
     for i, place in enumerate(shown):
-        stroke, shade = STROKES[i % len(STROKES)], SHADES[i // len(STROKES)]
+        stroke = STROKES[i % len(STROKES)]
+        shade = SHADES[i // len(STROKES)]
         axes.plot(steps, iterates[:, place], stroke, color=shade, linewidth=0.9, rasterized=True)
     every = f"{len(shown)} of {len(names)}, those that moved most" if len(shown) < len(names) else f"all {len(names)}"
     axes.margins(y=0.12)
@@ -305,7 +309,8 @@ def _apart(heights: np.ndarray, gap: float) -> np.ndarray:
 
 def coordinate_names(result: Any, dim: int) -> list[str]:
     """Names of the trace's coordinates, if the result's arrays determine them: sorted by name, as JAX flattens dicts."""
-    arrays, suffix = getattr(result, "params", None), ""
+    arrays = getattr(result, "params", None)
+    suffix = ""
     if arrays is None:
         suffix = "_unconstrained"  # as the chain's own parameters are called, in whose order they lie
         arrays = {name + suffix: drawn[0] for name, drawn in result.draws.items() if len(drawn)}
@@ -363,7 +368,6 @@ class Shares(NamedTuple):
     axis: str  # title of the labels' axis, with a unit
     sliced: bool  # True if the levels are slices of numbers, False for categories
     missing: bool = False  # True if the last level is that of missing cells
-    names: Sequence[str] = ()  # full names of the levels, if labels are abbreviated
 
 
 def plot_shares(
@@ -443,23 +447,23 @@ def _panels(columns: Mapping[str, Any], draw: Callable[[Any, str, Any], None], t
 
 
 def _draw_levels(axes: Any, name: str, column: Levels) -> None:
-    shown, at, widths = slice(None), np.arange(len(column.labels)), 0.8
-    if column.edges is not None:
-        shown, at, widths = slice(len(column.edges) - 1), column.edges[:-1], np.diff(column.edges)
-    shares = np.stack([column.value, column.low, column.high])[:, shown]
-    value, low, high = shares if column.edges is None else shares / widths
-    align, edge = ("center", "white") if column.edges is None else ("edge", "0.8")
-    axes.bar(at, value, width=widths, color="0.8", align=align, edgecolor=edge, linewidth=0.3)
-    middle = at if column.edges is None else at + widths / 2
-    axes.vlines(middle, low, high, color="black", linewidth=1)
-    if column.edges is None:
-        _name_levels(axes, column.labels, column.axis, at)
-    else:
-        axes.tick_params(labelsize="x-small")
-        axes.set_xlabel(column.axis, fontsize="x-small")
-        tidy(axes)
     axes.set_title(name, fontsize="small", loc="left")
-    axes.set_ylabel("share" if column.edges is None else "share per unit", fontsize="x-small")
+    if column.edges is None:
+        places = np.arange(len(column.labels))
+        axes.bar(places, column.value, width=0.8, color="0.8", edgecolor="white", linewidth=0.3)
+        axes.vlines(places, column.low, column.high, color="black", linewidth=1)
+        _name_levels(axes, column.labels, column.axis, places)
+        axes.set_ylabel("share", fontsize="x-small")
+        return
+    widths = np.diff(column.edges)
+    starts = column.edges[:-1]
+    value, low, high = np.stack([column.value, column.low, column.high])[:, : len(widths)] / widths
+    axes.bar(starts, value, width=widths, color="0.8", align="edge", edgecolor="0.8", linewidth=0.3)
+    axes.vlines(starts + widths / 2, low, high, color="black", linewidth=1)
+    axes.tick_params(labelsize="x-small")
+    axes.set_xlabel(column.axis, fontsize="x-small")
+    axes.set_ylabel("share per unit", fontsize="x-small")
+    tidy(axes)
 
 
 def draw_trade_off(axes: Any, profile: Any) -> None:

@@ -239,7 +239,8 @@ def linear_predictor(
         # The right factor of the centred draws has their covariance, in (column, column) numbers.
         factor = np.asarray(np.linalg.qr((values - values.mean(axis=0)) / math.sqrt(len(values) - 1), mode="r")).T
         return rows @ values.mean(axis=0), np.square(rows @ factor).sum(axis=1)
-    mean, spread = np.asarray(loc, np.float64), np.asarray(scale, np.float64)
+    mean = np.asarray(loc, np.float64)
+    spread = np.asarray(scale, np.float64)
     if mean.shape != (columns,) or spread.shape not in ((columns,), (columns, columns)):
         raise ValueError(
             f"loc has shape {mean.shape} and scale {spread.shape}; for x with {columns} columns they are ({columns},) and "
@@ -365,7 +366,8 @@ def classification_metrics(
     from sklearn.calibration import calibration_curve
     from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
-    num_classes, best = table.shape[1], table.argmax(axis=1)
+    num_classes = table.shape[1]
+    best = table.argmax(axis=1)
     binary = num_classes == 2
     auc = math.nan
     if len(np.unique(classes)) == num_classes:
@@ -390,7 +392,8 @@ def classification_metrics(
 
 def _checked(y: ArrayLike, probabilities: ArrayLike) -> tuple[Int[np.ndarray, " row"], Float[np.ndarray, "row class"]]:
     """Classes and a (row, class) table that sums to one."""
-    given, table = np.asarray(y), np.asarray(probabilities, np.float64)
+    given = np.asarray(y)
+    table = np.asarray(probabilities, np.float64)
     if table.ndim == 1:
         table = np.stack([1 - table, table], axis=1)
     if given.ndim != 1 or table.ndim != 2 or len(given) != len(table) or len(given) == 0 or table.shape[1] < 2:

@@ -70,16 +70,8 @@ def test_an_audit_of_ones_own(tmp_path, monkeypatch, name, code, says):
     outcome = RUN.invoke(app, ["audit", name])
     assert outcome.exit_code == code
     assert says in " ".join((outcome.stdout + outcome.stderr).split())
-    for beside in (("--epsilon", "1"), ("--runs", "100000"), ("--one-run",), ("--confidence", "0.5")):
+    for beside in (("--epsilon", "1"), ("--runs", "100000"), ("--others", "3"), ("--confidence", "0.5")):
         assert RUN.invoke(app, ["audit", name, *beside]).exit_code == 2
-
-
-@pytest.mark.exhaustive
-def test_one_run():
-    arguments = ["audit", "--one-run", "--canaries", "60", "--rate", "0.5", "--noise-multiplier", "1", "--steps", "2"]
-    outcome = RUN.invoke(app, arguments)
-    assert outcome.exit_code == 0, outcome.stderr
-    assert "canaries 60, guesses 12" in outcome.stdout
 
 
 @pytest.mark.parametrize(
@@ -87,21 +79,12 @@ def test_one_run():
     [
         ([], "give one of --noise-multiplier and --epsilon"),
         (["--noise-multiplier", "1", "--epsilon", "1"], "give one of --noise-multiplier and --epsilon"),
-        (["--noise-multiplier", "1", "--rate", "1", "--canaries", "30"], "--canaries has no effect without --one-run"),
-        (
-            ["--noise-multiplier", "1", "--rate", "1", "--one-run", "--runs", "30"],
-            "--runs has no effect with --one-run",
-        ),
         (["--noise-multiplier", "1"], "one of --rate"),
         (["--noise-multiplier", "1", "--rate", "0.1", "--runs", "3"], "runs is 3"),
         (["--noise-multiplier", "1", "--rate", "0.1", "--others", "0"], "others is 0"),
         (["--noise-multiplier", "1", "--rate", "0.1", "--confidence", "1"], "confidence is 1"),
         (["--noise-multiplier", "1", "--rate", "0.1", "--out", "verdict.txt"], "give it the ending .json"),
         (["--noise-multiplier", "1", "--rate", "0.1", "--plot", "absent/x.png"], "does not exist: create it"),
-        (
-            ["--noise-multiplier", "1", "--rate", "0.1", "--one-run", "--relation", "replace-one"],
-            "one record is added or removed",
-        ),
     ],
 )
 def test_bad_input(arguments, says):

@@ -171,10 +171,6 @@ def test_a_summary_of_another_statement_or_a_damaged_one(fit: Path) -> None:
     ):
         (fit / "summary.json").write_text(json.dumps({**summary, **change}))
         refused(report(fit), "summary.json", words)
-    # That of an earlier discreet has losses alone.
-    old = {name: summary[name] for name in ("note", "feature_names", "posterior", "losses")}
-    (fit / "summary.json").write_text(json.dumps(old))
-    assert report(fit).exit_code == 0
     (fit / "summary.json").unlink()
     assert report(fit).exit_code == 0
 

@@ -1,10 +1,7 @@
 import errno
 import os
-import signal
 import subprocess
 import sys
-import time
-from importlib import import_module
 from importlib.metadata import entry_points, version
 from pathlib import Path
 
@@ -14,7 +11,7 @@ from typer.testing import CliRunner
 
 from discreet.cli import _terminal, main
 from discreet.cli._app import app
-from discreet.cli._terminal import interrupt_between_imports, refusing, write_file
+from discreet.cli._terminal import refusing, write_file
 
 RUN = CliRunner()
 
@@ -54,29 +51,6 @@ def test_help_loads_nothing_heavy() -> None:
     code = f"import sys, discreet.cli._app; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize("times", [1, 2])
-def test_ctrl_c_waits_for_an_import_and_a_second_one_does_not(times, tmp_path, monkeypatch) -> None:
-    """The module makes an ImportError of a KeyboardInterrupt that reaches it, as NumPy does."""
-    (tmp_path / "interrupted.py").write_text(
-        f"import signal\ntry:\n    for _ in range({times}):\n        signal.raise_signal(signal.SIGINT)\n"
-        "except KeyboardInterrupt:\n    raise ImportError from None\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def load() -> None:
-        import_module("interrupted")
-        time.sleep(5)
-
-    kept = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        interrupt_between_imports()
-        with pytest.raises(KeyboardInterrupt if times == 1 else ImportError):
-            load()
-    finally:
-        signal.signal(signal.SIGINT, kept)
-    assert (sys.modules.pop("interrupted", None) is not None) == (times == 1)
 
 
 def test_debug_may_stand_anywhere(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,8 @@ import numpyro
 import pytest
 from sklearn import linear_model
 
-from discreet import estimators
+from discreet import random
+from discreet.estimators import _private, _regressions
 from discreet.inference import DPSVIResult
 from discreet.models import linear_regression, logistic_regression, negative_binomial_regression, poisson_regression
 from discreet.moments import MomentsResult
@@ -50,43 +51,56 @@ def latents_of(model: Any, num_features: int) -> dict[str, tuple[int, ...]]:
     return {name: value.shape for name, value in jax.eval_shape(sites).items()}
 
 
+class PointResult(DPSVIResult, what="a point"):
+    """A result at a point."""
+
+    def posterior(self, key: Any, num_samples: int) -> dict[str, np.ndarray]:
+        """Draws near the point."""
+        spread = 0.01 * np.asarray(jax.random.normal(random.as_threefry(key), (num_samples, 1)))
+        return {
+            name: (np.reshape(value, (1, -1)) + spread).reshape(num_samples, *np.shape(value))
+            for name, value in self.params.items()
+        }
+
+
 def fit_without_privacy(
-    settings: Any, plan: Any, num_draws: int, seed: Any, x: np.ndarray, y: np.ndarray, ledger: Any = None
-) -> Any:
-    """Return what `fit_model` returns, at a point and without its budget."""
+    key: Any, settings: Any, plan: Any, x: np.ndarray, y: np.ndarray, ledger: Any = None
+) -> PointResult:
+    """Return what `fit_in_steps` returns, at a point and without its budget."""
     assert ledger is None
     assert x.dtype == y.dtype == np.float32
     model = settings.model
     shapes = latents_of(model, x.shape[1])
     weights, intercept = point_fit(model, x, y, num_classes=(*shapes["intercept"], 2)[0])
     point = {"weights": weights, "intercept": intercept}
-    spread = 0.01 * np.random.default_rng(seed).normal(size=(num_draws, 1))
-    draws = {}
-    for name, shape in shapes.items():
-        value = np.broadcast_to(point.get(name, 1.0), shape).reshape(1, -1)
-        draws[name] = (value + spread).reshape(num_draws, *shape)
-    statement = statement_of(plan, steps_completed=plan.num_steps, reproducible=seed is not None)
-    nothing: dict[str, Any] = dict.fromkeys(("params", "last_params", "losses", "clipping_norms", "shares", "trace"))
-    return DPSVIResult(
-        **nothing, statement=statement, plan=plan, steps_completed=plan.num_steps, _objective=None
-    ), draws
+    params = {name: np.broadcast_to(point.get(name, 1.0), shape) for name, shape in shapes.items()}
+    statement = statement_of(plan, steps_completed=plan.num_steps, reproducible=random.is_reproducible(key))
+    nothing: dict[str, Any] = dict.fromkeys(("last_params", "losses", "clipping_norms", "shares", "trace"))
+    return PointResult(
+        **nothing,
+        params=params,
+        statement=statement,
+        plan=plan,
+        steps_completed=plan.num_steps,
+        _objective=None,
+    )
 
 
-def line_without_privacy(plan: Any, num_draws: int, seed: Any, x: np.ndarray, y: np.ndarray, ledger: Any = None) -> Any:
-    """Return what `fit_line` returns, at a point and without its budget."""
+def line_without_privacy(key: Any, x: np.ndarray, y: np.ndarray, plan: Any, ledger: Any = None) -> MomentsResult:
+    """Return what `fit_moments` returns, at a point and without its budget."""
     assert ledger is None
     weights, intercept = point_fit(linear_regression, x, y, num_classes=1)
     mean = np.concatenate([[intercept], weights])
-    statement = plan.state(reproducible=seed is not None)
-    result = MomentsResult(mean, 1e-6 * np.eye(len(mean)), mean, 0.01, 0.001, np.ones(len(mean) - 1), plan, statement)
-    return result, result.posterior(jax.random.key(0), num_draws)
+    statement = plan.state(reproducible=random.is_reproducible(key))
+    return MomentsResult(mean, 1e-6 * np.eye(len(mean)), mean, 0.01, 0.001, np.ones(len(mean) - 1), plan, statement)
 
 
 def newton_without_privacy(
-    plan: Any, num_draws: int, seed: Any, x: np.ndarray, y: np.ndarray, ledger: Any = None, names: Any = None
-) -> Any:
-    """Return what `fit_by_newton` returns, at a point and without its budget."""
+    key: Any, x: np.ndarray, y: np.ndarray, plan: Any, ledger: Any = None, names: Any = None, mask: Any = None
+) -> NewtonResult:
+    """Return what `fit_newton` returns, at a point and without its budget."""
     assert ledger is None
+    assert mask is None
     del names
     model = {"counts": poisson_regression, "binary": logistic_regression, "classes": None}[plan.family]
     weights, intercept = point_fit(model, x, y, num_classes=plan.num_classes)
@@ -99,14 +113,13 @@ def newton_without_privacy(
         "mean_squares": np.ones(plan.num_features),
         "dispersion_range": np.ones(2),
     }
-    statement = plan.state(reproducible=seed is not None)
-    result = NewtonResult(mean=mean, predictive=mean[None], plan=plan, statement=statement, **size, **figures)
-    return result, result.posterior(jax.random.key(0), num_draws)
+    statement = plan.state(reproducible=random.is_reproducible(key))
+    return NewtonResult(mean=mean, predictive=mean[None], plan=plan, statement=statement, **size, **figures)
 
 
 @pytest.fixture
 def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fits in this test are the stand-in's."""
-    monkeypatch.setattr(estimators, "fit_model", fit_without_privacy)
-    monkeypatch.setattr(estimators, "fit_line", line_without_privacy)
-    monkeypatch.setattr(estimators, "fit_by_newton", newton_without_privacy)
+    monkeypatch.setattr(_private, "fit_in_steps", fit_without_privacy)
+    monkeypatch.setattr(_regressions, "fit_moments", line_without_privacy)
+    monkeypatch.setattr(_private, "fit_newton", newton_without_privacy)

@@ -18,16 +18,17 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 import discreet as dp
-from discreet import estimators
 from discreet.clipping import AdaptiveClipping
 from discreet.estimators import (
     LinearRegression,
     LogisticRegression,
     NegativeBinomialRegression,
     PoissonRegression,
-    Scaling,
-    mean_over_draws,
+    _private,
+    _regressions,
 )
+from discreet.estimators._private import mean_over_draws
+from discreet.estimators._rows import Scaling
 from discreet.models import defaults_for, logistic_regression
 
 RNG = np.random.default_rng(0)
@@ -43,20 +44,20 @@ COUNTS = RNG.poisson(np.exp(AGE[:, 0] / 40)).astype(float)
 def seen(no_noise: None, monkeypatch: pytest.MonkeyPatch) -> list[tuple[np.ndarray, np.ndarray]]:
     """The records that reached a fit."""
     records = []
-    stand_in = estimators.fit_model
+    stand_in = _private.fit_in_steps
 
-    def spy(settings: Any, plan: Any, num_draws: int, seed: Any, x: np.ndarray, y: np.ndarray, **options: Any) -> Any:
+    def spy(key: Any, settings: Any, plan: Any, x: np.ndarray, y: np.ndarray, **options: Any) -> Any:
         records.append((x, y))
-        return stand_in(settings, plan, num_draws, seed, x, y)
+        return stand_in(key, settings, plan, x, y)
 
-    monkeypatch.setattr(estimators, "fit_model", spy)
-    line = estimators.fit_line
+    monkeypatch.setattr(_private, "fit_in_steps", spy)
+    line = _regressions.fit_moments
 
-    def spy_of_line(plan: Any, num_draws: int, seed: Any, x: np.ndarray, y: np.ndarray, **options: Any) -> Any:
+    def spy_of_line(key: Any, x: np.ndarray, y: np.ndarray, plan: Any, **options: Any) -> Any:
         records.append((x, y))
-        return line(plan, num_draws, seed, x, y)
+        return line(key, x, y, plan)
 
-    monkeypatch.setattr(estimators, "fit_line", spy_of_line)
+    monkeypatch.setattr(_regressions, "fit_moments", spy_of_line)
     return records
 
 
@@ -112,7 +113,7 @@ def test_a_mean_over_draws_is_that_of_all_whatever_the_number_of_rows(monkeypatc
     rows, coef, intercept = RNG.normal(size=(7, 3)), RNG.normal(size=(11, 4, 3)), RNG.normal(size=(11, 4))
     expected = softmax(np.einsum("nf,dkf->ndk", rows, coef) + intercept, axis=2).mean(axis=1)
     for at_once in (1, 3, 7):
-        monkeypatch.setattr("discreet.estimators._ELEMENTS", at_once * 44)
+        monkeypatch.setattr("discreet.estimators._private._ELEMENTS", at_once * 44)
         found = mean_over_draws(lambda part: softmax(part, axis=2), rows, coef, intercept)
         np.testing.assert_allclose(found, expected, rtol=1e-12)
 
@@ -327,13 +328,13 @@ def test_no_line_is_worse_than_the_mean(seeds, table):
 
 def test_a_fit_in_steps_has_the_settings_of_every_model(no_noise: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Estimators, `models.defaults_for` and the command line had three."""
-    stand_in, used = estimators.fit_model, []
+    stand_in, used = _private.fit_in_steps, []
 
-    def spy(settings: Any, *rest: Any, **how: Any) -> Any:
+    def spy(key: Any, settings: Any, *rest: Any, **how: Any) -> Any:
         used.append(settings)
-        return stand_in(settings, *rest, **how)
+        return stand_in(key, settings, *rest, **how)
 
-    monkeypatch.setattr(estimators, "fit_model", spy)
+    monkeypatch.setattr(_private, "fit_in_steps", spy)
     default = defaults_for(logistic_regression)
     LogisticRegression(bounds=BOUNDS, num_steps=default.num_steps).fit(TABLE, SICK)
     assert used == [default]

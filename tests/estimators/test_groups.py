@@ -8,8 +8,8 @@ from scipy.special import expit
 from sklearn import linear_model
 
 import discreet as dp
-from discreet import Ledger, estimators
-from discreet.estimators import LogisticRegression
+from discreet import Ledger
+from discreet.estimators import LogisticRegression, _private
 
 WEIGHTS = np.array([1.0, -0.8, 0.6, -0.4])
 
@@ -57,11 +57,11 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """Capture the arguments that would reach a fit."""
     calls = []
 
-    def stop(settings: Any, plan: Any, num_draws: int, seed: Any, *records: np.ndarray, **how: Any) -> Any:
+    def stop(key: Any, settings: Any, plan: Any, *records: np.ndarray, **how: Any) -> Any:
         calls.append((plan, records, how))
         raise InterruptedError
 
-    monkeypatch.setattr(estimators, "fit_model", stop)
+    monkeypatch.setattr(_private, "fit_in_steps", stop)
     return calls
 
 

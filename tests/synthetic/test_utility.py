@@ -10,7 +10,9 @@ import pytest
 import discreet as dp
 from discreet.models import Levels
 from discreet.report import make_statement
-from discreet.synthetic._utility import APART, ASSOCIATION, ONE_COLUMN, associations, told_apart
+from discreet.synthetic._marginals import associations
+from discreet.synthetic._report import APART, ASSOCIATION, ONE_COLUMN
+from discreet.synthetic._utility import told_apart
 from discreet.tables import schema_from_bounds, schema_from_toml
 
 TOML = """

@@ -3,13 +3,11 @@
 No release of an audit is private: an audit repeats its releases, with keys derived from a seed. Audit artificial records.
 """
 
-from discreet.audit._audits import (
-    WorstCase as WorstCase,
-    audit_fit as audit_fit,
-    audit_mechanism as audit_mechanism,
+from discreet.audit._audits import audit_fit as audit_fit, audit_mechanism as audit_mechanism
+from discreet.audit._one_run import (
     audit_one_run as audit_one_run,
-    canary_fit as canary_fit,
-    worst_case as worst_case,
+    one_run_epsilon as one_run_epsilon,
+    one_run_p_value as one_run_p_value,
 )
 from discreet.audit._verdict import (
     Rates as Rates,
@@ -17,7 +15,6 @@ from discreet.audit._verdict import (
     clopper_pearson as clopper_pearson,
     epsilon_lower_bound as epsilon_lower_bound,
     judge as judge,
-    one_run_epsilon as one_run_epsilon,
-    one_run_p_value as one_run_p_value,
     plot_verdicts as plot_verdicts,
 )
+from discreet.audit._worst_case import WorstCase as WorstCase, canary_fit as canary_fit, worst_case as worst_case

@@ -1,41 +1,28 @@
 """Audits: run a program many times on two neighbouring tables, and attack its releases.
 
-`audit_mechanism` audits any program; `audit_fit` passes it the private step of a fit on two tables; `worst_case` makes the two
-tables on which a plan's step reveals the most about one record. `audit_one_run` needs a single run with many canaries, which
-`canary_fit` provides. The attacker uses scores: those of the caller (such as a likelihood ratio), and those that
-`learned_scores` learns from the first half of the runs.
+`audit_mechanism` audits any program; `audit_fit` passes it the private step of a fit on two tables. The attacker uses scores:
+those of the caller (such as a likelihood ratio), and those that `learned_scores` learns from the first half of the runs.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
 from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
-from numpyro.infer import init_to_value
-from numpyro.infer.autoguide import AutoDelta
-from scipy import special, stats
 from tqdm.auto import tqdm
 
 from discreet import random
-from discreet._validate import choice, fraction, integer, is_real, probability, real
+from discreet._validate import fraction, integer, is_real, probability, real
 from discreet.accounting import PrivacyProfile, Relation, profile as profile_of, pure_event, relation_name, suggest
-from discreet.audit._verdict import Claim, Verdict, claimed_epsilon, judge, one_run_epsilon
+from discreet.audit._verdict import Claim, Verdict, claimed_epsilon, judge
 from discreet.inference import DPSGLD, DPSVI, OnePosteriorSample, releases_of
 from discreet.plan import PrivacyPlan
-
-# --- scores learned from the first half of the runs ---------------------------------------
-
 
 Released = Float[np.ndarray, "run *release"]
 Score = Callable[[Released], Float[np.ndarray, " run"]]
@@ -48,7 +35,8 @@ def learned_scores(present: Released, absent: Released) -> dict[str, Score]:
     independent Gaussian noise and a canary that adds a constant. "spread": how far apart the steps lie in the direction
     of their mean difference, which shows noise that is drawn once for all steps.
     """
-    there, gone = _steps(present), _steps(absent)
+    there = _steps(present)
+    gone = _steps(absent)
     fine = [x[_finite(x)] for x in (there, gone)]
     # Runs that are not finite are classified by that alone: to the side that has more of them.
     odd = np.inf if len(fine[0]) / len(there) <= len(fine[1]) / len(gone) else -np.inf
@@ -86,9 +74,6 @@ def _whole(score: Callable[[Any], np.ndarray], odd: float) -> Score:
         return np.where(fine, score(np.where(fine[:, None, None], steps, 0.0)), odd)
 
     return of
-
-
-# --- any program --------------------------------------------------------------------------
 
 
 Program = Callable[[PRNGKeyArray], Any]
@@ -148,10 +133,10 @@ def audit_mechanism(
     False
     """
     check_options(claim, delta, runs, confidence)
-    with progress(2 * runs, progress_bar) as done:
+    with progress(2 * runs, progress_bar) as bar:
         # The two sides use different keys.
         sides = enumerate((with_canary, without_canary))
-        present, absent = (repeated(program, seed, side, runs, done) for side, program in sides)
+        present, absent = (repeated(program, seed, side, runs, bar.update) for side, program in sides)
     return verdict_of(
         present,
         absent,
@@ -202,29 +187,26 @@ def verdict_of(
 
 def check_options(claim: Any, delta: float, runs: int, confidence: float) -> None:
     """Refuse arguments that do not make an audit, before anything is run."""
-    if not (is_real(claim) or callable(getattr(claim, "epsilon", None))):
+    if is_real(claim):
+        real("claim", claim, 0.0, math.inf)
+    elif not callable(getattr(claim, "epsilon", None)):
         raise TypeError(
             f"claim is a {type(claim).__name__}; pass the claimed guarantee: a PrivacyPlan, a PrivacyProfile, or the "
             "epsilon at delta as a number (infinity for none)."
         )
-    if is_real(claim):
-        real("claim", claim, 0.0, math.inf)
     fraction("delta", delta, hint="It should be well below 1 / number of records.")
     integer("runs", runs, least=20, hint="Thousands are needed to show an epsilon of 4.")
     probability("confidence", confidence, hint="0.99 is a common choice.")
 
 
-@contextmanager
-def progress(total: int, shown: bool) -> Iterator[Callable[[int], Any]]:
+def progress(total: int, shown: bool) -> Any:
     """A progress bar over runs, shown after two seconds."""
-    with tqdm(
-        total=total, disable=None if shown else True, delay=2.0, unit="run", desc="audit", mininterval=0.2
-    ) as bar:
-        yield lambda count: bar.update(count)
+    disable = None if shown else True
+    return tqdm(total=total, disable=disable, delay=2.0, unit="run", desc="audit", mininterval=0.2)
 
 
 def repeated(
-    program: Program, seed: int, side: int, runs: int, done: Callable[[int], Any] = lambda count: None
+    program: Program, seed: int, side: int, runs: int, done: Callable[[int], object]
 ) -> Float[np.ndarray, "run *release"]:
     """Run a program with many keys: one compiled program, a thousand keys at a time."""
     keys = jax.random.split(jax.random.fold_in(random.key(seed), side), runs)
@@ -266,9 +248,6 @@ def _mapped(program: Partial, keys: PRNGKeyArray) -> Array:
 @jax.jit
 def _looped(program: Partial, keys: PRNGKeyArray) -> Array:
     return jax.lax.map(lambda key: _flat(program, key), keys)
-
-
-# --- a fit: its private step, on a table with the canary and on one without ---------------
 
 
 def audit_fit(
@@ -317,45 +296,51 @@ def audit_fit(
             f"method is a {type(method).__name__}; pass a DPSVI, DPSGLD or OnePosteriorSample. Audit other programs with "
             "audit_mechanism, as functions of a key."
         )
-    with_canary, without_canary = tuple(with_canary), tuple(without_canary)
-    relation = method.relation if isinstance(method, OnePosteriorSample) else method.plan.relation
-    _check_neighbours(with_canary, without_canary, relation.name)
-    if isinstance(method, OnePosteriorSample):
-        if scores or init_params:
-            raise ValueError("One posterior sample has neither initial values nor steps; omit scores and init_params.")
-        claim, delta = profile_of(pure_event(method.epsilon / method.num_draws), relation), delta or 0.0
-        what = "OnePosteriorSample, one draw"
-    else:
-        claim = plan = method.plan
+    if not isinstance(method, OnePosteriorSample):
+        plan = method.plan
+        _check_neighbours(with_canary, without_canary, plan.relation.name)
         if delta is None:
             delta = suggest(num_records=plan.num_records).delta if plan.target_delta is None else plan.target_delta
-        what = f"{type(method).__name__}, {plan.sampling!r}, {plan.num_steps} steps"
+        return audit_mechanism(
+            releases_of(method, *with_canary, init_params=init_params),
+            releases_of(method, *without_canary, init_params=init_params),
+            claim=plan,
+            delta=delta,
+            runs=runs,
+            confidence=confidence,
+            seed=seed,
+            scores=scores,
+            target=target or f"{type(method).__name__}, {plan.sampling!r}, {plan.num_steps} steps",
+            progress_bar=progress_bar,
+        )
+    _check_neighbours(with_canary, without_canary, method.relation.name)
+    if scores or init_params:
+        raise ValueError("One posterior sample has neither initial values nor steps; omit scores and init_params.")
+    claim = profile_of(pure_event(method.epsilon / method.num_draws), method.relation)
+    delta = delta or 0.0
     check_options(claim, delta, runs, confidence)
-    programs: list[Callable[..., np.ndarray]] = []
-    for args in (with_canary, without_canary):
-        if isinstance(method, OnePosteriorSample):
-            programs.append(partial(_draws, method, args))
-        else:
-            programs.append(partial(repeated, releases_of(method, *args, init_params=init_params)))
-    with progress(2 * runs, progress_bar) as done:
-        present, absent = (run(seed, side, runs, done) for side, run in enumerate(programs))
+    with progress(2 * runs, progress_bar) as bar:
+        sides = enumerate((with_canary, without_canary))
+        present, absent = (_draws(method, args, seed, side, runs, bar.update) for side, args in sides)
     return verdict_of(
         present,
         absent,
         claim=claim,
         delta=delta,
         confidence=confidence,
-        scores=scores,
-        relation=relation,
-        target=target or what,
+        scores=None,
+        relation=method.relation,
+        target=target or "OnePosteriorSample, one draw",
     )
 
 
 def _draws(
-    method: OnePosteriorSample, args: Sequence[Any], seed: int, side: int, runs: int, done: Callable[[int], None]
+    method: OnePosteriorSample, args: Sequence[Any], seed: int, side: int, runs: int, done: Callable[[int], object]
 ) -> np.ndarray:
     """The last states of chains, as `run` releases them; the chains of one call run together."""
-    key, found, count = jax.random.fold_in(random.key(seed), side), [], 0
+    key = jax.random.fold_in(random.key(seed), side)
+    found = []
+    count = 0
     while count < runs:
         draws = method.run(jax.random.fold_in(key, count), *args, progress_bar=False).draws
         found.append(np.concatenate([x.reshape(len(x), -1) for x in draws.values()], axis=1))
@@ -380,235 +365,3 @@ def _check_neighbours(with_canary: Sequence[Any], without_canary: Sequence[Any],
             f"{relation_name(relation, 'record')} have {'one more' if more else 'as many'} with it. Other tables would "
             "contradict a true claim."
         )
-
-
-# --- worst-case neighbours for the private step -------------------------------------------
-
-
-# In units of C: far beyond the clipping norm, so that missing clipping shows.
-_STRONG = 1e6
-_FLAT = 1e4
-_FAR = 1e3
-_METHODS = ("DPSVI", "DPSGLD")
-
-
-def pulled(pull: Any) -> None:
-    """A model whose gradient for a record is that record."""
-    theta = numpyro.sample("theta", dist.Normal(0.0, _FLAT).expand([pull.shape[1]]).to_event(1))
-    with numpyro.plate("records", pull.shape[0]):
-        numpyro.factor("pull", -(pull @ theta))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class WorstCase:
-    """Two neighbouring tables and the audited fit of them; made by `worst_case`.
-
-    Attributes:
-        method: A `DPSVI` or a `DPSGLD` of a model that each record pulls in its own direction.
-        with_canary: Arguments of `run`; the canary is record 0.
-        without_canary: The same for the neighbour.
-        scores: The likelihood ratio of the two cases, the optimal attack if the step is correct; empty with an adaptive
-            clipping norm.
-    """
-
-    method: DPSVI | DPSGLD
-    with_canary: tuple[Float[np.ndarray, "record dim"]]
-    without_canary: tuple[Float[np.ndarray, "record dim"]]
-    scores: dict[str, Score]
-
-    def audit(self, **options: Any) -> Verdict:
-        """Audit it with `audit_fit` and its options."""
-        return audit_fit(self.method, self.with_canary, self.without_canary, scores=self.scores, **options)
-
-
-def worst_case(plan: PrivacyPlan, method: str = "DPSVI", *, others: int = 7, loss_share: float = 0.0) -> WorstCase:
-    """Make neighbours that saturate a plan: the canary's gradient has norm 1e6 C, in its own direction.
-
-    The other records have gradient zero, except with batches of fixed size: there they all pull against the canary, so that a
-    record drawn in its place is as far from it as possible.
-
-    Args:
-        plan: The audited plan. Its number of steps should be small.
-        method: "DPSVI" or "DPSGLD".
-        others: Number of records beside the canary, under ADD_OR_REMOVE_ONE: the guarantee covers tables of any length, and in
-            short ones a batch is far from its expected size. Under REPLACE_ONE there are `plan.num_records` records in all.
-        loss_share: The private loss's share of the release, as in `DPSVI`. Above 0 the canary's loss exceeds its bound, too, and
-            only learned scores are used.
-
-    Raises:
-        ValueError: An unknown method, or no record beside the canary.
-
-    Reference:
-        Nasr, Song, Thakurta, Papernot and Carlini, Adversary instantiation, IEEE S&P 2021 (gradient canaries).
-    """
-    integer("others", others, hint="The table without the canary needs a record.")
-    _refuse_unknown_sampler(plan)
-    against = plan.sampling.constant_size
-    replaced = plan.relation is Relation.REPLACE_ONE
-    rows = (plan.num_records if replaced else others + 1) - 1
-    strong = np.float32(_STRONG * plan.clipping.start)
-    rest = np.full((rows, 1), -strong if against else 0.0, np.float32)
-    canary = np.full((1, 1), strong, np.float32)
-    there = np.concatenate([canary, rest])
-    gone = np.concatenate([-canary, rest]) if replaced else rest
-    scores: dict[str, Score] = {}
-    if not plan.clipping.adapts and loss_share == 0:
-        scores["likelihood ratio"] = lambda released: log_ratio(plan, released[:, :, 0]).sum(axis=1)
-    return WorstCase(_method(plan, method, 1, loss_share), (there,), (gone,), scores)
-
-
-def canary_fit(
-    plan: PrivacyPlan, num_canaries: int, method: str = "DPSVI"
-) -> Callable[[int, Bool[np.ndarray, " canary"]], Float[np.ndarray, " canary"]]:
-    """Make one fit of a table of many canaries, for `audit_one_run`: each has its own direction, and a gradient norm above C.
-
-    Args:
-        plan: The audited plan, under ADD_OR_REMOVE_ONE and with a fixed clipping norm.
-        num_canaries: Number of canaries, and of the fit's parameters.
-        method: "DPSVI" or "DPSGLD".
-
-    Returns:
-        A function from a seed and the Boolean membership of each canary to a score for each: the log-likelihood ratio.
-
-    Raises:
-        ValueError: A plan for another relation, or with an adaptive clipping norm.
-    """
-    if plan.relation is not Relation.ADD_OR_REMOVE_ONE or plan.clipping.adapts:
-        raise ValueError(
-            "Present and absent canaries are neighbours if one record is added or removed, and their scores need a fixed "
-            "clipping norm. Audit such a plan, or use worst_case."
-        )
-    _refuse_unknown_sampler(plan)
-    fit = _method(plan, method, num_canaries, 0.0)
-    pulls = np.eye(num_canaries, dtype=np.float32) * np.float32(_STRONG * plan.clipping.start)
-
-    def run(seed: int, included: Bool[np.ndarray, " canary"]) -> Float[np.ndarray, " canary"]:
-        # One record without a gradient, so that the table is never empty.
-        table = np.concatenate([pulls[included], np.zeros((1, num_canaries), np.float32)])
-        released = np.asarray(releases_of(fit, table)(random.key(seed)), np.float64)
-        # Beside the gradient stand the counts, which say nothing about single canaries.
-        return log_ratio(plan, released[:, :num_canaries]).sum(axis=0)
-
-    return run
-
-
-def _refuse_unknown_sampler(plan: PrivacyPlan) -> None:
-    if not (plan.sampling.independent or plan.sampling.constant_size):
-        raise TypeError(
-            f"sampling is {plan.sampling!r}; worst cases are known where records are drawn independently or batches have a "
-            "constant size, as of PoissonSampling, FixedSizeSampling and FullBatch. Audit a fit with another sampler by "
-            "audit_fit, on neighbours of your own."
-        )
-
-
-def _method(plan: PrivacyPlan, method: str, dim: int, loss_share: float) -> DPSVI | DPSGLD:
-    choice("method", method, _METHODS)
-    # At the origin the canary would have no loss; far from it, a large one of a known sign.
-    start = np.full(dim, _FAR * max(1.0, plan.clipping.start) if loss_share else 0.0, np.float32)
-    begin = init_to_value(values={"theta": start})
-    if method == "DPSVI":
-        guide = AutoDelta(pulled, init_loc_fn=begin)
-        return DPSVI(pulled, guide, numpyro.optim.SGD(plan.rate), plan=plan, loss_share=loss_share)
-    # The largest step that still fits the release's noise.
-    size = (2 * plan.rate / (plan.clipping.start * plan.noise_multiplier)) ** 2
-    step_size = (size, 1.0, 0.0)
-    return DPSGLD(pulled, plan=plan, step_size=step_size, init_loc_fn=begin, loss_share=loss_share)
-
-
-def log_ratio(plan: PrivacyPlan, released: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-    """Log-likelihood ratio of each noisy gradient of the worst case: with the canary against without it."""
-    _refuse_unknown_sampler(plan)
-    q, norm = plan.rate, plan.clipping.start
-    if plan.sampling.constant_size:
-        full = plan.sampling.capacity(plan.num_records) * norm
-        present, absent = ((1 - q, -full), (q, 2 * norm - full)), ((1.0, -full),)
-    elif plan.relation is Relation.REPLACE_ONE:
-        present, absent = ((1 - q, 0.0), (q, norm)), ((1 - q, 0.0), (q, -norm))
-    else:
-        present, absent = ((1 - q, 0.0), (q, norm)), ((1.0, 0.0),)
-    # The counts have their share of the release, so the noise on the gradient is a little more.
-    stddev = plan.noise_multiplier * norm / math.sqrt(1 - plan.clipping.count_share)
-    top, bottom = (_log_density(mixture, released, stddev) for mixture in (present, absent))
-    return top - bottom
-
-
-def _log_density(mixture: Any, x: np.ndarray, stddev: float) -> np.ndarray:
-    parts = [np.log(weight) + stats.norm.logpdf(x, mean, stddev) for weight, mean in mixture if weight > 0]
-    return np.asarray(special.logsumexp(parts, axis=0))
-
-
-# --- one run: many canaries, each included by its own coin, and guesses about the coins ----
-
-
-Scored = Callable[[int, Bool[np.ndarray, " canary"]], Float[np.ndarray, " canary"]]
-
-
-def audit_one_run(
-    run: Scored,
-    num_canaries: int,
-    *,
-    claim: Claim | float,
-    delta: float,
-    guesses: int | None = None,
-    confidence: float = 0.99,
-    seed: int = 0,
-    target: str = "one run",
-) -> Verdict:
-    """Compute a lower bound on ε from a single run, for fits that are too expensive to repeat thousands of times.
-
-    A fair coin decides whether each canary is in the table. After the run the attacker guesses "in" for the half of `guesses`
-    with the highest scores and "out" for the half with the lowest, and abstains on the others; Theorem 5.2 of the reference
-    bounds the number of correct guesses.
-
-    Guarantee: the lower bound exceeds the program's ε at `delta` with probability at most 1 - confidence, if the scores depend
-    on the canaries' coins only through the program's releases. It is looser than many runs: it does not bound the best attack.
-
-    Args:
-        run: Function from a seed, for the program's own key, and the Boolean membership of each canary to one score per canary,
-            higher if it seems to be in. `canary_fit` makes one for a plan; for your own model, use the alignment of each
-            canary's gradient with the released ones.
-        num_canaries: m.
-        claim: A plan or profile, or the ε at `delta`; for records added or removed.
-        delta: The δ to audit at. It enters the bound multiplied by m.
-        guesses: Number of guesses, chosen beforehand; None: a fifth of the canaries, and at least ten.
-        confidence: Such as 0.99.
-        seed: Any integer; coins and run follow from it.
-        target: Description of the audited program.
-
-    Raises:
-        TypeError, ValueError: Arguments that do not make an audit, or invalid scores.
-
-    Reference:
-        Steinke, Nasr and Jagielski, Privacy auditing with one (1) training run, NeurIPS 2023, Algorithm 1 and Theorem 5.2.
-    """
-    check_options(claim, delta, 20, confidence)
-    integer("num_canaries", num_canaries, least=10, hint="A thousand are needed to show an epsilon of 3.")
-    guesses = min(num_canaries, max(10, num_canaries // 5)) if guesses is None else guesses
-    integer("guesses", guesses, least=2, most=num_canaries)
-    relation = getattr(claim, "relation", Relation.ADD_OR_REMOVE_ONE)
-    if relation is not Relation.ADD_OR_REMOVE_ONE:
-        raise ValueError(
-            f"The claim is for {relation_name(relation.name, 'record')}, but present and absent canaries differ by a record "
-            "added or removed. Pass a claim under Relation.ADD_OR_REMOVE_ONE (--relation add-or-remove-one)."
-        )
-    coins, own = np.random.SeedSequence(abs(int(seed))).spawn(2)
-    included = np.random.default_rng(coins).random(num_canaries) < 0.5
-    scores = np.asarray(run(int(own.generate_state(1)[0]), included), np.float64)
-    if scores.shape != (num_canaries,) or np.isnan(scores).any():
-        raise ValueError(
-            f"run returned scores of shape {scores.shape}; it must return one number for each of {num_canaries} canaries."
-        )
-    order = np.argsort(scores, kind="stable")
-    low, high = order[: guesses // 2], order[len(order) - (guesses - guesses // 2) :]
-    correct = int(included[high].sum() + (~included[low]).sum())
-    return Verdict(
-        target=target,
-        epsilon_lower=one_run_epsilon(num_canaries, guesses, correct, delta, confidence),
-        claimed_epsilon=claimed_epsilon(claim, delta),
-        delta=delta,
-        confidence=confidence,
-        runs=1,
-        relation=relation.name,
-        score="the canaries' own",
-        evidence={"canaries": num_canaries, "guesses": guesses, "right": correct},
-    )

@@ -2,7 +2,7 @@
 
 A test on the releases has a true-positive and a false-positive rate, and an (ε, δ)-private program has TPR <= e^ε FPR + δ. So
 Clopper-Pearson bounds on both rates give a lower bound on ε. The test is chosen on one half of the runs and judged by the
-other (`judge`), so the choice needs no correction. `one_run_p_value` is the bound for many canaries in a single run.
+other (`judge`), so the choice needs no correction.
 """
 
 from __future__ import annotations
@@ -20,13 +20,11 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from discreet._validate import fraction, probability, real
+from discreet._validate import finite_or_none, fraction, probability
 from discreet.plots import new_figure, save, tidy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-# --- bounds ---------------------------------------------------------------------------------
 
 
 def clopper_pearson(
@@ -85,80 +83,6 @@ def epsilon_lower_bound(
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.log(top) - np.log(np.asarray(false_positive_rate, float))
     return np.maximum(np.where(top > 0, ratio, 0.0), 0.0)
-
-
-def one_run_p_value(num_canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """Bound the probability of at least v correct guesses after one run of an (ε, δ)-private program.
-
-    Each of m canaries was a record by an independent fair coin; r guesses were made, v of them correct. If the
-    program is (ε, δ)-private for each coin, then with f(k) = P[Binomial(r, e^ε / (1 + e^ε)) >= k]
-
-        P[at least v correct] <= f(v) + 2 m δ max over i = 1..m of (f(v - i) - f(v)) / i.
-
-    Args:
-        num_canaries: m.
-        guesses: r, at most m. It may depend on the coins only through the releases.
-        correct: v.
-        epsilon: At least 0.
-        delta: In [0, 1].
-
-    Raises:
-        ValueError: Numbers out of these ranges.
-
-    Reference:
-        Steinke, Nasr and Jagielski, Privacy auditing with one (1) training run, NeurIPS 2023, Theorem 5.2.
-
-    >>> round(one_run_p_value(100, 100, 60, 0.0, 0.0), 4)
-    0.0284
-    """
-    if not 0 <= correct <= guesses <= num_canaries or num_canaries < 1:
-        raise ValueError(
-            f"{correct} correct among {guesses} guesses about {num_canaries} canaries is impossible; each number must be at most "
-            "the next, with at least one canary."
-        )
-    real("epsilon", epsilon, 0.0, math.inf)
-    real("delta", delta, 0.0, 1.0)
-    accuracy = 1 / (1 + math.exp(-epsilon))
-    tail = float(stats.binom.sf(correct - 1, guesses, accuracy))
-    # P[v > Binomial >= v - i] for i = 1..v; further i add nothing to the numerator.
-    below = np.cumsum(stats.binom.pmf(np.arange(correct - 1, -1, -1), guesses, accuracy))
-    worst = float(np.max(below / np.arange(1, correct + 1), initial=0.0))
-    return min(1.0, tail + 2 * num_canaries * delta * worst)
-
-
-def one_run_epsilon(num_canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
-    """Find the largest ε, rounded down, that the number of correct guesses refutes at δ.
-
-    Guarantee: for an (ε, δ)-private program the result exceeds ε with probability at most 1 - confidence. (Privacy at some ε
-    implies privacy at any larger one, so refuting one refutes all below it.)
-
-    Args:
-        num_canaries: As in `one_run_p_value`.
-        guesses: Likewise.
-        correct: Likewise.
-        delta: Likewise.
-        confidence: Such as 0.99.
-
-    >>> round(one_run_epsilon(1000, 1000, 1000, 0.0, 0.95), 3)
-    5.809
-    """
-    level = 1 - probability("confidence", confidence, hint="0.99 is a common choice.")
-
-    def refuted(epsilon: float) -> bool:
-        return one_run_p_value(num_canaries, guesses, correct, epsilon, delta) <= level
-
-    if not refuted(0.0):
-        return 0.0
-    low, high = 0.0, 1.0
-    while refuted(high):
-        low, high = high, 2 * high
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if refuted(middle) else (low, middle)
-    return low
-
-
-# --- a test, chosen on one half of the runs and judged by the other -----------------------
 
 
 # Selection favours lucky tests; bounds of higher confidence in the selection counteract that.
@@ -254,7 +178,8 @@ def judge(
 
 
 def _checked(name: str, there: Any, gone: Any) -> tuple[np.ndarray, np.ndarray]:
-    there, gone = np.asarray(there, np.float64), np.asarray(gone, np.float64)
+    there = np.asarray(there, np.float64)
+    gone = np.asarray(gone, np.float64)
     if there.ndim != 1 or there.shape != gone.shape or len(there) < 4:
         raise ValueError(
             f"The score {name!r} has shapes {there.shape} and {gone.shape}; give one number for each run, at least four runs "
@@ -283,9 +208,6 @@ def _best_threshold(top: np.ndarray, bottom: np.ndarray, delta: float, level: fl
     found = epsilon_lower_bound(low, high, delta)
     chosen = int(np.argmax(found))
     return float(found[chosen]), float(between[chosen])
-
-
-# --- the verdict ----------------------------------------------------------------------------
 
 
 FORMAT = "discreet audit, version 1"
@@ -360,8 +282,8 @@ class Verdict:
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and strings; missing numbers are None."""
         content = {"format": FORMAT, "is_private": False, "contradicted": self.contradicted, "gap": self.gap}
-        content |= dataclasses.asdict(self) | {"evidence": dict(self.evidence)}
-        return {k: None if isinstance(x, float) and not math.isfinite(x) else x for k, x in content.items()}
+        content |= dataclasses.asdict(self)
+        return finite_or_none(content)
 
     def to_json(self) -> str:
         """`to_dict` as indented, strict JSON."""

@@ -11,14 +11,13 @@ def main() -> None:
     """Entry point of the `discreet` command."""
     try:
         from discreet.cli._app import app
-        from discreet.cli._terminal import interrupt_between_imports, settings
+        from discreet.cli._terminal import settings
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise
         sys.exit(f"The command line needs {error.name}, which is not installed: pip install 'discreet[cli]'")
     except KeyboardInterrupt:
         sys.exit(130)
-    interrupt_between_imports()
     arguments = sys.argv[1:]
     # Allowed anywhere: people add it at the end of the command that just failed.
     if "--debug" in arguments:

@@ -70,26 +70,20 @@ def account(
     assert plan.target_delta is not None
     compared = dp.accounting.compare_accountants(plan, plan.target_delta) if compare else None
     if as_json:
-        rows = [] if compared is None else [dataclasses.asdict(row) for row in compared.rows]
-        rows = [{**row, "epsilon": finite_or_none(row["epsilon"])} for row in rows]
-        say_json("account", {**facts(plan), **({"accountants": rows} if compare else {})})
+        facts = {
+            "epsilon": finite_or_none(plan.epsilon(plan.target_delta)),
+            "delta": plan.target_delta,
+            "relation": plan.relation.name,
+            **dp.report.plan_facts(plan),
+            "event": str(plan.event()),
+        }
+        if compared is not None:
+            facts["accountants"] = finite_or_none([dataclasses.asdict(row) for row in compared.rows])
+        say_json("account", facts)
     elif compared is not None:
         say_text(str(compared))
     else:
         say_lines(plan.explain())
-
-
-def facts(plan: "dp.PrivacyPlan") -> dict[str, Any]:
-    """A calibrated plan and its price for programs; an ε that does not exist is None."""
-    delta = plan.target_delta
-    assert delta is not None
-    return {
-        "epsilon": finite_or_none(plan.epsilon(delta)),
-        "delta": delta,
-        "relation": plan.relation.name,
-        **dp.report.plan_facts(plan),
-        "event": str(plan.event()),
-    }
 
 
 PRIORS = (0.01, 0.1, 0.5)
@@ -149,9 +143,8 @@ def read_statement(path: Path) -> dict[str, Any]:
     content = read_json(path, "give the statement.json that a fit wrote")
     if not isinstance(content, dict) or not str(content.get("format", "")).startswith("discreet privacy statement"):
         raise ValueError(f"{path} is not a discreet privacy statement: give the statement.json that a fit wrote")
-    lacking = [
-        name for name in ("is_private", "violations", "randomness", "method", "unit", *EXPLAINED) if name not in content
-    ]
+    needed = ("is_private", "violations", "randomness", "method", "unit", *EXPLAINED)
+    lacking = [name for name in needed if name not in content]
     if lacking:
         raise ValueError(f"{path} lacks {', '.join(lacking)}: give the statement.json as the fit wrote it")
     if content["epsilon"] is None:
@@ -208,12 +201,18 @@ def meaning(epsilon: float, delta: float, num_records: int | None) -> dict[str, 
 
 
 def _print(facts: dict[str, Any]) -> None:
-    epsilon, delta, failing = facts["epsilon"], facts["delta"], facts["odds_factor_fails_with_probability"]
-    seldom = f"except with probability at most {failing:.2g}" if failing > 0 else "always"
-    say(f"ε = {epsilon:.4g} (epsilon) and δ = {delta:g} (delta) bound the risk to one person whose data is used.")
+    failing = facts["odds_factor_fails_with_probability"]
+    say(
+        f"ε = {facts['epsilon']:.4g} (epsilon) and δ = {facts['delta']:g} (delta) bound the risk to one person whose data is "
+        "used."
+    )
     say()
     if failing < 1:
-        power = f"e^(ε + {MARGIN:g})" if failing > 0 else "e^ε"
+        power = "e^ε"
+        seldom = "always"
+        if failing > 0:
+            power = f"e^(ε + {MARGIN:g})"
+            seldom = f"except with probability at most {failing:.2g}"
         say(
             f"Seeing all results multiplies the odds that this person is in the table by at most {power} = "
             f"{facts['odds_factor']:.4g}, {seldom}. How far a belief can grow:"
@@ -237,7 +236,32 @@ def _print(facts: dict[str, Any]) -> None:
 
 def _say_book(book: "dp.Ledger", text: str, as_json: bool, **besides: Any) -> None:
     """Print a ledger: as facts for programs, or a text for people."""
-    say_json("ledger", {**besides, **_facts(book)}) if as_json else say_lines(text)
+    if not as_json:
+        say_lines(text)
+        return
+    debits = [
+        {
+            "number": debit.number,
+            "time": debit.time,
+            "method": debit.method,
+            "epsilon": debit.cost.epsilon,
+            "delta": debit.delta,
+            "event": str(debit.event),
+            "unit": debit.unit,
+        }
+        for debit in book.debits
+    ]
+    facts = {
+        **besides,
+        "dataset": book.dataset,
+        "relation": book.relation.name,
+        "unit": book.unit,
+        "cap": {"epsilon": book.cap.epsilon, "delta": book.cap.delta},
+        "spent": book.spent,
+        "epsilon_if_planned_together": book.epsilon_if_planned_together(book.cap.delta),
+        "debits": debits,
+    }
+    say_json("ledger", finite_or_none(facts))
 
 
 ledger = typer.Typer(
@@ -272,12 +296,15 @@ def begin(
     """
     found = dp.Relation[relation.name]
     book = dp.Ledger.create(file, dataset=dataset, epsilon=epsilon, delta=delta, relation=found, unit=unit)
-    whose = f"The unit of privacy is {book.unit}: fits of another unit are refused."
+    text = (
+        f"Created {file}. Fits of '{dataset}' run with --ledger {file} are charged to it. The unit of privacy is {book.unit}: "
+        "fits of another unit are refused."
+    )
     if book.unit == dp.ledger.ONE_RECORD:
-        whose += (
+        text += (
             " If a person may have several rows, name their column in the schema, and give --unit 'one person' here."
         )
-    _say_book(book, f"Created {file}. Fits of '{dataset}' run with --ledger {file} are charged to it. {whose}", as_json)
+    _say_book(book, text, as_json)
 
 
 @ledger.command()
@@ -289,32 +316,6 @@ def show(file: LedgerFile, as_json: options.AsJson = False) -> None:
     """
     book = dp.Ledger(file)
     _say_book(book, str(book), as_json)
-
-
-def _facts(book: "dp.Ledger") -> dict[str, Any]:
-    """A ledger for programs."""
-    cap = book.cap
-    debits = [
-        {
-            "number": debit.number,
-            "time": debit.time,
-            "method": debit.method,
-            "epsilon": finite_or_none(debit.cost.epsilon),
-            "delta": debit.delta,
-            "event": str(debit.event),
-            "unit": debit.unit,
-        }
-        for debit in book.debits
-    ]
-    return {
-        "dataset": book.dataset,
-        "relation": book.relation.name,
-        "unit": book.unit,
-        "cap": {"epsilon": cap.epsilon, "delta": cap.delta},
-        "spent": finite_or_none(book.spent),
-        "epsilon_if_planned_together": finite_or_none(book.epsilon_if_planned_together(cap.delta)),
-        "debits": debits,
-    }
 
 
 @ledger.command()

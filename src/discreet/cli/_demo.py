@@ -1,5 +1,6 @@
 """`discreet demo`: a simulated table, fitted privately and not, side by side."""
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,16 +10,14 @@ import discreet as dp
 from discreet._validate import ENDS, require
 from discreet.cli import _options as options
 from discreet.cli._fit import Asked
-from discreet.cli._methods import InSteps, Moments
+from discreet.cli._methods import Moments
 from discreet.cli._options import LINEAR
 from discreet.cli._report import draw_picture, facts_in
-from discreet.cli._run import joined
-from discreet.cli._statement import about_words
+from discreet.cli._statement import about_words, price_words
 from discreet.cli._terminal import refusing, say, say_json, say_lines, say_text
 
 if TYPE_CHECKING:
     import numpy as np
-    from matplotlib.figure import Figure
 
 
 NUM_RECORDS = 20_000
@@ -47,17 +46,12 @@ def demo(
     epsilon: Annotated[float, typer.Option(help="Privacy budget ε.")] = 1.0,
     seed: options.Seed = None,
     out: options.Out = Path("discreet-demo"),
-    distributed: options.Distributed = False,
-    coordinator: options.Coordinator = None,
-    num_processes: options.NumProcesses = None,
-    process_id: options.ProcessId = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Fit a simulated medical table privately and see what it costs.
 
     A linear regression of the blood pressure of 20,000 simulated adults on six columns, at ε = 1. Prints the coefficients with
-    their intervals, beside those of a fit without privacy, and draws them. Several processes fit in steps, which give no
-    intervals.
+    their intervals, beside those of a fit without privacy, and draws them.
 
     `discreet demo --epsilon 0.5 --out somewhere`
     """
@@ -68,39 +62,27 @@ def demo(
         stated = statement.with_about(about).with_public(BOUNDS_ARE_PUBLIC, dp.report.EACH_ROW_A_PERSON)
         return stated.with_notes(TABLE_IS_SIMULATED)
 
-    with joined(distributed, coordinator, num_processes, process_id) as members:
-        with members.together():
-            if members.first and not may_overwrite(out / "statement.json"):
-                raise ValueError(f"{out} contains the statement of a fit: choose another --out")
-            records = load(schema)
-            asked = Asked(
-                data=Path(NAME),
-                model=LINEAR,
-                epsilon=epsilon,
-                seed=seed,
-                out=out,
-                distributed=distributed,
-                as_json=True,  # no progress bar
-            )
-            kind = InSteps if distributed else Moments
-            method = kind(asked, members, options.choose_model(LINEAR), schema, None, records=records)
-            method.function = dp.models.linear_regression
-            method.plan = method.plan_for(NUM_RECORDS, DELTA)
-        with method.folder():
-            method.run()
-            method.write(complete)
-    if members.first:
-        draws = in_units(schema, method.samples["weights"])
-        figures = figures_of(draws, in_units(schema, least_squares(records)), intervals=method.intervals)
-        statement = method.statement
-        files = method.files
-        if method.intervals:
-            files += draw_picture(out / "fit.png", lambda: _plot(draws, statement))
-        if as_json:
-            say_json("demo", {"coefficients": figures, "statement": statement.to_dict(), "files": files})
-        else:
-            _say(figures, statement, files)
-    method.leave()
+    if not may_overwrite(out / "statement.json"):
+        raise ValueError(f"{out} contains the statement of a fit: choose another --out")
+    records = load(schema)
+    # As JSON: without a progress bar.
+    asked = Asked(data=Path(NAME), model=LINEAR, epsilon=epsilon, seed=seed, out=out, as_json=True)
+    alone = dp.inference.Processes()
+    method = Moments(asked, alone, options.choose_model(LINEAR), schema, None, records=records)
+    method.plan = method.plan_for(NUM_RECORDS, DELTA)
+    with method.folder():
+        method.run()
+        method.write(complete)
+    draws = in_units(schema, method.samples["weights"])
+    figures = figures_of(draws, in_units(schema, least_squares(records)))
+    statement = method.statement
+    names = [words for words, _ in STEPS.values()]
+    picture = functools.partial(dp.plots.plot_posterior, {"mmHg": draws}, feature_names=names, statement=statement)
+    files = method.files + draw_picture(out / "fit.png", picture)
+    if as_json:
+        say_json("demo", {"coefficients": figures, "statement": statement.to_dict(), "files": files})
+    else:
+        _say(figures, statement, files)
 
 
 def may_overwrite(path: Path) -> bool:
@@ -168,24 +150,14 @@ def in_units(schema: "dp.tables.Schema", weights: "np.ndarray") -> "np.ndarray":
     return weights * [half[TARGET] * step / half.get(name, 1.0) for name, (_, step) in STEPS.items()]
 
 
-def figures_of(draws: "np.ndarray", exact: "np.ndarray", *, intervals: bool) -> dict[str, dict[str, float]]:
-    """Private coefficients by name, with the ends of their 90 % intervals if there are any, and those without privacy."""
+def figures_of(draws: "np.ndarray", exact: "np.ndarray") -> dict[str, dict[str, float]]:
+    """Private coefficients by name, with the ends of their 90 % intervals, and those without privacy."""
     import numpy as np
 
-    figures = {
-        words: {"private": float(mean), "non_private": float(other)}
-        for (words, _), mean, other in zip(STEPS.values(), draws.mean(axis=0), exact[0], strict=True)
-    }
-    if intervals:
-        for row, low, high in zip(figures.values(), *np.quantile(draws, ENDS, axis=0), strict=True):
-            row |= {"low": float(low), "high": float(high)}
-    return figures
-
-
-def _plot(draws: "np.ndarray", statement: "dp.Statement") -> "Figure":
-    """Draw the coefficients."""
-    names = [words for words, _ in STEPS.values()]
-    return dp.plots.plot_posterior({"mmHg": draws}, feature_names=names, statement=statement)
+    columns = np.stack([draws.mean(axis=0), exact[0], *np.quantile(draws, ENDS, axis=0)], axis=1)
+    parts = ("private", "non_private", "low", "high")
+    names = (words for words, _ in STEPS.values())
+    return {name: dict(zip(parts, row, strict=True)) for name, row in zip(names, columns.tolist(), strict=True)}
 
 
 def _say(figures: dict[str, dict[str, float]], statement: "dp.Statement", files: list[Path]) -> None:
@@ -193,10 +165,10 @@ def _say(figures: dict[str, dict[str, float]], statement: "dp.Statement", files:
     say()
     say_text(f"{'':30}{'private':>8}{'90 % interval':>18}{'without privacy':>18}")
     for words, row in figures.items():
-        interval = f"{row['low']:.1f} to {row['high']:.1f}" if "low" in row else "none"
+        interval = f"{row['low']:.1f} to {row['high']:.1f}"
         say_text(f"{words:30}{row['private']:>8.1f}{interval:>18}{row['non_private']:>18.1f}")
     say()
-    price = f"ε = {dp.accounting.upper(statement.epsilon)} at δ = {statement.delta:g}"
+    price = price_words(statement)
     say_lines(
         f"Private: {price}, for {statement.unit}." if statement.is_private else f"NOT PRIVATE: {price} does not hold."
     )

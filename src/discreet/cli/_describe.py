@@ -57,9 +57,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-JSON, TEXT, PICTURE = "description.json", "description.txt", "description.png"
-
-
 @refusing
 def describe(
     table: Table,
@@ -125,7 +122,7 @@ def describe(
             plan,
             ledger=book,
             out_of_bounds=out_of_bounds,
-            person_key=None if seed is None else row_order(seed),
+            person_key=row_order(seed),
             non_private_seed=seed is not None,
         )
         spent(f"no statement was written, so {PLAN_IS_SPENT}", RELEASED)
@@ -134,8 +131,9 @@ def describe(
         released = dataclasses.replace(released, statement=statement)
         files = write_first(out, statement, None, RELEASED)
         found = dp.marginals.Description.of(released, level=level)
-        files += [write_file(out / JSON, found.to_json()), write_file(out / TEXT, str(found))]
-        files += draw_picture(out / PICTURE, found.plot)
+        files.append(write_file(out / "description.json", found.to_json()))
+        files.append(write_file(out / "description.txt", str(found)))
+        files += draw_picture(out / "description.png", found.plot)
         files.append(write_page(out, ledger=ledger).file)
     if as_json:
         say_json("describe", {**found.to_dict(), "files": files})
@@ -146,9 +144,11 @@ def describe(
 
 def _pair(text: str, schema: "dp.tables.Schema") -> tuple[str, str]:
     """Two columns with a comma between them, which may be in their names, too."""
-    names, parts = [column.name for column in schema.columns], text.split(",")
-    both = [(",".join(parts[:i]).strip(), ",".join(parts[i:]).strip()) for i in range(1, len(parts))]
-    for one, other in both:
+    names = [column.name for column in schema.columns]
+    parts = text.split(",")
+    for i in range(1, len(parts)):
+        one = ",".join(parts[:i]).strip()
+        other = ",".join(parts[i:]).strip()
         if one in names and other in names and one != other:
             return one, other
     raise ValueError(
@@ -156,7 +156,6 @@ def _pair(text: str, schema: "dp.tables.Schema") -> tuple[str, str]:
     )
 
 
-SCORES = "scores.json"
 Fit = Annotated[Path, typer.Argument(metavar="FIT", help="The folder that discreet fit wrote.", show_default=False)]
 _ELEMENTS = 2**22
 _LARGEST_LOG = 20.0
@@ -193,32 +192,27 @@ def score(
 
     check_folder(out, overwrite=overwrite)
     probability("--level", level, hint="0.9 is the default.")
-    model, text, draws = _fit_of(fitted)
-    schema = dp.tables.schema_from_dict(tomllib.loads(text))
+    model, schema, target, draws = _fit_of(fitted)
     warn(schema, seed, ledger)
-    target = schema.target_column
-    assert target is not None
-    how: dict[str, Any] = {"relation": options.relation_of(relation)}
-    records = dp.tables.encode(
-        dp.tables.read_table(data, schema, out_of_bounds=out_of_bounds), schema, out_of_bounds=out_of_bounds
-    )
-    x, y = records.x, records.y
+    table = dp.tables.read_table(data, schema, out_of_bounds=out_of_bounds)
+    records = dp.tables.encode(table, schema, out_of_bounds=out_of_bounds)
+    y = records.y
     assert y is not None
-    _check_size(draws, x, fitted)
-    if records.mask is not None:
-        how |= {"groups": np.nonzero(records.mask)[0], "person": schema.person, "max_rows": schema.max_rows}
-        x, y = x[records.mask], y[records.mask]
-    else:
-        used = ~np.isnan(y)  # Dropped rows are NaN
-        x, y = x[used], y[used]
-        if schema.person is not None:
-            how |= {"groups": range(len(x)), "person": schema.person}
+    _check_size(draws, records.x, fitted)
+    # Dropped rows are NaN.
+    used = ~np.isnan(y) if records.mask is None else records.mask
+    x = records.x[used]
+    y = y[used]
+    how: dict[str, Any] = {"relation": options.relation_of(relation)}
+    if schema.person is not None:
+        groups = range(len(x)) if records.mask is None else np.nonzero(records.mask)[0]
+        how |= {"groups": groups, "person": schema.person, "max_rows": schema.max_rows}
     if target.kind.has_bounds:
-        low, high = target.limits
         y = y * records.target_scale + records.target_centre
-        how |= {"target_bounds": (low, high)}
+        how["target_bounds"] = target.limits
     else:
-        y, how = y.astype(int), how | {"classes": len(target.categories)}
+        y = y.astype(int)
+        how["classes"] = len(target.categories)
     predict = functools.partial(_predict, model, draws, records.target_scale, records.target_centre)
     with folder_for_results(out):
         found = dp.scores.private_metrics(
@@ -240,14 +234,11 @@ def score(
         if not as_json:
             say_text(str(found))  # Before files are written, since it is paid for
         files = write_first(out, statement, None, RELEASED)
-        files.append(write_json(out / SCORES, content))
+        files.append(write_json(out / "scores.json", content))
     if as_json:
         say_json("score", {**content, "files": files})
         return
     _say_spent(statement, ledger, files)
-
-
-NOT_PROTECTED = "A row says what the cells of that record say: the fit's statement does not protect these records."
 
 
 @refusing
@@ -270,10 +261,7 @@ def predict(
     import numpy as np
 
     check_file(out, endings=(".csv",), overwrite=overwrite)
-    model, text, draws = _fit_of(fitted)
-    schema = dp.tables.schema_from_dict(tomllib.loads(text))
-    target = schema.target_column
-    assert target is not None
+    model, schema, target, draws = _fit_of(fitted)
     features = dataclasses.replace(schema.without_person(), columns=schema.features, target=None, impossible=())
     table = dp.tables.read_table(data, features, out_of_bounds=out_of_bounds)
     x = dp.tables.encode(table, features, out_of_bounds=out_of_bounds).x
@@ -291,7 +279,10 @@ def predict(
     if as_json:
         say_json("predict", {"rows": len(rows), "columns": names, "files": [out]})
     else:
-        say(f"Wrote {len(rows):,} predictions to {out}. {NOT_PROTECTED}")
+        say(
+            f"Wrote {len(rows):,} predictions to {out}. A row says what the cells of that record say: the fit's statement does "
+            "not protect these records."
+        )
 
 
 def _check_size(draws: "dict[str, np.ndarray]", x: "np.ndarray", fitted: Path) -> None:
@@ -305,8 +296,8 @@ def _say_spent(statement: "dp.Statement", ledger: Path | None, files: list[Path]
     say_files(files)
 
 
-def _fit_of(folder: Path) -> tuple[str, str, "dict[str, np.ndarray]"]:
-    """The model's name, the schema's text and the posterior draws of a fit; ValueError where it is not scored here."""
+def _fit_of(folder: Path) -> "tuple[str, dp.tables.Schema, dp.tables.Column, dict[str, np.ndarray]]":
+    """The model's name, the schema, its target and the posterior draws of a fit; ValueError where it is not scored here."""
     import numpy as np
 
     try:
@@ -316,13 +307,17 @@ def _fit_of(folder: Path) -> tuple[str, str, "dict[str, np.ndarray]"]:
         if summary.get("to_predict") is not None:  # what predicts better than the mean of the draws
             best = np.asarray(summary["to_predict"], np.float64)
             draws = {"weights": best[None, 1:], "intercept": best[:1]}
-        _mean_of(summary["model"])
-        return summary["model"], str(summary["schema"]), draws
+        model = summary["model"]
+        _mean_of(model)
+        text = str(summary["schema"])
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
         raise ValueError(
             f"{folder} does not have a fit that can be scored, or predict: give the folder of a discreet fit with a built-in "
             f"model that predicts a column ({', '.join(REGRESSIONS)})"
         ) from None
+    schema = dp.tables.schema_from_dict(tomllib.loads(text))
+    assert schema.target_column is not None
+    return model, schema, schema.target_column, draws
 
 
 def _mean_of(model: str) -> "Callable[[np.ndarray], np.ndarray]":
@@ -346,12 +341,14 @@ def _predict(model: str, draws: "dict[str, np.ndarray]", scale: float, centre: f
     """Probabilities of the classes, or means in the target's own unit, averaged over the draws."""
     import numpy as np
 
-    weights, intercept = draws["weights"], draws["intercept"]
+    weights = draws["weights"]
+    intercept = draws["intercept"]
     rows = np.asarray(x, np.float64)
     if model == "linear":
         return _lines(rows, weights.mean(axis=0)[None], intercept.mean()[None])[:, 0] * scale + centre
     mean = _mean_of(model)
-    found, at_once = [], max(1, _ELEMENTS // math.prod(intercept.shape))
+    at_once = max(1, _ELEMENTS // math.prod(intercept.shape))
+    found = []
     for start in range(0, len(rows), at_once):
         line = _lines(rows[start : start + at_once], weights, intercept)
         found.append(mean(line).mean(axis=1))

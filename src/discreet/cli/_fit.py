@@ -155,8 +155,7 @@ def check_options(asked: Asked) -> None:
 
 def method_for(asked: Asked, members: "dp.inference.Processes") -> OfRecords | Counts:
     """The method of a fit; refuses what can be refused before the table is read."""
-    described_by = (asked.schema, asked.bounds, asked.non_private_bounds or None)
-    options.refuse_missing(asked.model, asked.epsilon, asked.target, described_by, asked.data)
+    refuse_missing(asked)
     check_numbers(asked)
     chosen = choose_model(
         asked.model,
@@ -180,6 +179,21 @@ def method_for(asked: Asked, members: "dp.inference.Processes") -> OfRecords | C
         raise ValueError(f"--raw is for a model of your own: {asked.model} needs scaled columns, leave --raw out")
     method = next(method for method in METHODS if method.suits(asked, schema))
     return method(asked, members, chosen, schema, made)
+
+
+def refuse_missing(asked: Asked) -> None:
+    """Refuse a fit that lacks options, and name all of them."""
+    # A schema may name the target, and converted records have their schema with them.
+    known = asked.schema is not None or asked.data.is_dir()
+    missing = []
+    if asked.epsilon is None:
+        missing.append("--epsilon is missing: give a privacy budget")
+    if asked.model in options.REGRESSIONS and asked.target is None and not known:
+        missing.append("--target is missing: name the column to predict")
+    if not (known or asked.bounds is not None or asked.non_private_bounds):
+        missing.append("--bounds or --schema is missing: give what is publicly known about the columns")
+    if asked.epsilon is None or len(missing) > 1:  # `schema_of` says more about one alone
+        raise ValueError("; ".join(missing))
 
 
 def check_numbers(asked: Asked) -> None:

@@ -167,7 +167,7 @@ class Method:
             return
         found, ways = doubts
         if asked.as_json or asked.distributed or not on_terminal():
-            raise ValueError(_in_vain(found, ways))
+            raise ValueError(f"{found} Nothing was spent. {ways} To go on all the same, add --yes.")
         say_error(f"{found} {ways}")
         if not typer.confirm("Spend the budget all the same?", err=True):
             raise ValueError("nothing was spent. " + ways)
@@ -180,8 +180,10 @@ class Method:
             found = f"δ = {delta:g} is more than 1 / {count:,}: publishing a random record in the clear would meet it."
             return found, f"Leave --delta out, or give --delta {suggest_delta(count, self.asked.ledger):g}."
         book = self.book()
-        most = math.inf if book is None else tenth_of_cap(book.path)
-        if book is None or delta <= most:
+        if book is None:
+            return None
+        most = tenth_of_cap(book.path)
+        if delta <= most:
             return None
         try:
             charge = book.check(self.plan, delta=delta, unit=self.unit_in_ledger) - book.spent
@@ -311,9 +313,8 @@ class OfRecords(Method, ABC):
         members.agree(key=key, schema=dp.tables.schema_to_toml(self.schema), options=str(asked.dry_run))
         checkpoint = asked.checkpoint
         ledger = asked.ledger
-        if asked.seed is not None:
-            self.order = row_order(asked.seed)
-        elif self.schema.person is not None and (checkpoint is not None or members.count > 1):
+        self.order = row_order(asked.seed)
+        if asked.seed is None and self.schema.person is not None and (checkpoint is not None or members.count > 1):
             self.order = self._from_first(
                 lambda: secrets.token_bytes(32) if checkpoint is None else kept_secret(checkpoint / "persons.key")
             )
@@ -414,28 +415,32 @@ class OfRecords(Method, ABC):
         kinds = ("sample", "param")
         return sum(np.size(x["value"]) for x in shared if x["type"] in kinds and not x.get("is_observed"))
 
+    @property
+    def plan_facts(self) -> dict[str, float]:
+        """The numbers of the plan beside its noise, for programs."""
+        return {}
+
     @abstractmethod
-    def describe_plan(self, noun: str) -> tuple[dict[str, float], str]:
-        """The numbers of the plan beside its noise, for programs, and the plan in words; `noun` is what is protected."""
+    def plan_words(self, noun: str) -> str:
+        """The plan in words; `noun` is what is protected."""
 
     def say_dry_run(self) -> None:
         plan = self.plan
         count = self.num_parameters
         names = self.records.feature_names
-        numbers, words = self.describe_plan("record" if self.schema.person is None else "person")
         facts = {
             "relation": plan.relation.name,
             "num_records": plan.num_records,
             "features": names,
             "num_parameters": count,
             "noise_multiplier": plan.noise_multiplier,
-            **numbers,
+            **self.plan_facts,
         }
         relation = dp.accounting.relation_name(plan.relation.name)
         self._say_dry_run(facts, whom=f" ({relation}). {plan.num_records:,} of them")
         if self.asked.as_json:
             return
-        say_lines(f"Plan: {words}.")
+        say_lines(f"Plan: {self.plan_words('record' if self.schema.person is None else 'person')}.")
         say_lines(f"Columns: {', '.join(names)}." + ("" if count is None else f" {count:,} parameters."))
         say_lines("What the fit will be good for: discreet plan says, after a dry run on invented tables.")
 
@@ -549,8 +554,8 @@ class OfRecords(Method, ABC):
         shrunk = estimate
         about = {}
         groups = ()
-        shares = None
         counted = None
+        relation = ""
         if self.chosen.needs_target:
             # The model and the schema, for `discreet score`; the unit of the coefficients.
             about = facts_about(self.chosen.name, schema)
@@ -560,16 +565,15 @@ class OfRecords(Method, ABC):
         if groups:
             shares = getattr(self.result, "mean_squares", None)
             contrasts = dp.models.contrasts(len(records.feature_names), groups, shares)
+            which = ""
             if shares is not None:
+                which = (
+                    " over the records, by approximate shares of the categories that were released (category_shares)"
+                )
                 counted = {records.feature_names[place]: contrasts[0, 1 + place] for group in groups for place in group}
+            relation = RELATIVE.format(which=which)
             drawn = relative(self.samples, contrasts)
             estimate = None if estimate is None else contrasts @ estimate
-        which = (
-            ""
-            if counted is None
-            else " over the records, by approximate shares of the categories that were released (category_shares)"
-        )
-        relation = RELATIVE.format(which=which) if groups else ""
         estimates, meaning = self.estimates()
         alone = {name: np.full(1, value) for name, value in estimates.items()}
         point_only = () if own is not None else (*NO_INTERVAL, *alone)
@@ -577,7 +581,7 @@ class OfRecords(Method, ABC):
         self.say_unknown()
         note = dp.report.use_words(self.statement) if self.intervals else NO_INTERVALS
         summary = {
-            "note": " ".join([note + relation + self.hints, *[meaning] * bool(meaning)]),
+            "note": " ".join(filter(None, [note + relation + self.hints, meaning])),
             **about,
             "feature_names": records.feature_names,
             "category_shares": counted,
@@ -691,16 +695,17 @@ class OfRecords(Method, ABC):
         scale = "in their own units" if own is not None and own.raw else "scaled to [-1, 1] by their bounds"
         features = "features and target" if self.chosen.name == LINEAR else "features"
         which = "Coefficients"
-        rest = "; all: summary.json" if len(weights) > SHOWN else ""
-        if len(weights) > SHOWN and not self.intervals:
+        rest = ""
+        if len(weights) > SHOWN:
             # Of a fit in steps no error is known, so the largest may be the noisiest.
             which = f"First {SHOWN} of {len(weights)} coefficients"
-        elif len(weights) > SHOWN:
-            which = f"The {SHOWN} of {len(weights)} coefficients that stand out most from 0"
-            # As on the page, in the table's order.
-            figures = [(row["mean"], row["sd"]) for _, row in weights]
-            means, sds = zip(*((x if math.isfinite(x) else 0.0, y) for x, y in figures), strict=True)
-            weights = [weights[place] for place in dp.plots.foremost(means, sds, SHOWN)]
+            rest = "; all: summary.json"
+            if self.intervals:
+                which = f"The {SHOWN} of {len(weights)} coefficients that stand out most from 0"
+                # As on the page, in the table's order.
+                means = [row["mean"] if math.isfinite(row["mean"]) else 0.0 for _, row in weights]
+                sds = [row["sd"] for _, row in weights]
+                weights = [weights[place] for place in dp.plots.foremost(means, sds, SHOWN)]
         intervals = "each with its 90 % interval" if self.intervals else "no intervals"
         say_lines(f"{which} ({features} {scale}{rest}), {intervals}:")
         for name, row in weights[:SHOWN]:
@@ -718,10 +723,6 @@ class OfRecords(Method, ABC):
         if own is not None and own.draws_rows:
             return f"discreet synth {shlex.quote(str(out))} --model {own.own.name} --out twins"
         return f"discreet explain {shlex.quote(str(self.files[0]))}, and {out / 'report.html'} in a browser."
-
-
-def _in_vain(found: str, ways: str) -> str:
-    return f"{found} Nothing was spent. {ways} To go on all the same, add --yes."
 
 
 class InSteps(OfRecords):
@@ -767,14 +768,18 @@ class InSteps(OfRecords):
     def cost(self) -> tuple[float, float]:
         return self.plan.epsilon(self.stated_delta), self.stated_delta
 
-    def describe_plan(self, noun: str) -> tuple[dict[str, float], str]:
+    @property
+    def plan_facts(self) -> dict[str, float]:
+        plan = self.plan
+        return {"num_steps": plan.num_steps, "rate": plan.rate, "clipping_norm": plan.clipping.start}
+
+    def plan_words(self, noun: str) -> str:
         plan = self.plan
         adapts = ", which then adapts" if plan.clipping.adapts else ""
-        words = (
+        return (
             f"{plan.num_steps:,} steps; {plan.sampling.in_words(plan.num_records, noun)}; clipping norm "
             f"{plan.clipping.start:g}{adapts}; noise {plan.noise_multiplier:.4g}"
         )
-        return {"num_steps": plan.num_steps, "rate": plan.rate, "clipping_norm": plan.clipping.start}, words
 
     def to_see(self) -> tuple[int | None, float]:
         """The number of parameters, and the noise that is left in the mean of all steps, in units of C.
@@ -973,13 +978,12 @@ class Moments(InSums):
     def calibrate(self, **terms: Any) -> "dp.moments.MomentsPlan":
         return dp.moments.MomentsPlan.calibrate(**terms)
 
-    def describe_plan(self, noun: str) -> tuple[dict[str, float], str]:
+    def plan_words(self, noun: str) -> str:
         stddevs = self.plan.stddevs
         noises = ", ".join(f"{stddev:.4g}" for stddev in stddevs)
         return (
-            {},
             f"{len(stddevs)} releases of noisy sums of products, counts and gradients, to which a {noun} adds at most 1; noise "
-            f"{noises}",
+            f"{noises}"
         )
 
     def to_see(self) -> tuple[int, float]:
@@ -1010,12 +1014,9 @@ class Newton(InSums):
         terms |= {"max_rows": self.schema.max_rows, "drops": bool(self.drops)}
         return dp.newton.NewtonPlan.calibrate(family=family, **terms)
 
-    def describe_plan(self, noun: str) -> tuple[dict[str, float], str]:
+    def plan_words(self, noun: str) -> str:
         releases = sum(count for *_, count in self.plan.releases)
-        return (
-            {},
-            f"{releases} noisy sums, {dp.newton.NUM_GRADIENTS} of them gradients, to which a {noun} adds at most 1",
-        )
+        return f"{releases} noisy sums, {dp.newton.NUM_GRADIENTS} of them gradients, to which a {noun} adds at most 1"
 
     def to_see(self) -> tuple[int, float]:
         """The number of parameters, and four times the noise of all gradients together.
@@ -1036,9 +1037,18 @@ class Newton(InSums):
         x, y, *masks = self.records.arrays
         # A row that the schema drops is NaN throughout.
         mask = masks[0] if masks else ~np.isnan(y) if self.drops else None
-        how |= {"levels": dp.tables.are_levels(self.schema), "progress_bar": self.asked.progress_bar}
-        how |= {"names": self.records.feature_names, "checkpoint": self.checkpoint}
-        return dp.newton.fit_newton(key, x, y, self.plan, mask=mask, **how)
+        return dp.newton.fit_newton(
+            key,
+            x,
+            y,
+            self.plan,
+            mask=mask,
+            levels=dp.tables.are_levels(self.schema),
+            names=self.records.feature_names,
+            checkpoint=self.checkpoint,
+            progress_bar=self.asked.progress_bar,
+            **how,
+        )
 
 
 class OwnNewton(InSums):
@@ -1080,19 +1090,24 @@ class OwnNewton(InSums):
     def cost(self) -> tuple[float, float]:
         return self.plan.epsilon(), self.plan.delta
 
-    def describe_plan(self, noun: str) -> tuple[dict[str, float], str]:
-        return {}, f"{self.plan.num_releases} noisy sums of gradients, to which a {noun} adds at most 1"
+    def plan_words(self, noun: str) -> str:
+        return f"{self.plan.num_releases} noisy sums of gradients, to which a {noun} adds at most 1"
 
     def to_see(self) -> tuple[int | None, float]:
         """The number of parameters, and the noise of the last gradients together."""
         return self.num_parameters, self.plan.noise(self.plan.gradient_share)
 
     def fit(self, key: "PRNGKeyArray", **how: Any) -> "dp.newton.DPNewtonResult":
-        how |= {"max_rows": self.schema.max_rows, "progress_bar": self.asked.progress_bar}
-        how |= {"checkpoint": self.checkpoint}
         newton = dp.DPNewton(self.function, plan=self.plan)
         newton.labels = self.labels
-        return newton.run(key, *self.arguments(), **how)
+        return newton.run(
+            key,
+            *self.arguments(),
+            max_rows=self.schema.max_rows,
+            checkpoint=self.checkpoint,
+            progress_bar=self.asked.progress_bar,
+            **how,
+        )
 
     @property
     def labels(self) -> "Mapping[str, Sequence[str]]":
@@ -1176,7 +1191,7 @@ class Counts(Method):
             self.plan,
             ledger=self.book(),
             out_of_bounds=asked.out_of_bounds,
-            person_key=None if seed is None else row_order(seed),
+            person_key=row_order(seed),
             non_private_seed=seed is not None,
             keep=self.keep,
             progress_bar=asked.progress_bar,

@@ -5,18 +5,16 @@ import enum
 import functools
 import math
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
 import discreet as dp
 from discreet._validate import near
-from discreet.cli._own_model import OwnModel, choose as choose_own, failure
+from discreet.cli._own_model import OwnModel, choose as choose_own
 from discreet.cli._terminal import say_error
-
-T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,27 +37,22 @@ class ChosenModel:
         return self.own is None and self.name != TWIN
 
 
-LINEAR, MULTINOMIAL, NEGATIVE_BINOMIAL, TWIN = "linear", "multinomial", "negative-binomial", "twin"
-# Models of a target: what each is for, the kind of its target, and how it is made of `discreet.models` and the schema.
-REGRESSIONS: dict[str, tuple[str, str, Callable[[Any, Any], Any]]] = {
-    "logistic": ("for a target with two values", "BINARY", lambda models, _: models.logistic_regression),
-    MULTINOMIAL: (
-        "for one with several categories",
-        "CATEGORICAL",
-        lambda models, schema: models.multinomial_regression(len(schema.target_column.categories)),
-    ),
-    LINEAR: ("for a number", "REAL", lambda models, _: models.linear_regression),
-    "poisson": ("for a count", "COUNT", lambda models, _: models.poisson_regression),
-    NEGATIVE_BINOMIAL: (
-        "for counts that scatter more",
-        "COUNT",
-        lambda models, _: models.negative_binomial_regression,
-    ),
+LINEAR = "linear"
+MULTINOMIAL = "multinomial"
+NEGATIVE_BINOMIAL = "negative-binomial"
+TWIN = "twin"
+# Models of a target: what each is for, and the kind of its target.
+REGRESSIONS = {
+    "logistic": ("for a target with two values", "BINARY"),
+    MULTINOMIAL: ("for one with several categories", "CATEGORICAL"),
+    LINEAR: ("for a number", "REAL"),
+    "poisson": ("for a count", "COUNT"),
+    NEGATIVE_BINOMIAL: ("for counts that scatter more", "COUNT"),
 }
 FAMILIES = {"logistic": "binary", MULTINOMIAL: "classes", "poisson": "counts", NEGATIVE_BINOMIAL: "counts"}
 """The regressions that private Newton fits."""
 MODELS = {
-    **{name: purpose for name, (purpose, *_) in REGRESSIONS.items()},
+    **{name: purpose for name, (purpose, _) in REGRESSIONS.items()},
     TWIN: "for all columns, of which discreet synth draws twins",
 }
 COMPONENTS = 16
@@ -81,8 +74,8 @@ def choose_model(
     if name == TWIN:
         return ChosenModel(name, lambda schema: dp.models.MixtureOfProducts(schema, components=count))
     if name in REGRESSIONS:
-        _, kind, build = REGRESSIONS[name]
-        return ChosenModel(name, functools.partial(build, dp.models), dp.tables.Kind[kind])
+        _, kind = REGRESSIONS[name]
+        return ChosenModel(name, functools.partial(_regression, name), dp.tables.Kind[kind])
     if not text and not name.rpartition(":")[0].endswith(".py") and not name.endswith(".py"):
         meant = near(name, MODELS)
         raise ValueError(
@@ -96,24 +89,11 @@ def choose_model(
 MOST_COMPONENTS = 1_000
 
 
-def returned_by(
-    program: str,
-    function: Callable[[], object],
-    kind: type[T],
-    remedy: str,
-    *,
-    passing: tuple[type[Exception], ...] = (),
-) -> T:
-    """Call the user's function; errors of the types in `passing` are results, too."""
-    try:
-        found = function()
-    except passing:
-        raise
-    except (Exception, SystemExit) as error:
-        raise ValueError(f"{program} fails {failure(error)}") from error
-    if not isinstance(found, kind):
-        raise ValueError(f"{program} returned an object of type {type(found).__name__}: {remedy}")
-    return found
+def _regression(name: str, schema: "dp.tables.Schema") -> Any:
+    """The NumPyro model of (x, y) of this name, `models.logistic_regression` say."""
+    model = getattr(dp.models, f"{name.replace('-', '_')}_regression")
+    target = schema.target_column
+    return model(len(target.categories)) if name == MULTINOMIAL and target is not None else model
 
 
 class RelationName(enum.StrEnum):
@@ -456,26 +436,16 @@ def relation_of(name: RelationName | None, sampling: "dp.sampling.Sampling | Non
     return dp.Relation.ADD_OR_REMOVE_ONE if sampling is None else sampling.usual_relation()
 
 
-def refuse_missing(
-    model: str, epsilon: float | None, target: str | None, described_by: Sequence[object], data: Path
-) -> None:
-    """Refuse a fit that lacks options, and name all of them."""
-    described = any(x is not None for x in described_by)
-    missing = [] if epsilon is not None else ["--epsilon is missing: give a privacy budget"]
-    # A schema may name the target, and converted records have their schema with them.
-    known = described_by[0] is not None or data.is_dir()
-    if model in MODELS and model != TWIN and target is None and not known:
-        missing.append("--target is missing: name the column to predict")
-    if not described and not known:
-        missing.append("--bounds or --schema is missing: give what is publicly known about the columns")
-    if epsilon is None or len(missing) > 1:  # `schema_of` says more about one alone
-        raise ValueError("; ".join(missing))
+def of_person(schema: "dp.tables.Schema", person: str | None) -> "dp.tables.Schema":
+    """The schema with the person of an option: a column, or 'each row'."""
+    each_row = person == dp.tables.EACH_ROW
+    return dataclasses.replace(schema, person=None if each_row else person, each_row=each_row)
 
 
 def _wrong_kind(model: ChosenModel, column: "dp.tables.Column") -> str:
     """Why a model does not take a target, and the ways out."""
-    fitting = [name for name, (_, kind, _) in REGRESSIONS.items() if kind == column.kind.name]
-    ways = [f"choose --model {' or '.join(fitting)}"] * bool(fitting)
+    fitting = [name for name, (_, kind) in REGRESSIONS.items() if kind == column.kind.name]
+    ways = [f"choose --model {' or '.join(fitting)}"] if fitting else []
     if model.target_kind is dp.tables.Kind.COUNT and column.kind is dp.tables.Kind.REAL:
         ways.append("describe it as kind count, if all its values are integers from 0")
     elif model.target_kind is dp.tables.Kind.BINARY and column.categories:
@@ -515,8 +485,7 @@ def schema_of(
         public = dp.tables.schema_from_bounds(
             bounds, target=target, target_kind=model.target_kind, target_follows=non_private_bounds
         )
-        each_row = person == dp.tables.EACH_ROW
-        public = dataclasses.replace(public, person=None if each_row else person, each_row=each_row)
+        public = of_person(public, person)
     elif made is not None:
         if target not in (None, made.schema.target):
             raise ValueError(

@@ -21,14 +21,14 @@ import math
 import tomllib
 import traceback
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import discreet as dp
-from discreet._validate import near
 from discreet.cli._terminal import say, say_error, say_lines
+from discreet.cli._text_model import text_model
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 FILE = "model.json"
 FORMAT = "discreet model of one's own, version 1"
-FACTORY, COLUMNS = "model_factory", "columns"
+FACTORY = "model_factory"
+COLUMNS = "columns"
 """Names with a meaning: a function that makes the model, and a first parameter that takes a dict from names to columns."""
 
 
@@ -57,17 +58,21 @@ class OwnModel:
 
     def prepare(self, schema: "dp.tables.Schema", *, raw: bool = False) -> "Prepared":
         """The model of tables that are described so."""
-        if schema.max_rows > 1 and (self.function is None or hasattr(self.module, "preprocess")):
-            raise ValueError(
-                f"{self.path} takes one row of a person, and the schema's person may have {schema.max_rows}: write person = "
-                f'"{schema.person}" in it, or give a model of x, y and mask'
-            )
-        if schema.drops and (self.function is None or hasattr(self.module, "preprocess")):
-            raise ValueError(f'{self.path} takes every row, and the schema drops some: remove missing = "drop" from it')
+        if self.function is None or hasattr(self.module, "preprocess"):
+            if schema.max_rows > 1:
+                raise ValueError(
+                    f"{self.path} takes one row of a person, and the schema's person may have {schema.max_rows}: write person = "
+                    f'"{schema.person}" in it, or give a model of x, y and mask'
+                )
+            if schema.drops:
+                raise ValueError(
+                    f'{self.path} takes every row, and the schema drops some: remove missing = "drop" from it'
+                )
         if self.function is None:
             described, function, guide = text_model(self.path, schema, self.components)
             return Prepared(self, described, function, guide, raw=True)
-        function, guide = self.function, getattr(self.module, "guide", None)
+        function = self.function
+        guide = getattr(self.module, "guide", None)
         if getattr(function, "__name__", "") == FACTORY:  # a functools.partial has none
             arguments = argparse.Namespace(**self.arguments)
             try:
@@ -124,9 +129,6 @@ def failure(error: BaseException, *, quote: bool = True) -> str:
     place = f"at {own[-1].filename}:{own[-1].lineno} ({own[-1].name}) " if own else ""
     message = f": {str(error).rstrip('.')}" if quote else ""
     return f"{place}with {type(error).__name__}{message}".replace(f"{Path.cwd()}/", "")
-
-
-# --- a model of a table: records in, rows out ---------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -214,14 +216,16 @@ class Prepared:
         if self.schema.target is not None:
             raise ValueError(f"{self.own.path} has a preprocess, which gets all columns: omit the target")
         assert self.own.module is not None
-        rows, names = [], None
+        rows = []
+        names = None
         for row in table.to_pylist():
             # A frame of this row alone: its types and categories depend on no other row.
             frame = pd.DataFrame([{name: math.nan if cell is None else cell for name, cell in row.items()}])
             try:
                 found: Any = self.own.module.preprocess(frame)
                 found = found.to_frame() if isinstance(found, pd.Series) else found
-                numbers, has = found.to_numpy(np.float32), tuple(map(str, found.columns))
+                numbers = found.to_numpy(np.float32)
+                has = tuple(map(str, found.columns))
             except Exception as error:
                 raise ValueError(
                     f"preprocess of {self.own.path} fails {failure(error, quote=False)}. It is called with each row by itself, "
@@ -250,10 +254,14 @@ class Prepared:
         import numpy as np
         import pandas as pd
 
-        module, schema = self.own.module, self.schema
-        own_draw, postprocess = getattr(module, "draw", None), getattr(module, "postprocess", None)
+        module = self.own.module
+        schema = self.schema
+        own_draw = getattr(module, "draw", None)
+        postprocess = getattr(module, "postprocess", None)
+        maker = "preprocess"
         try:
             if own_draw is not None:
+                maker = "draw"
                 frames = [own_draw(latents, num_records, rng) for latents, num_records in parts]
                 frame = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
             else:
@@ -267,11 +275,13 @@ class Prepared:
                         x[:, :width], schema, x[:, width] if width < x.shape[1] else None, raw=self.raw
                     )
                 frame = pd.DataFrame(x, columns=list(self.columns))
-                frame = frame if postprocess is None else postprocess(frame)
+                if postprocess is not None:
+                    maker = "postprocess"
+                    frame = postprocess(frame)
         except Exception as error:
             raise ValueError(f"{self.own.name} drew no rows: it failed {failure(error)}") from error
-        maker = "draw" if own_draw is not None else "postprocess" if postprocess is not None else "preprocess"
-        names, wanted = getattr(frame, "columns", ()), [column.name for column in schema.columns]
+        names = getattr(frame, "columns", ())
+        wanted = [column.name for column in schema.columns]
         if not isinstance(frame, pd.DataFrame) or {*names} != {*wanted}:
             made = f"columns {', '.join(map(str, names))}" if isinstance(frame, pd.DataFrame) else type(frame).__name__
             remedy = "write a postprocess" if maker == "preprocess" else f"let {maker} return a data frame"
@@ -399,8 +409,11 @@ def read_own_fit(folder: Path, name: str | None) -> OwnFit:
         statement = dp.report.statement_from_dict(json.loads((folder / "statement.json").read_text(encoding="utf-8")))
         with np.load(folder / "posterior.npz", allow_pickle=False) as file:
             draws = {latent: file[latent] for latent in file.files}
-        fitted, words, arguments = str(facts["model"]), tuple(map(str, facts["words"])), dict(facts["arguments"])
-        raw, components = bool(facts["raw"]), int(facts["components"])
+        fitted = str(facts["model"])
+        words = tuple(map(str, facts["words"]))
+        arguments = dict(facts["arguments"])
+        raw = bool(facts["raw"])
+        components = int(facts["components"])
         seen = None if facts["seen"] is None else tuple(map(str, facts["seen"]))
     except (OSError, EOFError, zipfile.BadZipFile, ValueError, LookupError, TypeError, RecursionError):
         raise ValueError(
@@ -425,122 +438,3 @@ def _digest(path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise ValueError(f"the model file {path} cannot be read ({error.strerror}): check the path") from None
-
-
-# --- a text file with a distribution for each column --------------------------------------
-
-
-KINDS = {
-    "Normal": ("real", "count", "date"),
-    "Poisson": ("count",),
-    "Bernoulli": ("binary",),
-    "Categorical": ("categorical", "ordered", "binary"),
-}
-
-
-def text_model(
-    path: Path, schema: "dp.tables.Schema", components: int
-) -> tuple["dp.tables.Schema", Callable[..., Any], Callable[..., Any]]:
-    """The schema, model and guide of a mixture with a distribution for each column, from lines such as `Age: Poisson`."""
-    from numpyro.infer import init_to_uniform
-    from numpyro.infer.autoguide import AutoNormal
-
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        raise ValueError(f"the model file {path} cannot be read as text: check the path") from None
-    described, families = {column.name: column for column in schema.columns}, {}
-    for number, line in enumerate((line.partition("#")[0].strip() for line in lines), start=1):
-        name, colon, family = (part.strip() for part in line.rpartition(":"))
-        if not line:
-            continue
-        where = f"{path}, line {number}"
-        if not colon or not name:
-            raise ValueError(f"{where}: write COLUMN: DISTRIBUTION, for example Age: Poisson")
-        if family.title() not in KINDS:
-            meant = _meant(family.title(), KINDS, f"choose {', '.join(KINDS)}")
-            raise ValueError(f"{where}: the distribution {family} is not known: {meant}")
-        if name not in described:
-            meant = _meant(name, described, "describe it, or leave out the line")
-            raise ValueError(f"{where}: the schema does not describe the column {name}: {meant}")
-        if described[name].kind not in KINDS[family.title()]:
-            raise ValueError(
-                f"{where}: {family.title()} is for columns of kind {' or '.join(KINDS[family.title()])}, and {name} is described "
-                f"as {described[name].kind}: change one of them"
-            )
-        families[name] = family.title()
-    if not families:
-        raise ValueError(f"{path} describes no column: write lines such as Age: Poisson")
-    schema = dataclasses.replace(
-        schema, columns=tuple(described[name] for name in families), target=None, impossible=()
-    )
-    model = mixture(schema.columns, families, components)
-    # Away from the point where all components are the same.
-    return schema, model, AutoNormal(model, init_loc_fn=init_to_uniform(radius=1))
-
-
-def _meant(word: str, known: Iterable[str], otherwise: str) -> str:
-    return near(word, known) or otherwise
-
-
-def mixture(
-    columns: "tuple[dp.tables.Column, ...]", families: Mapping[str, str], components: int
-) -> Callable[..., Any]:
-    """The NumPyro model of raw columns: components with independent columns, whose priors are scaled by the public bounds."""
-    import jax
-    import jax.numpy as jnp
-    import numpyro
-    from numpyro import distributions as dist
-
-    def each(name: str, prior: Any) -> Any:
-        return numpyro.sample(name, prior.expand([components]).to_event(1))
-
-    def family(column: "dp.tables.Column") -> Callable[[Any], Any]:
-        """The column's distribution in some of the components."""
-        name, kind = column.name, families[column.name]
-        if kind == "Bernoulli":
-            probs = each(f"{name}_probs", dist.Beta(1.0, 1.0))
-            return lambda part: dist.Bernoulli(probs[part])
-        if kind == "Categorical":
-            shares = each(f"{name}_probs", dist.Dirichlet(jnp.ones(len(column.categories))))
-            return lambda part: dist.Categorical(shares[part])
-        low, high = column.limits
-        middle, half = (low + high) / 2, (high - low) / 2
-        if kind == "Poisson":
-            # In units in which a record's gradient is of about the same size as another column's.
-            unit = math.sqrt(middle)
-            rate = middle * jnp.exp(each(f"{name}_log_rate", dist.Normal(0.0, unit)) / unit)
-            return lambda part: dist.Poisson(rate[part])
-        loc = middle + half * each(f"{name}_loc", dist.Normal(0.0, 1.0))
-        scale = half * each(f"{name}_scale", dist.LogNormal(-1.0, 1.0))
-        return lambda part: dist.Normal(loc[part], scale[part])
-
-    def model(x: Any = None) -> Any:
-        weights: Any = numpyro.sample("weights", dist.Dirichlet(jnp.ones(components)))
-        priors = [family(column) for column in columns]
-        gone = [
-            each(f"{column.name}_na_prob", dist.Beta(2.0, 2.0)) if column.missing == "indicator" else None
-            for column in columns
-        ]
-        with numpyro.plate("rows", 1 if x is None else x.shape[0]):
-            if x is None:
-                part, cells = numpyro.sample("component", dist.CategoricalProbs(weights)), []
-                for column, prior, absent in zip(columns, priors, gone, strict=True):
-                    cell = 1.0 * numpyro.sample(f"cell {column.name}", prior(part))
-                    if absent is not None:
-                        missing = numpyro.sample(f"missing {column.name}", dist.BernoulliProbs(absent[part]))
-                        cell = jnp.where(missing == 1, jnp.nan, cell)
-                    cells.append(cell)
-                return jnp.stack(cells, axis=-1)
-            score = jnp.log(weights)
-            for i, (column, prior, absent) in enumerate(zip(columns, priors, gone, strict=True)):
-                cell = x[:, i, None]
-                value = jnp.nan_to_num(cell)
-                here = prior(slice(None)).log_prob(value if families[column.name] == "Normal" else value.astype(int))
-                if absent is not None:
-                    here = jnp.where(jnp.isnan(cell), jnp.log(absent), jnp.log1p(-absent) + here)
-                score = score + here
-            numpyro.factor("row", jax.nn.logsumexp(score, axis=-1))
-        return x
-
-    return model

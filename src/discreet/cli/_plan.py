@@ -8,7 +8,7 @@ import typer
 import discreet as dp
 from discreet.cli import _options as options
 from discreet.cli._options import TWIN, choose_model, suggest_delta
-from discreet.cli._report import write_picture
+from discreet.cli._report import draw_picture
 from discreet.cli._run import keep_compiled_programs
 from discreet.cli._terminal import check_file, refusing, say, say_error, say_files, say_json, say_lines, settings
 
@@ -74,7 +74,9 @@ def plan(
         seed=seed,
         progress_bar=not as_json,
     )
-    files = [] if plot is None else _draw(found, plot)
+    files = [] if plot is None else draw_picture(plot, lambda: found.plot().figure)
+    if plot is not None and not files:
+        say_error("No picture was drawn: it needs matplotlib (pip install 'discreet[plot]').")
     if as_json:
         say_json("plan", {**found.to_dict(), "files": files})
     else:
@@ -96,14 +98,3 @@ def _what(chosen: options.ChosenModel, schema: "dp.tables.Schema") -> tuple[Any,
         takes = "a dict of columns" if own.of_columns else "raw columns"
         raise ValueError(f"there is no dry run of {chosen.name} yet, since it takes {takes}")
     return own.function, schema, own.guide
-
-
-def _draw(found: "dp.planning.DryRun", file: Path) -> list[Path]:
-    """The picture, if matplotlib is installed."""
-    try:
-        figure = dp.plots.new_figure(6, 4)
-    except ImportError:
-        say_error("No picture was drawn: it needs matplotlib (pip install 'discreet[plot]').")
-        return []
-    found.plot(figure.subplots())
-    return [write_picture(file, figure)]

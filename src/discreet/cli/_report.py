@@ -280,17 +280,18 @@ def _of_summary(fitted: Path, statement: "dp.Statement") -> dict[str, Any]:
     digest = hashlib.sha256((fitted / "statement.json").read_bytes()).hexdigest()
     if not isinstance(summary, dict):
         raise ValueError(f"{path} {PUT_BACK}")
-    if summary.get("statement_sha256", digest) != digest:
+    if summary.get("statement_sha256") != digest:
         raise ValueError(f"{path} is not of the statement beside it: put back the files that one fit wrote")
     try:
-        # Fits of before there was a page have the losses alone, and the statement's own pairs.
-        course = summary["course"] if "course" in summary else {"losses": dp.page.losses_of(summary["losses"])}
-        pairs = [(float(epsilon), float(delta)) for epsilon, delta in summary.get("profile", [])]
+        pairs = [(float(epsilon), float(delta)) for epsilon, delta in summary["profile"]]
         if not dp.page.may_hold(statement, pairs):
             raise ValueError
-        panels = [dp.page.panel_of_summary(summary["posterior"])]
-        return {"course": course, "pairs": pairs, "panels": panels, "note": str(summary["note"])} | {
-            "units": str(summary.get("units", ""))
+        return {
+            "course": summary["course"],
+            "pairs": pairs,
+            "panels": [dp.page.panel_of_summary(summary["posterior"])],
+            "note": str(summary["note"]),
+            "units": str(summary.get("units", "")),
         }
     except (LookupError, TypeError, AttributeError, ValueError):
         raise ValueError(f"{path} {PUT_BACK}") from None

@@ -19,6 +19,7 @@ import typer
 import discreet as dp
 from discreet.cli._options import AsJson, tenth_of_cap
 from discreet.cli._report import write_statement
+from discreet.cli._statement import price_words
 from discreet.cli._terminal import (
     give_room,
     refusing,
@@ -32,11 +33,13 @@ COMMAND = "command.json"
 CHECKPOINT = "checkpoint.discreet"
 STATEMENTS = "statements.sha256"
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="What --checkpoint named.")]
-
 
 @refusing
-def resume(context: typer.Context, folder: Folder, as_json: AsJson = False) -> None:
+def resume(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="What --checkpoint named.")],
+    as_json: AsJson = False,
+) -> None:
     """Continue a fit that was started with --checkpoint and stopped: by Ctrl-C, a crash or a full disk.
 
     `discreet resume saved`
@@ -46,7 +49,8 @@ def resume(context: typer.Context, folder: Folder, as_json: AsJson = False) -> N
     """
     try:
         kept = json.loads((folder / COMMAND).read_text(encoding="utf-8"))
-        arguments, where = [str(word) for word in kept["arguments"]], Path(kept["folder"])
+        arguments = [str(word) for word in kept["arguments"]]
+        where = Path(kept["folder"])
     except (OSError, ValueError, LookupError, TypeError):
         raise ValueError(
             f"{folder} contains no fit that was started with --checkpoint: check the path. To continue the fit of a Python "
@@ -139,30 +143,18 @@ def remember(checkpoint: Path) -> None:
         settings.continue_with = f"discreet resume {shlex.quote(str(checkpoint))}"
 
 
-def note_statement(checkpoint: Path | None, content: str) -> None:
-    """Record the hash of a statement before it is written, so that the same fit may replace it when it continues.
-
-    Hashes of earlier statements stay: a process can die between this and the writing of the statement itself.
-    """
-    if checkpoint is not None:
-        known = (*_statements(checkpoint), hashlib.sha256(content.encode("utf-8")).hexdigest())
-        write_file(checkpoint / STATEMENTS, "".join(f"{line}\n" for line in known))
-
-
-def is_own_statement(checkpoint: Path | None, file: Path) -> bool:
-    """True if the fit in the checkpoint wrote this statement."""
-    return checkpoint is not None and hashlib.sha256(file.read_bytes()).hexdigest() in _statements(checkpoint)
-
-
-def _statements(checkpoint: Path) -> list[str]:
-    file = checkpoint / STATEMENTS
-    return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+def _statements(checkpoint: Path | None) -> list[str]:
+    """The hashes of the statements that the fit in a checkpoint wrote."""
+    file = None if checkpoint is None else checkpoint / STATEMENTS
+    return [] if file is None or not file.exists() else file.read_text(encoding="utf-8").splitlines()
 
 
 def check_folder(out: Path, checkpoint: Path | None = None, *, overwrite: bool) -> None:
     """Refuse to write where an earlier fit's results are."""
     earlier = out / "statement.json"
-    if earlier.exists() and not overwrite and not is_own_statement(checkpoint, earlier):
+    if overwrite or not earlier.exists():
+        return
+    if hashlib.sha256(earlier.read_bytes()).hexdigest() not in _statements(checkpoint):
         raise ValueError(
             f"{out} contains the statement of an earlier release: choose another --out, or replace it with --overwrite"
         )
@@ -177,8 +169,8 @@ ROOM = 2**24
 def say_price(what: str, statement: "dp.Statement", budget: str) -> None:
     """Print the action, the privacy unit, the cost, and the remaining budget."""
     say_lines(f"{what}. Protected: {statement.unit}.")
-    held = f"ε = {dp.accounting.upper(statement.epsilon)} at δ = {statement.delta:g}"
-    say_lines(f"{held}." if statement.is_private else f"NOT PRIVATE: {held} does not hold; the statement says why.")
+    price = price_words(statement)
+    say_lines(f"{price}." if statement.is_private else f"NOT PRIVATE: {price} does not hold; the statement says why.")
     say_lines(f"Budget: {budget}")
 
 
@@ -187,9 +179,10 @@ def budget_line(ledger: Path | None, delta: float) -> str:
     if ledger is None:
         return "no --ledger keeps count. The ε of all releases from the same data add up."
     book = dp.Ledger(ledger)
-    gone, cap = book.spent, book.cap.epsilon
-    shown, whole = dp.accounting.upper(gone), dp.accounting.upper(cap)
-    line = f"ε = {shown} of {whole} in {ledger} is spent, about {max(0.0, cap - gone):.4g} is left."
+    gone = book.spent
+    cap = book.cap.epsilon
+    upper = dp.accounting.upper
+    line = f"ε = {upper(gone)} of {upper(cap)} in {ledger} is spent, about {max(0.0, cap - gone):.4g} is left."
     most = tenth_of_cap(ledger)
     if delta > most:
         why = f"δ = {delta:g} is more than a tenth of the cap's, so a fit may be charged more than its ε"
@@ -198,10 +191,16 @@ def budget_line(ledger: Path | None, delta: float) -> str:
 
 
 def write_first(out: Path, statement: "dp.Statement", checkpoint: Path | None, done: str = "The fit ran") -> list[Path]:
-    """Write the statement before anything else can fail, or print it: what was spent must at least be known."""
+    """Write the statement before anything else can fail, or print it: what was spent must at least be known.
+
+    Its hash is kept before it, so that the same fit may replace it when it continues. Hashes of earlier statements stay: a
+    process can die between the two.
+    """
     give_room(out)
     try:
-        note_statement(checkpoint, statement.to_json())
+        if checkpoint is not None:
+            known = [*_statements(checkpoint), hashlib.sha256(statement.to_json().encode()).hexdigest()]
+            write_file(checkpoint / STATEMENTS, "".join(f"{line}\n" for line in known))
         files = write_statement(out, statement)
     except OSError:
         say_lines(str(statement))
@@ -211,9 +210,9 @@ def write_first(out: Path, statement: "dp.Statement", checkpoint: Path | None, d
     return files
 
 
-def row_order(seed: int) -> bytes:
-    """The key by which rows of each person are chosen, for a seed."""
-    return hashlib.sha256(str(seed).encode()).digest()
+def row_order(seed: int | None) -> bytes | None:
+    """The key by which rows of each person are chosen, for a seed; None: a secret one."""
+    return None if seed is None else hashlib.sha256(str(seed).encode()).digest()
 
 
 def keep_compiled_programs(folder: Path | None) -> None:

@@ -36,7 +36,8 @@ def about_words(model: str, schema: "dp.tables.Schema", dataset: str, count: int
     >>> about_words(DESCRIPTION, dataclasses.replace(schema, person="id"), "a.csv")
     'Noisy counts, shares and means of 3 columns of “a.csv”. Of each person one row is used, chosen by a secret random order.'
     """
-    target, number = schema.target_column, len(schema.columns)
+    target = schema.target_column
+    number = len(schema.columns)
     of = ""
     if target is not None and model not in (TWIN, DESCRIPTION):
         number -= 1
@@ -58,6 +59,11 @@ def about_words(model: str, schema: "dp.tables.Schema", dataset: str, count: int
         name = model.replace("-", " ").replace("poisson", "Poisson")
         return f"A {name} regression {of}{table}; its coefficients were released.{rows}"
     return f"The model “{Path(model).name}” {of or 'of '}{table}; its parameters were released.{rows}"
+
+
+def price_words(statement: "dp.Statement") -> str:
+    """The (ε, δ) of a statement."""
+    return f"ε = {dp.accounting.upper(statement.epsilon)} at δ = {statement.delta:g}"
 
 
 def dropped_cells(schema: "dp.tables.Schema") -> str:

@@ -14,6 +14,7 @@ import typer
 import discreet as dp
 from discreet.cli import _options as options
 from discreet.cli._own_model import FILE as OWN, read_own_fit
+from discreet.cli._statement import price_words
 from discreet.cli._terminal import (
     PICTURES,
     Command,
@@ -37,12 +38,6 @@ schema = typer.Typer(
 )
 
 Table = Annotated[Path, typer.Argument(metavar="TABLE", help="The table, a file with column names.")]
-FromData = Annotated[
-    bool,
-    typer.Option(
-        "--non-private-from-data", help="Take bounds and categories from the cells. The result is NOT PRIVATE."
-    ),
-]
 
 
 @schema.command(cls=Command)
@@ -55,7 +50,12 @@ def init(
     person: Annotated[
         str | None, typer.Option(help="Name of the column that identifies persons, or 'each row' if no person has two.")
     ] = None,
-    non_private_from_data: FromData = False,
+    non_private_from_data: Annotated[
+        bool,
+        typer.Option(
+            "--non-private-from-data", help="Take bounds and categories from the cells. The result is NOT PRIVATE."
+        ),
+    ] = False,
     overwrite: options.OverwriteFile = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -71,8 +71,6 @@ def init(
     """
     check_file(out, overwrite=overwrite, makes_folder=True)
     csv = dp.tables.sniff_csv(table)
-    each_row = person == dp.tables.EACH_ROW
-    whose = None if each_row else person
     hint = dp.tables.decimal_hint(csv)
     numbers = " It takes numbers as 1234.5; for 1234,5 remove the # in its last line." if hint else ""
     inferred: tuple[str, ...] = ()
@@ -80,8 +78,8 @@ def init(
     if bounds is not None:
         if non_private_from_data:
             raise ValueError("--bounds and --non-private-from-data: give only one")
-        described = dp.tables.schema_from_bounds(bounds, target=target)
-        described = dataclasses.replace(described, person=whose, each_row=each_row, csv=csv)
+        described = options.of_person(dp.tables.schema_from_bounds(bounds, target=target), person)
+        described = dataclasses.replace(described, csv=csv)
         names = [column.name for column in described.columns]
         content = dp.tables.schema_to_toml(described, hints=True) + hint
         guessed = [column.name for column in described.columns if dp.tables.other_kind(column)]
@@ -91,7 +89,7 @@ def init(
     elif non_private_from_data:
         names = [name for name in dp.tables.column_names(table, csv) if name and name != person]
         described = dp.tables.infer_columns_non_private(table, None, target=target, columns=names)
-        described = dataclasses.replace(described, person=whose, each_row=each_row)
+        described = options.of_person(described, person)
         inferred = described.inferred
         content = f"{NON_PRIVATE_HEAD}\n{dp.tables.schema_to_toml(described)}"
         done = ""
@@ -137,15 +135,16 @@ def check(
     `discreet schema check schema.toml --data survey.csv`
     """
     described = dp.tables.schema_from_toml(file)
-    needed = [column.name for column in described.columns] + ([described.person] if described.person else [])
+    columns = [column.name for column in described.columns]
     if data is not None:
-        absent = [name for name in needed if name not in dp.tables.column_names(data, described.csv)]
+        needed = [*columns, described.person] if described.person else columns
+        there = dp.tables.column_names(data, described.csv)
+        absent = [name for name in needed if name not in there]
         if absent:
             raise dp.tables.DataError(
                 f"{data} has no column {', '.join(absent)}: correct the name, or remove it from the schema"
             )
     if as_json:
-        columns = [column.name for column in described.columns]
         facts = {
             "columns": columns,
             "target": described.target,
@@ -266,7 +265,9 @@ def check_whole(
 
 
 FORMAT = "discreet synthetic twins, version 1"
-ABOUT, TEXT, SCHEMA = "twins.json", "twins.txt", "twins.schema.toml"
+ABOUT = "twins.json"
+TEXT = "twins.txt"
+SCHEMA = "twins.schema.toml"
 MOST_TWINS = 1_000
 MOST_ROWS = 10_000_000_000
 TWIN = re.compile(r"twin-\d+\.(csv|parquet)")
@@ -348,7 +349,7 @@ def synth(asked: Asked) -> None:
     Writes twin-1.csv and so on, their schema (twins.schema.toml), and the statement with instructions for analysing several twins
     (twins.json and twins.txt).
     """
-    _check(asked.out, asked.overwrite, asked.twins, asked.rows)
+    _check(asked)
     own = (asked.fitted / OWN).is_file()
     if asked.model is not None and not own:
         raise ValueError(f"{asked.fitted} contains no fit of a model of your own: omit --model")
@@ -365,10 +366,10 @@ def synth(asked: Asked) -> None:
     if asked.as_json:
         say_json("synth", {**about, "files": files})
         return
-    price = f"ε = {dp.accounting.upper(statement.epsilon)} at δ = {statement.delta:g}"
     number = f"{asked.twins} twin{'s' if asked.twins > 1 else ''}"
     say(
-        f"Wrote {number} ({_size_of(about)}, {len(about['columns'])} columns). No extra privacy cost beyond the fit's {price}."
+        f"Wrote {number} ({_size_of(about)}, {len(about['columns'])} columns). No extra privacy cost beyond the fit's "
+        f"{price_words(statement)}."
     )
     say_files(files)
 
@@ -377,10 +378,12 @@ def _draw(asked: Asked, fit: Any, own: bool) -> tuple[dict[str, Any], list[Path]
     """Draw the twins of a fit, of a model of the user's `own` or not, into files; what is said of them, and the files."""
     from tqdm.auto import tqdm
 
-    out, statement = asked.out, fit.statement
+    out = asked.out
+    statement = fit.statement
     count = asked.rows or statement.plan.get("num_records") or getattr(fit, "num_records", 0)
     # A twin's rows are nobody's, so whose they are is no column of it; but where persons have several, it has invented ones.
-    schema, of_persons = fit.model.schema.of_twins(), not own and fit.model.schema.max_rows > 1
+    schema = fit.model.schema.of_twins()
+    of_persons = not own and fit.model.schema.max_rows > 1
     schema = schema if of_persons else schema.without_person()
     dp.synthetic.check_format(schema, asked.file_format)
     how = COMBINE if asked.rows_per_draw is None else DO_NOT_COMBINE
@@ -390,7 +393,8 @@ def _draw(asked: Asked, fit: Any, own: bool) -> tuple[dict[str, Any], list[Path]
         # Earlier twins go before the new ones come: there may be more of them, or of another format.
         for path in [out / ABOUT, out / TEXT, out / SCHEMA, *_twins_in(out)]:
             path.unlink(missing_ok=True)
-        total, hidden = None if of_persons else asked.twins * count, asked.as_json or None
+        total = None if of_persons else asked.twins * count
+        hidden = asked.as_json or None
         with tqdm(total=total, unit=" rows", unit_scale=True, delay=2, disable=hidden, leave=False) as bar:
             files = dp.synthetic.write_twins(
                 dp.random.key(asked.seed),
@@ -430,14 +434,15 @@ def digest_of(file: Path) -> str:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
-def _check(out: Path, overwrite: bool, twins: int, rows: int | None) -> None:
-    if not 1 <= twins <= MOST_TWINS:
-        raise ValueError(f"--twins is {twins}: give a number from 1 to {MOST_TWINS}")
-    if rows is not None and not 1 <= rows <= MOST_ROWS:
-        raise ValueError(f"--rows is {rows}: give a number from 1 to {MOST_ROWS}")
+def _check(asked: Asked) -> None:
+    out = asked.out
+    if not 1 <= asked.twins <= MOST_TWINS:
+        raise ValueError(f"--twins is {asked.twins}: give a number from 1 to {MOST_TWINS}")
+    if asked.rows is not None and not 1 <= asked.rows <= MOST_ROWS:
+        raise ValueError(f"--rows is {asked.rows}: give a number from 1 to {MOST_ROWS}")
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file: give a folder for the twins")
-    if not overwrite and (_twins_in(out) or (out / ABOUT).exists()):
+    if not asked.overwrite and (_twins_in(out) or (out / ABOUT).exists()):
         raise ValueError(f"{out} already contains twins: choose another --out, or replace them with --overwrite")
 
 
@@ -461,36 +466,31 @@ def text_about(about: Mapping[str, Any], statement: "dp.Statement") -> str:
     return "\n\n".join(parts) + "\n"
 
 
-Twins = Annotated[
-    list[Path], typer.Argument(metavar="TWINS...", help="The twins' files: .csv, .parquet, .arrow or .feather.")
-]
-Evaluation = Annotated[
-    Path,
-    typer.Option(
-        "--evaluation-non-private",
-        help="Real rows to compare with, preferably of people that no fit has seen. The report contains exact figures of them.",
-    ),
-]
-Training = Annotated[
-    Path | None,
-    typer.Option("--training-non-private", help="Real rows to train on for comparison; not private either."),
-]
-Plot = Annotated[
-    Path | None,
-    typer.Option(help="Draw the shares of each column, twins beside real rows, to this file (.png, .pdf, .svg)."),
-]
-
-
 @refusing
 def utility(
-    twins: Twins,
-    evaluation_non_private: Evaluation,
+    twins: Annotated[
+        list[Path], typer.Argument(metavar="TWINS...", help="The twins' files: .csv, .parquet, .arrow or .feather.")
+    ],
+    evaluation_non_private: Annotated[
+        Path,
+        typer.Option(
+            "--evaluation-non-private",
+            help="Real rows to compare with, preferably of people that no fit has seen. The report contains exact figures of "
+            "them.",
+        ),
+    ],
     schema: Annotated[Path, typer.Option("--schema", help="The schema of all these tables, a TOML file.")],
-    training_non_private: Training = None,
+    training_non_private: Annotated[
+        Path | None,
+        typer.Option("--training-non-private", help="Real rows to train on for comparison; not private either."),
+    ] = None,
     target: Annotated[
         str | None, typer.Option(help="Column to predict. Default: the schema's target, or each column in turn.")
     ] = None,
-    plot: Plot = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw the shares of each column, twins beside real rows, to this file (.png, .pdf, .svg)."),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Measure how well synthetic twins replace a table. NOT PRIVATE for the real rows.

@@ -7,19 +7,17 @@ import functools
 import importlib.util
 import inspect
 import io
+import itertools
 import json
 import os
 import re
 import shutil
-import signal
 import sys
 import textwrap
-import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from pathlib import Path
-from types import FrameType
 from typing import IO, Any, ParamSpec
 
 import typer
@@ -61,39 +59,8 @@ settings = Settings()
 
 def spent(where: str, done: str = "The fit ran") -> None:
     """From now on an error is no refusal: the budget is spent; `where` ends a sentence on what has become of the statement."""
-    settings.spent, settings.done = where, done
-
-
-def interrupt_between_imports() -> None:
-    """Let Ctrl-C wait for modules that are being imported, which takes seconds; a second one does not wait.
-
-    NumPy makes an ImportError of a KeyboardInterrupt that reaches its import, and half-initialised extensions crash.
-    """
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # a shell's background job ignores it
-        return
-    waits, again = threading.Event(), threading.Event()
-
-    def ask_again() -> None:
-        if waits.is_set():  # No second one has come
-            again.set()
-            # To the main thread, whose wait for the system another thread's signal would not end.
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        place = frame
-        while place is not None and not place.f_code.co_filename.startswith("<frozen importlib"):
-            place = place.f_back
-        second = waits.is_set() and not again.is_set()
-        again.clear()
-        if place is None or second:
-            waits.clear()
-            signal.default_int_handler(number, frame)
-        waits.set()
-        timer = threading.Timer(0.05, ask_again)
-        timer.daemon = True
-        timer.start()
-
-    signal.signal(signal.SIGINT, interrupt)
+    settings.spent = where
+    settings.done = done
 
 
 def continue_hint() -> str:
@@ -119,12 +86,10 @@ def refusing(command: Callable[P, None]) -> Callable[P, None]:
         except (typer.Exit, typer.Abort):
             raise
         except KeyboardInterrupt:
-            if settings.spent is None:
-                say_error(f"Stopped before the first step: nothing was spent.{continue_hint()}")
-            else:
-                say_error(
-                    f"Stopped by Ctrl-C. {settings.done} and its budget is spent; {settings.spent}.{continue_hint()}"
-                )
+            what = "Stopped before the first step: nothing was spent."
+            if settings.spent is not None:
+                what = f"Stopped by Ctrl-C. {settings.done} and its budget is spent; {settings.spent}."
+            say_error(what + continue_hint())
             raise typer.Exit(130) from None
         except Exception as error:
             if settings.debug:
@@ -185,7 +150,8 @@ def _answer(error: Exception) -> int:
             message = _no_such_option(error)
         elif context is not None and WORDS in context.meta and kind in ("MissingParameter", "UsageError"):
             message = _stray_table(context, message)
-        message = re.sub(_NO_NUMBER, "give a number, with a point before its decimals, as in 1.0", message)
+        not_parsed = "Input should be a valid number, unable to parse string as a number"
+        message = message.replace(not_parsed, "give a number, with a point before its decimals, as in 1.0")
         stop = "" if message.endswith((".", "?")) else "."
         say_error(f"Refused: {message}{stop} For the options, run: {command} --help")
         return 2
@@ -197,7 +163,7 @@ def _answer(error: Exception) -> int:
     if isinstance(error, MissingPackageError):
         say_error(f"Stopped: {error}")
         return 1
-    if isinstance(error, BrokenPipeError):  # broken pipe
+    if isinstance(error, BrokenPipeError):
         return 1
     if isinstance(error, OSError) and reason:
         what = "the output" if error.filename is None else str(error.filename)
@@ -213,9 +179,6 @@ def _answer(error: Exception) -> int:
         "data; add --debug to see it."
     )
     return 1
-
-
-_NO_NUMBER = r"Input should be a valid number, unable to parse string as a number"
 
 
 def _no_such_option(error: Any) -> str:
@@ -235,12 +198,14 @@ _TABLE = ("--data", "--table")
 
 def _instead(context: Any, wrong: str) -> str:
     """What to write for an option that is an argument of this command, or the table's under another name; empty if neither."""
-    words = context.meta.get(WORDS, [])
-    place = next((place for place, word in enumerate(words) if word.partition("=")[0] == wrong), len(words))
-    given, equals, value = words[place].partition("=") if place < len(words) else (wrong, "", "")
-    following = [word for word in words[place + 1 : place + 2] if not word.startswith("-")]
-    value = value if equals else next(iter(following), "FILE")
-    written = f"{given}{equals or ' '}{value}"
+    value = "FILE"
+    written = f"{wrong} FILE"
+    for word, following in itertools.pairwise([*context.meta.get(WORDS, []), "-"]):
+        name, equals, given = word.partition("=")
+        if name == wrong:
+            value = given if equals else "FILE" if following.startswith("-") else following
+            written = f"{wrong}{equals or ' '}{value}"
+            break
     names = {x.opts[0].lstrip("-") for x in context.command.params}
     arguments = {(x.metavar or x.opts[0]).lower() for x in context.command.params if not x.opts[0].startswith("-")}
     if wrong in _TABLE and "data" in names:
@@ -272,7 +237,8 @@ def _all_missing(context: Any) -> str:
     """All missing parameters of a command line; empty if none. Given ones are in the context before others are missed."""
     if context is None:
         return ""
-    command, given = context.command, context.params
+    command = context.command
+    given = context.params
     required = [x for x in command.params if x.required and x.name not in given]
     missing = [x.opts[0] if x.opts[0].startswith("-") else x.metavar or x.human_readable_name for x in required]
     if not missing:

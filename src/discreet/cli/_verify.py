@@ -5,16 +5,18 @@ import inspect
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 import discreet as dp
 from discreet._validate import finite_or_none
 from discreet.cli import _options as options
-from discreet.cli._options import AsJson, returned_by
-from discreet.cli._own_model import run_file
+from discreet.cli._options import AsJson
+from discreet.cli._own_model import failure, run_file
 from discreet.cli._terminal import PICTURES, check_file, refusing, say_json, say_lines, write_file
+
+T = TypeVar("T")
 
 
 @refusing
@@ -46,32 +48,43 @@ def verify(
     if delta is not None and not 0 < delta < 1:
         raise ValueError(f"--delta is {delta}: give a number between 0 and 1, well below 1 / number of records")
     try:
-        found: Any = _outcome(program)
+        certificate = _certificate_of(program)
     except dp.PrivacyError as error:
-        found = error
+        if as_json:
+            say_json("verify", _leak_facts(error))
+        else:
+            _show_leak(error)
+        raise typer.Exit(1) from None
     if as_json:
-        say_json("verify", _leak_facts(found) if isinstance(found, dp.PrivacyError) else _proof_facts(found, delta))
+        say_json("verify", _proof_facts(certificate, delta))
     else:
-        (_show_leak(found) if isinstance(found, dp.PrivacyError) else _show_proof(found, delta))
-    if isinstance(found, dp.PrivacyError):
-        raise typer.Exit(1)
+        _show_proof(certificate, delta)
 
 
-def _outcome(program: str) -> "dp.Certificate":
+def _certificate_of(program: str) -> "dp.Certificate":
     """The certificate that a file's function returns; a `PrivacyError` passes."""
     file, colon, name = program.rpartition(":")
     path = Path(file if colon else program)
     try:
-        module = run_file(path, "file")
+        function = _function(run_file(path, "file"), path, name if colon else "certificate")
+        if isinstance(function, dp.Certificate):
+            return function
+        return _returned_by(program, function, dp.Certificate, "let the function return dp.certify(step, ...)")
     except ValueError as error:
         if isinstance(error.__cause__, dp.PrivacyError):
             raise error.__cause__ from None
         raise
-    function = _function(module, path, name if colon else "certificate")
-    if isinstance(function, dp.Certificate):
-        return function
-    remedy = "let the function return dp.certify(step, ...)"
-    return returned_by(program, function, dp.Certificate, remedy, passing=(dp.PrivacyError,))
+
+
+def _returned_by(program: str, function: Callable[[], object], kind: type[T], remedy: str) -> T:
+    """Call the user's function."""
+    try:
+        found = function()
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{program} fails {failure(error)}") from error
+    if not isinstance(found, kind):
+        raise ValueError(f"{program} returned an object of type {type(found).__name__}: {remedy}")
+    return found
 
 
 def _function(module: ModuleType, path: Path, name: str) -> Callable[[], object]:
@@ -131,8 +144,8 @@ def _proof_facts(certificate: "dp.Certificate", delta: float | None) -> dict[str
 def _leak_facts(error: "dp.PrivacyError") -> dict[str, Any]:
     """The same where there is no proof."""
     chain = [dp.verify.from_here(line) for line in error.chain]
-    leak = {"output": error.output, "rule": dp.verify.from_here(error.rule), "chain": chain, "remedy": error.remedy}
-    return {"proved": False, **leak}
+    rule = dp.verify.from_here(error.rule)
+    return {"proved": False, "output": error.output, "rule": rule, "chain": chain, "remedy": error.remedy}
 
 
 def _show_proof(certificate: "dp.Certificate", delta: float | None) -> None:
@@ -166,20 +179,17 @@ class MethodName(enum.StrEnum):
     DPSGLD = "dpsgld"
 
 
-Program = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="FILE.py:FUNCTION",
-        help="A function without arguments that returns the verdict of your own audit, from dp.audit.audit_fit for example. "
-        "Default: the worst case of the plan that the options describe.",
-    ),
-]
-
-
 @refusing
 def audit(
     context: typer.Context,
-    program: Program = None,
+    program: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FILE.py:FUNCTION",
+            help="A function without arguments that returns the verdict of your own audit, from dp.audit.audit_fit for example. "
+            "Default: the worst case of the plan that the options describe.",
+        ),
+    ] = None,
     method: Annotated[MethodName, typer.Option(help="The method whose steps are audited.")] = MethodName.DPSVI,
     num_records: Annotated[
         int,
@@ -198,10 +208,6 @@ def audit(
     relation: options.RelationOption = None,
     runs: Annotated[int, typer.Option(help="Fits with the canary, and as many without it.")] = 4000,
     others: Annotated[int, typer.Option(help="Records beside the canary, with add-or-remove-one.")] = 7,
-    one_run: Annotated[
-        bool, typer.Option("--one-run", help="One fit of many canaries instead of many fits of one.")
-    ] = False,
-    canaries: Annotated[int, typer.Option(help="Canaries of --one-run.")] = 1000,
     confidence: Annotated[float, typer.Option(help="Confidence of the lower bound.")] = 0.99,
     seed: Annotated[int, typer.Option(help="Seed of all fits; another seed is another audit.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Write the verdict to this file (.json).")] = None,
@@ -212,8 +218,8 @@ def audit(
 ) -> None:
     """Attack the private step and compare the lower bound on ε with the plan's ε.
 
-    Fits invented tables many times, with and without one canary record, using the sampler, step and noise of every fit; or once,
-    with many canaries. How well the two can be distinguished gives a lower bound on ε. Reads no data.
+    Fits invented tables many times, with and without one canary record, using the sampler, step and noise of every fit. How well
+    the two can be distinguished gives a lower bound on ε. Reads no data.
 
     `discreet audit --rate 0.3 --steps 4 --noise-multiplier 1 --delta 1e-3`
 
@@ -230,40 +236,24 @@ def audit(
     given = {name for name, source in sources.items() if source == "COMMANDLINE"}
     if program is not None:
         if described := sorted(given - {"program", "out", "plot", "as_json"}):
-            raise ValueError(f"{program} defines the audit: omit {_flags(described)}")
-        _conclude(_verdict_of(program), out, plot, as_json=as_json)
-        return
-    if unused := sorted(given & ({"runs", "others"} if one_run else {"canaries"})):
-        raise ValueError(f"{_flags(unused)} has no effect {'with' if one_run else 'without'} --one-run: leave it out")
-    if (noise_multiplier is None) == (epsilon is None):
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in described)
+            raise ValueError(f"{program} defines the audit: omit {flags}")
+        verdict = _verdict_of(program)
+    elif (noise_multiplier is None) == (epsilon is None):
         raise ValueError("give one of --noise-multiplier and --epsilon")
-    plan = options.plan_of(
-        num_records=num_records,
-        epsilon=epsilon,
-        delta=delta,
-        num_steps=steps,
-        noise_multiplier=noise_multiplier,
-        clipping_norm=options.clipping_of(clip),
-        sampling=options.sampling_of(sampling, rate=rate, batch_size=batch_size, num_records=num_records),
-        relation=relation,
-    )
-    assert plan.target_delta is not None
-    if one_run:
-        target = f"{method.name}, {plan.sampling!r}, {plan.num_steps} steps, by one run"
-        how: dict[str, Any] = {"confidence": confidence, "seed": seed, "target": target}
-        fit = dp.audit.canary_fit(plan, canaries, method.name)
-        verdict = dp.audit.audit_one_run(fit, canaries, claim=plan, delta=plan.target_delta, **how)
     else:
+        plan = options.plan_of(
+            num_records=num_records,
+            epsilon=epsilon,
+            delta=delta,
+            num_steps=steps,
+            noise_multiplier=noise_multiplier,
+            clipping_norm=options.clipping_of(clip),
+            sampling=options.sampling_of(sampling, rate=rate, batch_size=batch_size, num_records=num_records),
+            relation=relation,
+        )
         worst = dp.audit.worst_case(plan, method.name, others=others)
         verdict = worst.audit(runs=runs, confidence=confidence, seed=seed, progress_bar=not as_json)
-    _conclude(verdict, out, plot, as_json=as_json)
-
-
-def _flags(names: list[str]) -> str:
-    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
-
-
-def _conclude(verdict: "dp.audit.Verdict", out: Path | None, plot: Path | None, *, as_json: bool) -> None:
     if out is not None:
         write_file(out, verdict.to_json())
     if plot is not None:
@@ -271,7 +261,7 @@ def _conclude(verdict: "dp.audit.Verdict", out: Path | None, plot: Path | None, 
     if as_json:
         say_json("audit", verdict.to_dict())
     else:
-        say_lines(str(verdict), **({"fg": "red"} if verdict.contradicted else {}))
+        say_lines(str(verdict), fg="red" if verdict.contradicted else None)
     if verdict.contradicted:
         raise typer.Exit(1)
 
@@ -285,4 +275,4 @@ def _verdict_of(program: str) -> "dp.audit.Verdict":
         raise ValueError(
             f"{program} names no function: write def check(): return dp.audit.audit_fit(...), and pass {path}:check"
         )
-    return returned_by(program, function, dp.audit.Verdict, "let it return what dp.audit.audit_fit returns")
+    return _returned_by(program, function, dp.audit.Verdict, "let it return what dp.audit.audit_fit returns")

@@ -9,7 +9,7 @@ from discreet.page._bound import (
     trade_off_lines as trade_off_lines,
     true_positive_rate as true_positive_rate,
 )
-from discreet.page._charts import course_of as course_of, losses_of as losses_of
+from discreet.page._charts import course_of as course_of
 from discreet.page._description import description_of as description_of
 from discreet.page._page import (
     Marginals as Marginals,

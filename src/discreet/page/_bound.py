@@ -35,7 +35,8 @@ def profile_pairs(plan: PrivacyPlan, statement: Statement) -> list[Pair]:
         return []
     epsilons, deltas = spent.curve()
     usable = epsilons <= _LARGEST
-    epsilons, deltas = epsilons[usable], np.asarray(deltas)[usable]
+    epsilons = epsilons[usable]
+    deltas = np.asarray(deltas)[usable]
     rates = np.array([*np.geomspace(1e-6, 1.0, 80), *(rate for rate, _ in statement.figures.attack_power)])[:, None]
     grown = (np.exp(epsilons) * rates + deltas).argmin(axis=1)
     shrunk = (1 - (1 - deltas - rates) * np.exp(-epsilons)).argmin(axis=1)
@@ -69,7 +70,8 @@ def trade_off_lines(statement: Statement, pairs: Iterable[Pair] = ()) -> list[Li
     """
     lines = [(0.0, 1.0)]
     for epsilon, delta in (*_pairs(statement), *pairs):
-        grown, shrunk = math.exp(epsilon), math.exp(-epsilon)
+        grown = math.exp(epsilon)
+        shrunk = math.exp(-epsilon)
         lines += [(grown, delta), (shrunk, -math.expm1(-epsilon) + delta * shrunk)]
     return _lowest([(_outward(slope), _outward(intercept)) for slope, intercept in lines])
 

@@ -10,8 +10,14 @@ from typing import Any
 
 import numpy as np
 
-WIDTH, HEIGHT = 420, 300
-LEFT, TOP, RIGHT, BOTTOM = 56, 12, 408, 256
+from discreet.plots import coordinate_names, running_mean
+
+WIDTH = 420
+HEIGHT = 300
+LEFT = 56
+TOP = 12
+RIGHT = 408
+BOTTOM = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +57,8 @@ class Chart:
 
     def line(self, style: str, xs: Sequence[float], ys: Sequence[float | None], *, closed: bool = False) -> Chart:
         """With a line through these points; where one has no value, it is broken."""
-        parts, pen = [], "M"
+        parts = []
+        pen = "M"
         for x, y in zip(xs, ys, strict=True):
             if y is None or not math.isfinite(y):
                 pen = "M"
@@ -105,7 +112,8 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     raw = (high - low) / (most - 1)
     unit = 10.0 ** math.floor(math.log10(raw))
     step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= raw * (1 - 1e-9))
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
     return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
 
 
@@ -114,26 +122,36 @@ def span(values: Sequence[float | None], *, room: float = 0.08) -> tuple[float, 
     usable = np.array([x for x in values if x is not None and math.isfinite(x)])
     if not usable.size:
         return 0.0, 1.0
-    low, high = float(usable.min()), float(usable.max())
+    low = float(usable.min())
+    high = float(usable.max())
     room = room * (high - low) if high > low else max(abs(high), 1.0) / 2
     return low - room, high + room
 
 
-MOST_LINES, MOST_POINTS = 6, 240
+MOST_LINES = 6
+MOST_POINTS = 240
 _SPREAD = " (spread)"
 
 
 def course_of(result: Any, feature_names: Sequence[str] = ()) -> dict[str, Any]:
     """Summarize a result's trace, losses and clipping norms for JSON; post-processing, at no cost.
 
-    There are `losses`, `parameters` (those that moved farthest) and `clipping_norms`, each with its steps, and `rest`: from which
-    step on the iterates have no drift. Parts that the result does not have are left out.
+    There are `losses` with the running mean of a twentieth of all, `parameters` (those that moved farthest) and `clipping_norms`,
+    each with its steps, and `rest`: from which step on the iterates have no drift. Parts that the result does not have are left
+    out.
     `feature_names` name the rows of each latent that has as many.
     """
     course: dict[str, Any] = {}
     losses = np.asarray(getattr(result, "losses", ()), np.float64)
     if np.isfinite(losses).any():
-        course["losses"] = losses_of(losses)
+        width = max(1, len(losses) // 20)
+        chosen = _chosen(len(losses))
+        course["losses"] = {
+            "steps": (chosen + 1).tolist(),
+            "values": _plain(losses[chosen]),
+            "mean": _plain(running_mean(losses, width)[chosen]),
+            "width": width,
+        }
     norms = np.asarray(getattr(result, "clipping_norms", ()), np.float64)
     if norms.size > 1 and np.ptp(norms) > 0:
         chosen = _chosen(len(norms))
@@ -144,21 +162,6 @@ def course_of(result: Any, feature_names: Sequence[str] = ()) -> dict[str, Any]:
     return course
 
 
-def losses_of(losses: Any) -> dict[str, Any]:
-    """Losses by their step, and the running mean of a twentieth of all."""
-    from discreet.plots import running_mean
-
-    values = np.array([math.nan if x is None else x for x in losses], np.float64)
-    width = max(1, len(values) // 20)
-    chosen = _chosen(len(values))
-    return {
-        "steps": (chosen + 1).tolist(),
-        "values": _plain(values[chosen]),
-        "mean": _plain(running_mean(values, width)[chosen]),
-        "width": width,
-    }
-
-
 # How numpyro's AutoNormal calls the mean and the spread of a latent, and a coordinate of them.
 _OF_GUIDE = re.compile(r"(.+)_auto_(loc|scale)(?:\[(\d+)((?:,\d+)*)\])?")
 
@@ -166,10 +169,8 @@ _OF_GUIDE = re.compile(r"(.+)_auto_(loc|scale)(?:\[(\d+)((?:,\d+)*)\])?")
 def _plain_names(names: Sequence[str], features: Sequence[str]) -> list[str]:
     """A guide's parameters called by the latent and the feature that they belong to."""
     parts = [_OF_GUIDE.fullmatch(name) for name in names]
-    rows: dict[str, int] = {}
-    for part in parts:
-        if part and part[3]:
-            rows[part[1]] = max(rows.get(part[1], 0), int(part[3]) + 1)
+    # Coordinates are in order, so the last one counts them.
+    rows = {part[1]: int(part[3]) + 1 for part in parts if part and part[3]}
     called = []
     for name, part in zip(names, parts, strict=True):
         if part is None:
@@ -185,9 +186,8 @@ def _plain_names(names: Sequence[str], features: Sequence[str]) -> list[str]:
 
 
 def _trace(result: Any, trace: Any, features: Sequence[str]) -> dict[str, Any]:
-    from discreet.plots import coordinate_names
-
-    iterates, steps = trace.iterates, np.asarray(trace.steps)
+    iterates = trace.iterates
+    steps = np.asarray(trace.steps)
     names = _plain_names(coordinate_names(result, iterates.shape[1]), features)
     travelled = np.ptp(np.where(np.isfinite(iterates), iterates, 0.0), axis=0)
     is_spread = [_SPREAD in name for name in names]
@@ -200,11 +200,15 @@ def _trace(result: Any, trace: Any, features: Sequence[str]) -> dict[str, Any]:
     }
     kept = getattr(result, "draw_steps", None)
     if kept is not None:
-        return {"parameters": parameters, "rest": {"kind": "draws", "from": int(kept[0]) if len(kept) else None}}
-    start = trace.converged_from if np.isfinite(iterates).all() else None
-    short = len(iterates) * 0.9 < 20  # too few for any tail to be judged (`Trace.converged_from`)
-    kind = "short" if short else "drifting" if start is None else "rest"
-    return {"parameters": parameters, "rest": {"kind": kind, "from": int(steps[trace.averaged_from])}}
+        rest = {"kind": "draws", "from": int(kept[0]) if len(kept) else None}
+    else:
+        kind = "rest"
+        if len(iterates) * 0.9 < 20:  # too few for any tail to be judged (`Trace.converged_from`)
+            kind = "short"
+        elif trace.converged_from is None or not np.isfinite(iterates).all():
+            kind = "drifting"
+        rest = {"kind": kind, "from": int(steps[trace.averaged_from])}
+    return {"parameters": parameters, "rest": rest}
 
 
 def verdict(course: Mapping[str, Any]) -> str:
@@ -233,7 +237,9 @@ def course_charts(course: Mapping[str, Any]) -> list[Chart]:
     charts = []
     if losses := course.get("losses"):
         # The noise of single steps is often far larger than the whole descent, and the first means are hardly means.
-        mean, steps, width = losses["mean"], losses["steps"], losses["width"]
+        mean = losses["mean"]
+        steps = losses["steps"]
+        width = losses["width"]
         y = span(mean[len(mean) // 80 :], room=0.3)
         said = f"Estimates of the loss, one a step, and their mean over {width} steps, which went from {_course(mean)} nats."
         if (mean[0] or 0.0) < (mean[-1] or 0.0):
@@ -247,7 +253,8 @@ def course_charts(course: Mapping[str, Any]) -> list[Chart]:
     if parameters := course.get("parameters"):
         charts.append(_parameters(parameters))
     if norms := course.get("clipping_norms"):
-        values, steps = norms["values"], norms["steps"]
+        values = norms["values"]
+        steps = norms["steps"]
         said = f"The clipping norm of each step, from {_course(values)}."
         chart = Chart("norms", "Clipping norm", said, "step", "clipping norm C", _steps(steps), span(values))
         charts.append(chart.line("strong", steps, values))

@@ -80,7 +80,8 @@ def _column(place: int, name: str, x: Mapping[str, Any]) -> DescribedColumn:
         if x[key] is not None:
             figures.append((heading, *_words(x[key], _plain, " days" if key == "sd" and x["kind"] == "date" else "")))
     figures += [(f"{100 * float(share):g} % quantile", *_words(q, _plain)) for share, q in x["quantiles"].items()]
-    labels, shares = x["labels"], x["shares"]
+    labels = x["labels"]
+    shares = x["shares"]
     levels = list(zip(labels, shares["value"], shares["low"], shares["high"], strict=True))
     bars = tuple(Bar(str(name), 100 * float(x), 100 * float(low), 100 * float(high)) for name, x, low, high in levels)
     if not x["edges"]:
@@ -93,7 +94,8 @@ def _column(place: int, name: str, x: Mapping[str, Any]) -> DescribedColumn:
 
 def _histogram(place: int, name: str, x: Mapping[str, Any], bars: tuple[Bar, ...]) -> Chart:
     """Shares divided by the slices' widths, as a line of steps within the band of their intervals."""
-    edges, label = [_position(edge) for edge in x["edges"]], name
+    edges = [_position(edge) for edge in x["edges"]]
+    label = name
     if x["kind"] == "date":
         label = f"{name} (year)"
     widths = [end - start for start, end in itertools.pairwise(edges)]
@@ -102,7 +104,8 @@ def _histogram(place: int, name: str, x: Mapping[str, Any], bars: tuple[Bar, ...
     def steps(part: str) -> list[float]:
         return [height for bar, width in zip(bars, widths, strict=True) for height in [getattr(bar, part) / width] * 2]
 
-    low, high = steps("least"), steps("most")
+    low = steps("least")
+    high = steps("most")
     most = max(bars, key=lambda bar: bar.share)
     chart = Chart(
         f"histogram{place}",
@@ -130,8 +133,10 @@ def _position(edge: Any) -> float:
 
 def _pair(x: Mapping[str, Any], columns: Mapping[str, Any]) -> DescribedPair:
     one, other = x["columns"]
-    names, across = f"{one} × {other}", tuple(map(str, columns[other]["labels"]))
-    labels, shares = columns[one]["labels"], x["shares"]
+    names = f"{one} × {other}"
+    across = tuple(map(str, columns[other]["labels"]))
+    labels = columns[one]["labels"]
+    shares = x["shares"]
     if len(labels) * len(across) > MOST_CELLS:
         return DescribedPair(names, across, ())
     lines = zip(labels, shares["value"], shares["low"], shares["high"], strict=True)

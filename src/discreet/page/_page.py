@@ -97,9 +97,13 @@ class Budget:
 
 def budget_of(ledger: Ledger, statement: Statement) -> Budget:
     """The entries of a ledger, for the page of a fit's statement."""
-    cap, debits, entries = ledger.cap, ledger.debits, ledger.entries
+    cap = ledger.cap
+    debits = ledger.debits
+    entries = ledger.entries
     here, remark = _place(ledger, statement)
-    rows, spent, share = [], 0.0, 0.0
+    rows = []
+    spent = 0.0
+    share = 0.0
     for count, debit in enumerate(debits, 1):
         spent = cap.spent([x.cost for x in debits[:count]])
         share = min(1.0, spent / cap.epsilon)
@@ -254,7 +258,9 @@ def _finite(value: Any) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
 
 
-SLICES, MOST_COLUMNS, MOST_LEVELS = 12, 40, 40
+SLICES = 12
+MOST_COLUMNS = 40
+MOST_LEVELS = 40
 
 
 @dataclasses.dataclass(frozen=True)
@@ -307,7 +313,9 @@ def marginals_of(twins: Sequence[Any], schema: Schema) -> Marginals:
 
 
 def _marginal(column: Column, labels: list[str], shares: np.ndarray) -> Marginal:
-    mean, least, most = shares.mean(axis=0), shares.min(axis=0), shares.max(axis=0)
+    mean = shares.mean(axis=0)
+    least = shares.min(axis=0)
+    most = shares.max(axis=0)
     bars = [Bar(*bar) for bar in zip(labels, mean.tolist(), least.tolist(), most.tolist(), strict=True)]
     if column.bounds and column.may_be_missing:
         bars[-1] = dataclasses.replace(bars[-1], apart=True)
@@ -339,7 +347,8 @@ _PRIORS = (
 # fmt: on
 RATES = tuple(rate / 100 for rate in _RATES)
 PRIORS = tuple(prior / 100 for prior in _PRIORS)
-FIRST_RATE, FIRST_PRIOR = 0.05, 0.5
+FIRST_RATE = 0.05
+FIRST_PRIOR = 0.5
 TABLE_RATES = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5)
 TABLE_PRIORS = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9)
 _CURVE = 160
@@ -530,10 +539,12 @@ def small(value: float) -> str:
 
 def _meaning(statement: Statement, lines: list[Line]) -> dict[str, Any]:
     """The trade-off: what the template shows at first, and what the script needs to move it."""
-    factor, noun = odds_factor(statement), statement.noun
+    factor = odds_factor(statement)
+    noun = statement.noun
     replaced = statement.relation == "REPLACE_ONE"
     caught, believed = _charts(lines, factor)
-    found, after = true_positive_rate(lines, FIRST_RATE), belief(FIRST_PRIOR, factor)
+    found = true_positive_rate(lines, FIRST_RATE)
+    after = belief(FIRST_PRIOR, factor)
     shown = {
         "rate": plain(FIRST_RATE),
         "prior": plain(FIRST_PRIOR),
@@ -573,19 +584,26 @@ def _meaning(statement: Statement, lines: list[Line]) -> dict[str, Any]:
 
 def _charts(lines: list[Line], factor: float) -> tuple[Chart, Chart]:
     """The trade-off curve, and beliefs after against beliefs before."""
-    bends = corners(lines)
     chart = functools.partial(Chart, x=(0.0, 1.0), y=(0.0, 1.0), percent=True)
-    said = "; ".join(f"{percent(true_positive_rate(lines, rate))} at {plain(rate)}" for rate in TABLE_RATES)
-    said = f"The largest true-positive rate of any test, against its false-positive rate: {said}. The straight line is guessing."
-    axes = "false-positive rate", "true-positive rate, at most"
-    legend = (("bound", "best test, at most"), ("chance", "guessing"))
-    caught = chart("caught", "The best possible test", said, *axes, legend=legend)
-    said = "; ".join(f"{percent(belief(prior, factor))} from {plain(prior)}" for prior in TABLE_PRIORS)
-    said = f"The largest belief after seeing everything that was released, against the belief before: {said}."
-    axes = "belief before", "belief afterwards, at most"
-    legend = (("bound", "afterwards, at most"), ("chance", "no change"))
-    caption = f"{said} The straight line is no change."
-    believed = chart("belief", "How far a belief can change", caption, *axes, legend=legend)
+    rates = "; ".join(f"{percent(true_positive_rate(lines, rate))} at {plain(rate)}" for rate in TABLE_RATES)
+    caught = chart(
+        "caught",
+        "The best possible test",
+        f"The largest true-positive rate of any test, against its false-positive rate: {rates}. The straight line is guessing.",
+        "false-positive rate",
+        "true-positive rate, at most",
+        legend=(("bound", "best test, at most"), ("chance", "guessing")),
+    )
+    beliefs = "; ".join(f"{percent(belief(prior, factor))} from {plain(prior)}" for prior in TABLE_PRIORS)
+    believed = chart(
+        "belief",
+        "How far a belief can change",
+        f"The largest belief after seeing everything that was released, against the belief before: {beliefs}. The straight line "
+        "is no change.",
+        "belief before",
+        "belief afterwards, at most",
+        legend=(("bound", "afterwards, at most"), ("chance", "no change")),
+    )
     # Even steps along the bend, which is near 0 where the factor is large.
     bend = 1.0 if math.isinf(factor) else 1 / math.sqrt(factor)
     ratios = [i / _CURVE for i in range(_CURVE + 1)]
@@ -596,6 +614,7 @@ def _charts(lines: list[Line], factor: float) -> tuple[Chart, Chart]:
         area = chart.line("area", [*start, *xs], [*start, *ys], closed=True)
         return area.line("chance", [0, 1], [0, 1]).line("bound", xs, ys)
 
+    bends = corners(lines)
     return drawn(caught, [x for x, _ in bends], [y for _, y in bends], [0.0]), drawn(believed, before, after, [])
 
 
@@ -614,7 +633,8 @@ def _facts(statement: Statement) -> list[tuple[str, str]]:
     facts.append(("Relation", relation_name(statement.relation)))
     if isinstance(count := statement.plan.get("num_records"), int):
         facts.append((f"{statement.noun.capitalize()}s (public)", f"{count:,}"))
-    done, planned = statement.steps_completed, statement.horizon
+    done = statement.steps_completed
+    planned = statement.horizon
     facts.append(("Releases", f"{done:,}" + f" of {planned:,}, and ε covers all" * (done < planned)))
     return facts
 

@@ -57,8 +57,7 @@ class DryRunRow:
     @classmethod
     def of(cls, epsilon: float, outcomes: Sequence[Outcome]) -> DryRunRow:
         """The row of several fits."""
-        uses = sorted(outcome.use for outcome in outcomes if not outcome.use)
-        uses += sorted((outcome.use for outcome in outcomes if outcome.use), key=USES.index)
+        uses = sorted((outcome.use for outcome in outcomes), key=("", *USES).index)
         with warnings.catch_warnings(), np.errstate(invalid="ignore"):
             # The mean of nothing is NaN.
             warnings.simplefilter("ignore", RuntimeWarning)
@@ -283,9 +282,9 @@ def dry_run(
     epsilons = [other for other in epsilons if other <= epsilon or _has_plan(trial, other)]
     rows = []
     complete = False
-    shown = {"desc": "dry run", "unit": "fit", "delay": 2.0, "disable": None if progress_bar else True}
+    disable = None if progress_bar else True
+    bar = tqdm(total=len(epsilons) * trial.num_tables, desc="dry run", unit="fit", delay=2.0, disable=disable)
     # Its matrices are small: threads that wait for each other take five times as long.
-    bar = tqdm(total=len(epsilons) * trial.num_tables, **shown)
     with threadpool_limits(1, user_api="blas"), bar, contextlib.suppress(KeyboardInterrupt):
         for other in epsilons:
             outcomes = []
@@ -298,8 +297,17 @@ def dry_run(
         complete = True
     if not rows:
         raise KeyboardInterrupt
-    found = (trial.method, trial.measure, plan, epsilon, delta, num_records, tuple(rows), complete, trial.note)
-    return DryRun(*found)
+    return DryRun(
+        method=trial.method,
+        measure=trial.measure,
+        plan=plan,
+        epsilon=epsilon,
+        delta=delta,
+        num_records=num_records,
+        rows=tuple(rows),
+        complete=complete,
+        note=trial.note,
+    )
 
 
 def _has_plan(trial: Trial, epsilon: float) -> bool:

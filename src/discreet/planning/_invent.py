@@ -58,7 +58,6 @@ class InventedTable:
     rows: list[np.ndarray]  # The arguments of the model, to fit
     held_out: list[np.ndarray]  # As many arguments, of other rows, to judge fits by
     truth: dict[str, Array]  # The latents that the rows come from
-    strength: float  # Factor by which the truth was shrunk towards the mean of the prior; 1: not at all
 
 
 def refuse_inferred(schema: Schema) -> None:
@@ -103,7 +102,8 @@ def template_of_twin(twin: MixtureOfProducts) -> Template:
 
 def _from_schema(schema: Schema) -> Template:
     refuse_inferred(schema)
-    target, most = schema.target_column, schema.max_rows
+    target = schema.target_column
+    most = schema.max_rows
 
     def draw(rng: np.random.Generator, records: int) -> list[np.ndarray]:
         common = rng.standard_normal(records * most)
@@ -116,15 +116,19 @@ def _from_schema(schema: Schema) -> Template:
         mask = np.arange(most) < rng.integers(1, most, (records, 1), endpoint=True)
         return [arrays[0] * mask[..., None], *arrays[1:], mask]
 
-    limits, discrete = [(-1.0, 1.0)], [False]
+    limits: list[Limits] = [(-1.0, 1.0)]
+    discrete = [False]
+    mask = None
     if target is not None:
         number = target.kind in (Kind.REAL, Kind.DATE)
         bounds = target.limits if target.kind.has_bounds else (0.0, len(target.categories) - 1.0)
         limits.append((-1.0, 1.0) if number else bounds)
         discrete.append(not number)
-    if most == 1:
-        return Template(draw, tuple(limits), tuple(discrete))
-    return Template(draw, (*limits, None), (*discrete, False), mask=len(limits))
+    if most > 1:
+        mask = len(limits)
+        limits.append(None)
+        discrete.append(False)
+    return Template(draw, tuple(limits), tuple(discrete), mask)
 
 
 def _features(
@@ -135,10 +139,12 @@ def _features(
     Numbers fill some part of their bounds (a beta distribution of random middle and width); of categories some are rare. The
     cells are ordered as a normal variable that has a random correlation with `common`, so that columns are correlated.
     """
-    rows, share = len(common), rng.uniform(-1, 1)
+    rows = len(common)
+    share = rng.uniform(-1, 1)
     order = np.argsort(share * common + math.sqrt(1 - share**2) * rng.standard_normal(rows))
     if column.kind.has_bounds:
-        middle, certainty = rng.uniform(0.1, 0.9), np.exp(rng.uniform(np.log(2), np.log(_MOST_CERTAIN)))
+        middle = rng.uniform(0.1, 0.9)
+        certainty = np.exp(rng.uniform(np.log(2), np.log(_MOST_CERTAIN)))
         block = np.empty((rows, 1))
         block[order, 0] = 2 * np.sort(rng.beta(middle * certainty, (1 - middle) * certainty, rows)) - 1
     else:
@@ -180,7 +186,8 @@ class Unobserved(Messenger):
         if msg["type"] != "sample" or not msg["is_observed"] or isinstance(msg["fn"], Unit):
             return
         self.passed[msg["name"]] = msg["value"]
-        msg["value"], msg["is_observed"] = None, False
+        msg["value"] = None
+        msg["is_observed"] = False
 
 
 class Inventor:
@@ -188,8 +195,9 @@ class Inventor:
 
     def __init__(self, model: Model, template: Template, latents: Sequence[str], key: PRNGKeyArray) -> None:
         """Find what the model observes, and draw from its prior; ValueError where no table can be drawn from it."""
-        self.model, self.template, self.latents = model, template, tuple(latents)
-        self.observed: dict[str, int] = {}
+        self.model = model
+        self.template = template
+        self.latents = tuple(latents)
         arguments = template.draw(np.random.default_rng(0), 2)
         try:
             self.observed = self._find_observed(arguments, key)
@@ -211,8 +219,12 @@ class Inventor:
         return sum(math.prod(x.shape[1:]) for x in self._draws.values())
 
     def table(self, strength: float, num_rows: int, num_held_out: int, seed: int) -> InventedTable:
-        """Draw a table whose target lies within its public bounds and takes several values, if the prior has any."""
-        rng, key = np.random.default_rng(seed), jax.random.key(seed)
+        """Draw a table whose target lies within its public bounds and takes several values, if the prior has any.
+
+        `strength` is the factor by which the truth is shrunk towards the mean of the prior; 1: not at all.
+        """
+        rng = np.random.default_rng(seed)
+        key = jax.random.key(seed)
         features = self.template.draw(rng, num_rows + num_held_out)
         picked = rng.choice(_PRIOR_DRAWS, _CANDIDATES, replace=False)
         candidates = {
@@ -220,25 +232,21 @@ class Inventor:
             for name, x in self._draws.items()
         }
         best = 0
+        mask = None if self.template.mask is None else features[self.template.mask]
         if not self._never_silly(features):
             few = [x[:_ROWS_TO_JUDGE] for x in features]
             # Of rows that no person has, nothing is judged, and nothing is observed.
-            tried = {at: self._there(np.asarray(x), few) for at, x in self._try(candidates, few, key).items()}
+            there = ... if mask is None else (slice(None), mask[:_ROWS_TO_JUDGE])
+            tried = {at: np.asarray(x)[there] for at, x in self._try(candidates, few, key).items()}
             silly = np.array([self._silliness({at: x[i] for at, x in tried.items()}) for i in range(_CANDIDATES)])
             # The first that is not silly, or the least silly one.
             best = int(np.argmax(silly <= max(_TOLERATED, silly.min())))
         drawn, truth = self._observations({name: x[best] for name, x in candidates.items()}, features, key)
         complete = [np.asarray(drawn.get(i, x)) for i, x in enumerate(features)]
         for i in drawn:
-            if self.template.mask is not None:
-                mask = features[self.template.mask]
+            if mask is not None:
                 complete[i] = np.where(mask.reshape(mask.shape + (1,) * (complete[i].ndim - 2)), complete[i], 0)
-        rows, held_out = [x[:num_rows] for x in complete], [x[num_rows:] for x in complete]
-        return InventedTable(rows, held_out, truth, strength)
-
-    def _there(self, drawn: np.ndarray, arguments: Sequence[np.ndarray]) -> np.ndarray:
-        """Each candidate's draws for the rows that exist."""
-        return drawn if self.template.mask is None else drawn[:, arguments[self.template.mask]]
+        return InventedTable([x[:num_rows] for x in complete], [x[num_rows:] for x in complete], truth)
 
     def _never_silly(self, features: Sequence[np.ndarray]) -> bool:
         """True if any draw is acceptable, as levels are. Trying candidates takes seconds of compilation."""
@@ -251,7 +259,8 @@ class Inventor:
         """The share of numbers outside their bounds, and of a value that is too usual."""
         worst = 0.0
         for place, drawn in observed.items():
-            values, limits = np.asarray(drawn), self.template.limits[place]
+            values = np.asarray(drawn)
+            limits = self.template.limits[place]
             if not np.isfinite(values).all():
                 return np.inf
             if limits is not None:
@@ -260,15 +269,14 @@ class Inventor:
                 worst += max(0.0, np.unique(values, return_counts=True)[1].max() / len(values) - _USUAL)
         return worst
 
-    def _trace(self, key: PRNGKeyArray, arguments: Sequence[Any], u: dict[str, Array] | None) -> dict[str, Any]:
+    def _trace(self, key: PRNGKeyArray, arguments: Sequence[Any], u: dict[str, Array]) -> dict[str, Any]:
         def from_u(site: dict[str, Any]) -> Any:
-            if u is not None and site["type"] == "sample" and site["name"] in u:
+            if site["type"] == "sample" and site["name"] in u:
                 return biject_to(site["fn"].support)(u[site["name"]])
             return None
 
-        unobserved = Unobserved(self.model)
-        seeded = handlers.substitute(handlers.seed(unobserved, key), substitute_fn=from_u)
-        return trace_of(seeded, *arguments)
+        seeded = handlers.seed(Unobserved(self.model), key)
+        return trace_of(handlers.substitute(seeded, substitute_fn=from_u), *arguments)
 
     def _find_observed(self, arguments: Sequence[np.ndarray], key: PRNGKeyArray) -> dict[str, int]:
         """The position of the argument that is observed at each site.
@@ -290,7 +298,8 @@ class Inventor:
         if len(places) == len(same):
             return places
         mask = None if self.template.mask is None else arguments[self.template.mask]
-        told, count = [], itertools.count(1)
+        told = []
+        count = itertools.count(1)
         for x in arguments:
             cells = [next(count) for _ in range(x.size)]
             told.append(mask if x is mask else np.array(cells, x.dtype).reshape(x.shape))
@@ -302,7 +311,7 @@ class Inventor:
         """Latents drawn from the prior, unconstrained."""
 
         def one(key: PRNGKeyArray) -> dict[str, Array]:
-            trace = self._trace(key, arguments, None)
+            trace = self._trace(key, arguments, {})
             return {name: biject_to(trace[name]["fn"].support).inv(trace[name]["value"]) for name in self.latents}
 
         return jax.vmap(one)(jax.random.split(key, _PRIOR_DRAWS))

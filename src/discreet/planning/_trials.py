@@ -37,7 +37,8 @@ from discreet.planning._invent import InventedTable, Inventor, Model, Template, 
 from discreet.sampling import PoissonSampling
 from discreet.tables import Kind, Schema
 
-LINEAR, SCATTERED = "linear", "negative-binomial"
+LINEAR = "linear"
+SCATTERED = "negative-binomial"
 FAMILIES = {"logistic": "binary", "multinomial": "classes", "poisson": "counts", SCATTERED: "counts"}
 """The regressions that private Newton fits, by their names on the command line, and their families."""
 KINDS = {
@@ -49,7 +50,10 @@ KINDS = {
 }
 """The kind of their target."""
 WITHOUT_GAPS = "No invented record is dropped for a missing cell: if many of yours are, give the share that is kept."
-AUC, ACCURACY, R_SQUARED, PAIRS = "AUC", "accuracy", "R²", "distance of pairs"
+AUC = "AUC"
+ACCURACY = "accuracy"
+R_SQUARED = "R²"
+PAIRS = "distance of pairs"
 _SPREADS = {"binary": (2.0, 1.0, 0.5), "classes": (2.0, 1.0, 0.5), "counts": (1.0, 0.5, 0.25)}
 """Standard deviations of the predictor: strong, medium and weak signals."""
 _STRENGTHS = (1.0, 0.5, 0.25)
@@ -58,7 +62,8 @@ _EXPLAINED = (0.9, 0.5, 0.1)
 """The part of a target's variance that a line explains."""
 _MOST_TABLES = 4  # of each strength; one of 20 features and more, since each has its share in what is counted
 _NEW_ROWS = 2_000
-_MOST_CELLS, _MOST_LEVELS = 2**22, 2**26
+_MOST_CELLS = 2**22
+_MOST_LEVELS = 2**26
 _LEAST_ROWS = 1_000
 _MOST_DRAWS = 200
 _WIDTH = 1.645  # of a 90 % interval, in standard deviations
@@ -159,18 +164,17 @@ class Regression(Trial):
     def _assumed(self) -> str:
         """How usual what is to be predicted is in the invented tables, in words: the rarer, the more the noise hides."""
         rows = [table.y if table.mask is None else table.y[table.mask] for table in self.tables]
+        means = [float(y.mean()) for y in rows]
         if self.family == "counts":
-            means = [float(y.mean()) for y in rows]
             between = f"{min(means):.3g} to {max(means):.3g}"
             return f"The mean of the invented counts is {between}: if yours is lower, expect more noise."
         if self.terms.share is not None:
             return f"The second category of the target has {100 * self.terms.share:.3g} % of the invented records, as given."
-        which, shares = "second", [float(y.mean()) for y in rows]
+        which = "second"
+        shares = means
         if self.family == "classes":
-            which, shares = (
-                "rarest",
-                [np.bincount(y.astype(int), minlength=self.num_classes).min() / len(y) for y in rows],
-            )
+            which = "rarest"
+            shares = [np.bincount(y.astype(int), minlength=self.num_classes).min() / len(y) for y in rows]
         given = " (give its share)" * (self.family == "binary")
         return (
             f"The {which} category of the target has {100 * min(shares):.3g} to {100 * max(shares):.3g} % of the invented "
@@ -234,7 +238,8 @@ class Regression(Trial):
             middle = rng.normal(size=outputs)
             middle -= middle.mean() if outputs > 1 else 0.0
         if self.terms.share is not None:
-            centred, share = (rows - rows.mean(axis=0)) @ weights[:, 0], self.terms.share
+            centred = (rows - rows.mean(axis=0)) @ weights[:, 0]
+            share = self.terms.share
             middle = np.array([brentq(lambda middle: expit(middle + centred).mean() - share, -100, 100)])
         intercept = middle - rows.mean(axis=0) @ weights
         predictor = intercept + np.asarray(x, np.float64) @ weights
@@ -246,7 +251,8 @@ class Regression(Trial):
             mean = np.exp(np.minimum(predictor[..., 0], 20.0))
             y = np.clip(rng.poisson(mean * rng.exponential(size=mean.shape) if self.scattered else mean), *limits)
         y = np.where(there, y, 0).astype(np.float64)
-        old, new = np.s_[: self.num_rows], np.s_[self.num_rows :]
+        old = np.s_[: self.num_rows]
+        new = np.s_[self.num_rows :]
         gaps = self._gaps(rng)
         return RegressionTable(
             family=self.family,
@@ -277,7 +283,8 @@ class RegressionTable:
 
     def score(self, intercept: np.ndarray, weights: np.ndarray) -> float:
         """AUC, accuracy or R² of the mean over draws; NaN where it is undefined."""
-        weights, intercept = weights[:_MOST_DRAWS], intercept[:_MOST_DRAWS]
+        weights = weights[:_MOST_DRAWS]
+        intercept = intercept[:_MOST_DRAWS]
         if self.family == "classes":
             predictor = intercept[None] + np.einsum("nf,dfk->ndk", self.new_x, weights)
             return float(np.mean(softmax(predictor, axis=-1).mean(axis=1).argmax(axis=-1) == self.new_y))
@@ -307,7 +314,8 @@ class Line(Trial):
 
     def fit(self, epsilon: float, number: int) -> Outcome:
         x, y, truth = self.tables[number]
-        old, new = np.s_[: self.num_rows], np.s_[self.num_rows :]
+        old = np.s_[: self.num_rows]
+        new = np.s_[self.num_rows :]
         found = fit_moments(random.key(self._noise_seed(number)), x[old], y[old], self._scaled(epsilon))
 
         def score(line: np.ndarray) -> float:
@@ -374,38 +382,33 @@ class OfModel(Trial):
         table = self.tables[0]
         axes = 1 if self.template.mask is None else 2
         sites = [name for name, place in self.inventor.observed.items() if table.held_out[place].ndim == axes]
-        if len(sites) != 1:
-            return "", ""
-        target = table.held_out[self.inventor.observed[sites[0]]]
-        predicted = self._means(sites[0], table.truth, table)
+        measure, _ = self._scored(sites[0], table.truth, table) if len(sites) == 1 else ("", math.nan)
+        return (sites[0], measure) if measure else ("", "")
+
+    def _scored(self, site: str, values: Mapping[str, Any], table: InventedTable) -> tuple[str, float]:
+        """The name of a site's score, and the score; empty and NaN where it has none."""
+        target = table.held_out[self.inventor.observed[site]]
+        predicted = self._means(site, values, table)
         if predicted is None or predicted.shape != target.shape or np.isnan(predicted).all():
-            return "", ""  # classes have no mean
+            return "", math.nan  # classes have no mean
         there = ... if self.template.mask is None else table.held_out[self.template.mask]
-        return sites[0], prediction_score(target[there], predicted[there])[0]
+        return prediction_score(target[there], predicted[there])
 
     def _means(self, site: str, values: Mapping[str, Any], table: InventedTable) -> np.ndarray | None:
         """The expected value of each new row; None where the model has none given the latents alone."""
         seeded = handlers.seed(self.model, jax.random.key(0))
         trace = trace_of(handlers.substitute(seeded, data=dict(values)), *table.held_out)
-        others = [
-            name
-            for name, at in trace.items()
-            if at["type"] == "sample" and not at["is_observed"] and name not in values
-        ]
+        latents = {name for name, at in trace.items() if at["type"] == "sample" and not at["is_observed"]}
         try:
-            return None if others else np.asarray(trace[site]["fn"].mean, np.float64)
+            return np.asarray(trace[site]["fn"].mean, np.float64) if latents <= values.keys() else None
         except (NotImplementedError, AttributeError):
             return None
 
     def _score(self, values: Mapping[str, Any], table: InventedTable) -> float:
         if not self.site:
             return math.nan
-        target = table.held_out[self.inventor.observed[self.site]]
-        predicted = self._means(self.site, values, table)
-        assert predicted is not None
-        there = ... if self.template.mask is None else table.held_out[self.template.mask]
-        name, score = prediction_score(target[there], predicted[there])
-        return score if name == self.measure else math.nan
+        measure, score = self._scored(self.site, values, table)
+        return score if measure == self.measure else math.nan
 
 
 class OwnModel(OfModel):
@@ -429,7 +432,8 @@ class OwnModel(OfModel):
 
     def fit(self, epsilon: float, number: int) -> Outcome:
         table = self.tables[number]
-        seed, plan = self._noise_seed(number), self._scaled(epsilon)
+        seed = self._noise_seed(number)
+        plan = self._scaled(epsilon)
         found = fit_invented_model(self.model, table.rows, plan, seed=seed, labels=self.labels)
         held = []
         for name, (low, high) in found.interval.items():
@@ -502,7 +506,8 @@ class Twin(OfModel):
         self.measure = PAIRS
 
     def plan(self, epsilon: float) -> MarginalsPlan:
-        schema, slices = self.twin.schema, self.twin.slices
+        schema = self.twin.schema
+        slices = self.twin.slices
         terms = {"epsilon": epsilon, "delta": self.terms.delta, "slices": slices}
         return MarginalsPlan.calibrate(schema, tables=twin_tables(schema), **terms)
 

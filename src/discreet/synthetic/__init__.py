@@ -18,10 +18,9 @@ from discreet.synthetic._draw import (
     write_fitted as write_fitted,
     write_twins as write_twins,
 )
-from discreet.synthetic._utility import (
-    Comparison as Comparison,
+from discreet.synthetic._marginals import (
     MarginalDistances as MarginalDistances,
-    UtilityReport as UtilityReport,
     marginal_distances as marginal_distances,
-    utility_report as utility_report,
 )
+from discreet.synthetic._report import Comparison as Comparison, UtilityReport as UtilityReport
+from discreet.synthetic._utility import utility_report as utility_report

@@ -132,7 +132,9 @@ def combine(
         raise ValueError(f"level is {level}; it is a probability between 0 and 1, such as 0.95.")
     if not size_ratio > 0:
         raise ValueError(f"size_ratio is {size_ratio}; it is the rows of a twin divided by the records of the table.")
-    estimate, between, within = estimates.mean(axis=0), estimates.var(axis=0, ddof=1), variances.mean(axis=0)
+    estimate = estimates.mean(axis=0)
+    between = estimates.var(axis=0, ddof=1)
+    within = variances.mean(axis=0)
     spread = (1 + 1 / m) * between
     total = spread - within
     floored = (total <= 0) | (total < size_ratio * within)
@@ -154,16 +156,17 @@ def _arrays(
     if twins and all(isinstance(twin, Mapping) for twin in twins):
         if names is None:
             names = tuple(twins[0])
-        absent = sorted({str(name) for twin in twins for name in {*names} - {*twin}})
-        if absent or any(len(twin) != len(names) for twin in twins):
-            other = sorted({str(name) for twin in twins for name in {*twin} - {*names}})
+        absent = {str(name) for twin in twins for name in {*names} - {*twin}}
+        other = {str(name) for twin in twins for name in {*twin} - {*names}}
+        if absent or other:
             raise ValueError(
-                f"The twins' analyses are not of the same quantities: not all have {', '.join(absent + other)}. A twin in which "
-                "a category does not occur gives no coefficient for it: encode the categories by the schema's list, or omit the "
-                "quantity in all twins."
+                f"The twins' analyses are not of the same quantities: not all have {', '.join(sorted(absent) + sorted(other))}. "
+                "A twin in which a category does not occur gives no coefficient for it: encode the categories by the schema's "
+                "list, or omit the quantity in all twins."
             )
         estimates, variances = ([[twin[name] for name in names] for twin in part] for part in (estimates, variances))
-    estimates, variances = np.asarray(estimates, np.float64), np.asarray(variances, np.float64)
+    estimates = np.asarray(estimates, np.float64)
+    variances = np.asarray(variances, np.float64)
     if names is not None and (estimates.ndim != 2 or estimates.shape[1] != len(names) or len(set(names)) < len(names)):
         raise ValueError(
             f"There are {len(names)} names, and estimates of shape {estimates.shape}: give each quantity of a (twin, quantity) "

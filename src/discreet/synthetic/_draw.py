@@ -2,7 +2,7 @@
 
 Twins are post-processing. They are computed from a result's released posterior, the model's public description and a key, so
 they cost nothing beyond the fit's statement; this file imports no reader of tables. Each twin comes from a posterior draw of
-its own (`_start_twins`), because only then do the differences between twins show what the posterior does not know, which
+its own (`_twins`), because only then do the differences between twins show what the posterior does not know, which
 `combine` needs.
 """
 
@@ -84,14 +84,20 @@ def synthesize(
         ValueError: A number below 1, no number of records, or too few draws.
     """
     rows = rows_of(result, num_records)
-    started = _start_twins(key, result, num_twins, rows, rows_per_draw)
-    return [piece for draws, rng in started for piece in _pieces(model, draws, rng, rows, rows_per_draw, rows)]
+    twins = _twins(key, result, model, num_twins, rows, rows_per_draw, rows)
+    return [piece for pieces in twins for piece in pieces]
 
 
-def _start_twins(
-    key: PRNGKeyArray, result: Posterior | Mapping[str, Any], num_twins: int, rows: int, rows_per_draw: int | None
-) -> Iterator[tuple[Iterator[dict[str, np.ndarray]], np.random.Generator]]:
-    """The posterior draws and a random generator of each twin. Arguments and errors as in `synthesize`."""
+def _twins(
+    key: PRNGKeyArray,
+    result: Posterior | Mapping[str, Any],
+    model: Model,
+    num_twins: int,
+    rows: int,
+    rows_per_draw: int | None,
+    most: int,
+) -> Iterator[Iterator[pyarrow.Table]]:
+    """Each twin in pieces of at most `most` rows, from posterior draws of its own. Arguments and errors as in `synthesize`."""
     for name, value in (("num_twins", num_twins), ("rows_per_draw", rows_per_draw)):
         if value is not None and value < 1:
             raise ValueError(f"{name} is {value}; it must be at least 1.")
@@ -99,7 +105,10 @@ def _start_twins(
     posterior_key, rows_key = jax.random.split(random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR))
     seeds = np.asarray(jax.random.bits(rows_key, (num_twins, 4)))
     draws = _draws(posterior_key, result, num_twins * each)
-    return ((itertools.islice(draws, each), np.random.default_rng(seed)) for seed in seeds)
+    return (
+        _pieces(model, itertools.islice(draws, each), np.random.default_rng(seed), rows, rows_per_draw or rows, most)
+        for seed in seeds
+    )
 
 
 MOST_DRAWS = 1_000
@@ -131,21 +140,30 @@ def _pieces(
     draws: Iterator[dict[str, np.ndarray]],
     rng: np.random.Generator,
     rows: int,
-    rows_per_draw: int | None,
+    rows_per_draw: int,
     most: int,
 ) -> Iterator[pyarrow.Table]:
     """The rows of a twin, in tables of at most `most` rows."""
     several = getattr(model, "draw_several", None)
-    latents, left = {}, 0
+    latents = {}
+    left = 0
     for first in range(0, rows, most):
-        tables, parts, needed = [], [], min(most, rows - first)
+        tables = []
+        parts = []
+        needed = min(most, rows - first)
         while needed:
             if not left:
-                latents, left = next(draws), rows_per_draw or rows
-            parts.append((latents, min(left, needed)))
-            left, needed = left - parts[-1][1], needed - parts[-1][1]
-            if several is None or not needed or len(parts) == MOST_DRAWS:
-                tables.append(model.draw(parts[0][0], parts[0][1], rng) if several is None else several(parts, rng))
+                latents = next(draws)
+                left = rows_per_draw
+            taken = min(left, needed)
+            left -= taken
+            needed -= taken
+            if several is None:
+                tables.append(model.draw(latents, taken, rng))
+                continue
+            parts.append((latents, taken))
+            if not needed or len(parts) == MOST_DRAWS:
+                tables.append(several(parts, rng))
                 parts = []
         if len(tables) == 1:
             yield tables[0]
@@ -168,9 +186,6 @@ def rows_of(result: Any, num_records: int | None) -> int:
     if num_records < 1:
         raise ValueError(f"num_records is {num_records}; a twin has at least one row.")
     return num_records
-
-
-# --- twins as files, piece by piece, so that a twin may be larger than memory -------------
 
 
 PIECE_ROWS = 1 << 17
@@ -220,12 +235,14 @@ def write_twins(
         OSError: A file cannot be written.
     """
     check_format(schema, file_format)
-    rows, files = rows_of(result, num_records), []
-    for number, (draws, rng) in enumerate(_start_twins(key, result, num_twins, rows, rows_per_draw), start=1):
-        pieces = _pieces(model, draws, rng, rows, rows_per_draw, PIECE_ROWS)
-        path = Path(folder) / f"twin-{number:0{len(str(num_twins))}d}.{TwinFormat(file_format)}"
+    rows = rows_of(result, num_records)
+    files = []
+    form = TwinFormat(file_format)
+    twins = _twins(key, result, model, num_twins, rows, rows_per_draw, PIECE_ROWS)
+    for number, pieces in enumerate(twins, start=1):
+        path = Path(folder) / f"twin-{number:0{len(str(num_twins))}d}.{form}"
         with replacing(path) as file:
-            for written in _write(file, pieces, schema, TwinFormat(file_format)):
+            for written in _write(file, pieces, schema, form):
                 on_rows(written)
         files.append(path)
     return files
@@ -247,21 +264,22 @@ def _write(file: BinaryIO, pieces: Iterator[pyarrow.Table], schema: Schema, form
     import pyarrow.csv
     import pyarrow.parquet
 
-    options = None
+    start: Any = pyarrow.parquet.ParquetWriter
+    how = {}
     if form is TwinFormat.CSV:
+        start = pyarrow.csv.CSVWriter
         missing = _missing_text(schema)
         texts = [text for column in schema.columns for text in column.categories]
         # Where no text needs quotes, none has any.
         style = "none" if all(map(_is_plain, [*texts, *([] if missing is None else [missing])])) else "needed"
-        options = pyarrow.csv.WriteOptions(include_header=False, quoting_style=style)
+        how["write_options"] = pyarrow.csv.WriteOptions(include_header=False, quoting_style=style)
         header = io.StringIO()
         names = [column.name for column in schema.columns] + ([] if schema.person is None else [schema.person])
         csv.writer(header, lineterminator="\n").writerow(names)
         file.write(header.getvalue().encode("utf-8"))
         pieces = (_for_csv(piece, schema, missing) for piece in pieces)
     first = next(pieces)
-    start = pyarrow.parquet.ParquetWriter if options is None else pyarrow.csv.CSVWriter
-    with start(file, first.schema, **({} if options is None else {"write_options": options})) as writer:
+    with start(file, first.schema, **how) as writer:
         for piece in itertools.chain([first], pieces):
             writer.write_table(piece)
             yield len(piece)
@@ -297,11 +315,10 @@ def _for_csv(table: pyarrow.Table, schema: Schema, missing: str | None) -> pyarr
     return table
 
 
-# --- a fitted model of a table in a folder: all that twins need, and nothing of the table -
-
-
-RESULT, MODEL = "twin.result", "twin.model"
-_WHAT, _VERSION = "model of a table", 1
+RESULT = "twin.result"
+MODEL = "twin.model"
+_WHAT = "model of a table"
+_VERSION = 1
 _KINDS = (MixtureOfProducts, *PARTS_OF_SCHEMA)
 _MOST = 100_000
 
@@ -320,12 +337,12 @@ class Fitted(NamedTuple):
     @property
     def num_records(self) -> int:
         """Rows of a twin: the number of records of the fit's plan, or the one estimated from noisy counts."""
-        return self.result.num_records if isinstance(self.result, MarginalsResult) else self.result.plan.num_records
+        return rows_of(self.result, None)
 
     @property
     def num_draws(self) -> float:
         """The number of available draws of the latents; unlimited for a fit to the records."""
-        return self.result.num_draws if isinstance(self.result, MarginalsResult) else math.inf
+        return getattr(self.result, "num_draws", math.inf)
 
     @property
     def statement(self) -> Statement:
@@ -335,7 +352,7 @@ class Fitted(NamedTuple):
     @property
     def not_counted(self) -> str:
         """Which pairs of columns were left out of noisy counts, in words; empty if none."""
-        return self.result.not_counted if isinstance(self.result, MarginalsResult) else ""
+        return getattr(self.result, "not_counted", "")
 
     @property
     def about(self) -> dict[str, Any]:
@@ -350,7 +367,8 @@ class Fitted(NamedTuple):
         if isinstance(self.result, MarginalsResult):
             return self.result.posterior(key, num_samples)
         secret = random.subkey(random.check_key(key, "key"), random.Purpose.POSTERIOR)
-        rng, params = np.random.default_rng(np.asarray(jax.random.bits(secret, (4,)))), self.result.params
+        rng = np.random.default_rng(np.asarray(jax.random.bits(secret, (4,))))
+        params = self.result.params
         return {
             name: params[f"{name}_auto_loc"] + params[f"{name}_auto_scale"] * rng.standard_normal((num_samples, *shape))
             for name, shape in _latents(self.model).items()
@@ -393,7 +411,8 @@ def read_fitted(folder: Path | str) -> Fitted:
     model = read_archive(folder / MODEL, _WHAT, _VERSION, _KINDS)
     if not isinstance(model, MixtureOfProducts) or model.slices > _MOST:
         raise ValueError(f"{folder / MODEL} is damaged: restore the file that the fit wrote")
-    result, latents = read_result(folder), _latents(model)
+    result = read_result(folder)
+    latents = _latents(model)
     if isinstance(result, MarginalsResult):
         values = result.latents
         expected = {name: (result.num_draws, *shape) for name, shape in latents.items()}

@@ -175,14 +175,11 @@ def _poisson(rate: float, steps: int) -> Callable[[float], DpEvent]:
     return _releases(functools.partial(dp_event.PoissonSampledDpEvent, rate), rate, steps)
 
 
-def _slack(steps: int, *, poisson: bool) -> float:
-    return steps * (GAUSSIAN.slack + _POISSON_SLACK * poisson)
-
-
 def _calibrate(
     event_of: Callable[[float], DpEvent], target: Calibration, *, poisson: bool = False
 ) -> tuple[NoiseScale, float, int]:
-    evaluations, slack = 0, _slack(target.num_iter, poisson=poisson)
+    evaluations = 0
+    slack = target.num_iter * (GAUSSIAN.slack + _POISSON_SLACK * poisson)
 
     def counted(noise: float) -> DpEvent:
         nonlocal evaluations

@@ -42,7 +42,8 @@ def _round_function(
 def _network(values: UInt32[Array, "*shape"], words: UInt32[Array, "round word"], bits: int) -> UInt32[Array, "*shape"]:
     """One pass of the network: a permutation of 0 .. 2^bits - 1, with alternating halves of unequal width."""
     low_bits = (bits + 1) // 2
-    low_mask, high_mask = np.uint32((1 << low_bits) - 1), np.uint32((1 << (bits - low_bits)) - 1)
+    low_mask = np.uint32((1 << low_bits) - 1)
+    high_mask = np.uint32((1 << (bits - low_bits)) - 1)
     table = low_bits <= _TABLE_BITS
 
     def two_rounds(number: Int32[Array, ""], halves: tuple[Array, Array]) -> tuple[Array, Array]:

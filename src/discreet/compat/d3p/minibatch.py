@@ -151,7 +151,8 @@ class GetBatch:
 
     def __call__(self, i: Any, batchifier_state: Any) -> Any:
         """Return batch number i (may be traced) of a state from `init`; use each pair once, since it repeats the batch."""
-        batch, origin = self._get(i, batchifier_state), Origin(self.source, i, batchifier_state, self._get)
+        batch = self._get(i, batchifier_state)
+        origin = Origin(self.source, i, batchifier_state, self._get)
         for place, array in enumerate(jax.tree.leaves(batch)):
             forget = functools.partial(_handed_out.pop, id(array))
             _handed_out[id(array)] = weakref.ref(array, forget), origin, place
@@ -214,9 +215,6 @@ def source_of(arrays: Sequence[Any]) -> Source | None:
 def live_sources(rows: int) -> list[Source]:
     """The live batchifiers with batches of `rows` rows: candidates for the origin of other arrays."""
     return [get_batch.source for get_batch in list(_live) if get_batch.law.rows == rows]
-
-
-# --- the batchifiers ------------------------------------------------------------------------
 
 
 def subsample_batchify_data(
@@ -325,7 +323,8 @@ def split_batchify_data(
     size = _batch_size(batch_size, q, count)
     law = BatchLaw(FixedSizeSampling(size), count, disjoint=True)
     law.sampling.check(count, law.relation)
-    source, batches = Source(law, arrays), count // size
+    source = Source(law, arrays)
+    batches = count // size
 
     def get_batch(i: Any, order: Any) -> Any:
         # Beyond the pass a slice would be clamped and repeat the last records.
@@ -342,7 +341,8 @@ def split_batchify_data(
 
 def _batchifier(source: Source, batches: int, handed_out: Callable[[Any, Array], Any]) -> tuple[Init, GetBatch]:
     """A batchifier whose state is a key; `handed_out` maps rows and mask to the result of `get_batch`."""
-    sampling, arrays = source.law.sampling, source.table
+    sampling = source.law.sampling
+    arrays = source.table
     tables = jax.tree.map(jnp.asarray, sampling.prepare(len(arrays[0])))
 
     def init(rng_key: Any) -> tuple[int, Any]:

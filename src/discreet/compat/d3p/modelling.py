@@ -37,8 +37,6 @@ __all__ = [
 Program = Callable[..., Any]
 Samples = dict[str, Any]
 
-# --- d3p.modelling ---
-
 
 def get_samples_from_trace(trace: Mapping[str, Any], with_intermediates: bool = False) -> Samples:
     """Extract the values of a trace's sample sites; with `with_intermediates`, pairs of a value and its intermediates."""
@@ -142,9 +140,6 @@ def make_observed_model(model: Program, obs_to_model_args_fn: Callable[..., Any]
     return observed
 
 
-# --- d3p.gmm ---
-
-
 class GaussianMixture(dist.MixtureSameFamily):
     """A mixture of K Gaussians with diagonal covariance, marginalized over the component.
 
@@ -191,9 +186,6 @@ class GaussianMixture(dist.MixtureSameFamily):
     def num_components(self) -> int:
         """K."""
         return self.mixture_size
-
-
-# --- d3p.optimizers ---
 
 
 State = tuple[Any, Any, Any, Any]
@@ -249,9 +241,6 @@ class ADADP(NumPyroOptim):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(adadp, *args, **kwargs)
-
-
-# --- d3p.util: helpers for shapes and types of arguments ---
 
 
 def example_count(a: ArrayLike) -> int:
