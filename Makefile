@@ -14,19 +14,13 @@ BIN := $(VENV)/bin
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-distributed test test-all test-newest test-part docs docs-serve bench audit paper paper-quick screenshots stats lint format build hooks clean
+.PHONY: help demo test test-all test-newest test-part docs docs-serve bench audit paper paper-quick screenshots stats lint format build hooks clean
 
 help:  ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(VENV)/.ready-demo  ## Fit a simulated table at epsilon 1: coefficients, a picture and the page
 	$(BIN)/discreet demo --out "$(DEMO_OUT)"
-
-demo-distributed: $(VENV)/.ready-demo  ## The same table fitted in steps by two processes, which make one release and write one statement
-	@port=$$($(BIN)/python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'); \
-	set -- demo --out "$(DEMO_OUT)-distributed" --distributed --coordinator 127.0.0.1:$$port --processes 2; \
-	$(BIN)/discreet "$$@" --process-id 1 & other=$$!; \
-	$(BIN)/discreet "$$@" --process-id 0 && wait $$other
 
 # pyright takes as long for the tests as for all else: `make test-all` and `make lint` have them checked too.
 test: TYPED := src examples benchmarks tools
