@@ -48,12 +48,11 @@ from discreet.verify._domain import (
     Part,
     Private,
     Public,
-    Scale,
+    Sample,
     Term,
     Turns,
     Value,
     added,
-    anew,
     bounding,
     constant,
     fresh,
@@ -183,7 +182,7 @@ def _cond(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     if any(branches):
         checker.items.append(Choice(branches, before))
     # The event of a sample drawn in a branch ends with it, so no value of that sample may leave it.
-    drawn = {id(x.batch) for branch in branches for x in branch if hasattr(x, "batch") and not hasattr(x, "loads")}
+    drawn = [x for branch in branches for x in branch if isinstance(x, Sample)]
     results: list[Value] = []
     for values, variable in zip(zip(*outcomes, strict=True), equation.outvars, strict=True):
         results.append(_after_branches(checker, equation, list(values), shape_of(variable), drawn))
@@ -191,7 +190,7 @@ def _cond(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
 
 
 def _after_branches(
-    checker: Checker, equation: JaxprEqn, values: list[Value], shape: tuple[int, ...], drawn: set[int]
+    checker: Checker, equation: JaxprEqn, values: list[Value], shape: tuple[int, ...], drawn: list[Sample]
 ) -> Value:
     if isinstance(values[0], Key):
         kinds = [checker.keys.kind(v) for v in values if isinstance(v, Key)]
@@ -203,7 +202,7 @@ def _after_branches(
     result = values[0]
     for value in values[1:]:
         result = join(checker, equation, result, value, shape)
-    if isinstance(result, Private) and result.batch is not None and id(result.batch) in drawn:
+    if isinstance(result, Private) and result.batch in drawn:
         why = Why.TURNS("a sample leaves the branch it was drawn in, before its release")
         return checker.unbounded(equation, [result], why)
     return result
@@ -433,7 +432,7 @@ class _Scan:
             turns = Turns(self.loop, tuple((const[::-1] if self.reverse else const).tolist()), value.error)
         if const is not None and const.dtype.kind in "iu" and len(shape) == 1 and len(np.unique(const)) == const.size:
             return Public(counter=(self.loop, int(const.min()), int(const.max())), turns=turns)
-        scale = anew(len(shape) - 1, uniform)
+        scale = unnamed() if len(uniform) == len(shape) - 1 else None
         self.checker.schedule(scale, turns)
         return Public(uniform=uniform, scale=scale, turns=turns, released=value.released)
 
@@ -509,7 +508,7 @@ class _Scan:
         if whole.depth > len(checker.keys.loops) or (first is not None and first.batch is not whole):
             return None
         # Its size is unknown, so no noise is a known multiple of it.
-        self.atoms[i] = Term(Group(f"carry {i}", carried=True), frozenset([0]), unnamed(), whole)
+        self.atoms[i] = Term(Group(carried=True), frozenset([0]), unnamed(), whole)
         return Private(whole, None, b.origin, terms=(self.atoms[i],), finite=True, additive=True)
 
     def final(self, i: int, shape: tuple[int, ...]) -> Value:
@@ -544,7 +543,7 @@ class _Scan:
             if not part and (term.source.depth > len(self.checker.keys.loops) or (sampled and not end.additive)):
                 return None
             # A record is in one part, so it contributes in one iteration; to values outside of parts, in every iteration.
-            bound = term.bound if part else term.bound.times(self.loop.length)
+            bound = term.bound if part else term.bound * self.loop.length
             source = term.source.parent if part and term.source.parent is not None else term.source
             total = added(total, (Term(term.group, term.leaves, bound, source),))
         return total
@@ -585,14 +584,14 @@ class _Scan:
         if not part and value.axes is not None:
             # Each iteration gives other rows of the same records: as many stacked slices with the bound of one.
             one = value.terms if value.terms and len(value.terms) == 1 and not value.terms[0].bound.powers else None
-            terms = fresh(one[0].bound.times(math.sqrt(self.loop.length)), one[0].source) if one else None
+            terms = fresh(one[0].bound * math.sqrt(self.loop.length), one[0].source) if one else None
             return self.escaped(value.but(axes=tuple(a + 1 for a in value.axes), terms=terms))
         found = as_sum(self.checker, value, shape[1:])
         grows = found.terms is None or any(t.bound.powers for t in found.terms)
         if grows or batch is None or batch.sampled:
             return self.checker.unbounded(self.equation, [found], found.why or _GROWS)
         assert found.terms is not None
-        factor = Scale(1.0 if part else math.sqrt(self.loop.length))
+        factor = 1.0 if part else math.sqrt(self.loop.length)
         parent = batch.parent if part and batch.parent is not None else batch
         return self.escaped(found.but(batch=parent, terms=bounding(scaled(found.terms, factor), parent)))
 

@@ -12,7 +12,6 @@ XLA must agree, and drops the value where XLA may round differently.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -49,7 +48,6 @@ from discreet.verify._domain import (
     SMALLEST,
     Batch,
     Cut,
-    Group,
     Key,
     KeyRing,
     Part,
@@ -60,13 +58,14 @@ from discreet.verify._domain import (
     Term,
     Turns,
     Value,
-    anew,
     constant,
     contribution_factor,
+    group_of,
     is_open,
     range_factor,
     row_terms,
     scaled,
+    unnamed,
 )
 from discreet.verify._errors import Origin, Reason, Why
 from discreet.verify._events import Symbols
@@ -114,7 +113,7 @@ def public_result(checker: Any, equation: JaxprEqn, operands: list[Value]) -> li
     assert len(values) == len(operands)
     released = any(x.released for x in values)
     if len(equation.outvars) != 1:
-        return [Public(scale=anew(len(aval(x).shape)), released=released) for x in equation.outvars]
+        return [Public(scale=None if aval(x).shape else unnamed(), released=released) for x in equation.outvars]
     kind = aval(equation.outvars[0])
     const = _evaluate(equation, values, kind)
     if const is not None:
@@ -127,7 +126,7 @@ def public_result(checker: Any, equation: JaxprEqn, operands: list[Value]) -> li
     if scale is not None and (error > _MOST_ERROR or (scale.factor != 0 and not SMALLEST <= scale.factor <= LARGEST)):
         scale = None
     if scale is None:
-        scale, error = anew(len(kind.shape), uniform), 0.0
+        scale, error = unnamed() if len(uniform) == len(kind.shape) else None, 0.0
     turns = _in_each_turn(equation, values, kind)
     checker.schedule(scale, turns)
     # As zeros of a table's size, too large to be held.
@@ -446,7 +445,7 @@ _ORDINARY = frozenset({"bool", "float32", "float64", *(f"{u}int{n}" for u in (""
 """The types whose arithmetic the rules cover: all others keep no bound."""
 _WHOLE = frozenset(x for x in _ORDINARY if not x.startswith("float"))
 
-_COARSE = Scale(1.0 + 2.0**-7)
+_COARSE = 1.0 + 2.0**-7
 """The relative error of one operation in bfloat16."""
 
 
@@ -675,7 +674,7 @@ class Checker:
         summed = equation.primitive in (p.reduce_sum_p, p.dot_general_p)  # each addition rounds the partial sum
         if value.axes is not None and dtype == "bfloat16" and not summed:
             terms = None if value.terms is None else scaled(value.terms, _COARSE)
-            linf = None if value.linf is None else value.linf * _COARSE.factor
+            linf = None if value.linf is None else value.linf * _COARSE
             return dataclasses.replace(value, terms=terms, linf=linf)
         # The others may overflow, wrap around, round more coarsely or be complex.
         return value.but(terms=None, linf=None, finite=False)
@@ -890,7 +889,7 @@ def bound_of(value: Private, equation: JaxprEqn, position: int) -> tuple[Term, .
     # NaN is checked separately, before any sum.
     rows = value.axes is not None
     terms = row_terms(value.but(finite=True), size_per_record(own, value.axes)) if rows else value.terms
-    return None if terms is None else scaled(terms, Scale(expansion(own, out)))
+    return None if terms is None else scaled(terms, expansion(own, out))
 
 
 def is_whole(variable: Any) -> bool:
@@ -968,14 +967,9 @@ def summed(checker: Checker, value: Private, shape: tuple[int, ...], *, additive
         padded = batch.table.masked or batch.whole is not batch.table
         reason = "rows without a record are not exactly zero" if padded else "there is no mask"
         checker.notes.append(f"the sum's sensitivity is 2C, since {reason} ({value.origin.line or value.origin.what})")
-        terms = tuple(Term(_doubled(t.group), t.leaves, t.bound.times(factor), t.source) for t in terms)
+        # Leaves that jointly move by 2C share no bound with leaves that move by C.
+        terms = tuple(Term(group_of("twice", t.group), t.leaves, t.bound * factor, t.source) for t in terms)
     return value.but(axes=None, terms=terms, additive=additive, zero=frozenset(), linf=None, finite=True)
-
-
-@functools.lru_cache(maxsize=4096)
-def _doubled(group: Group) -> Group:
-    """A group whose leaves jointly move by 2C, for a row that is replaced. It shares no bound with leaves that move by C."""
-    return Group(f"{group.name}, twice")
 
 
 def _limited(checker: Checker, value: Private, shape: tuple[int, ...]) -> Private:
@@ -986,7 +980,7 @@ def _limited(checker: Checker, value: Private, shape: tuple[int, ...]) -> Privat
     factor = range_factor(batch, checker.relation)
     if terms is None or factor == 0.0 or isinstance(batch, Cut):
         return value
-    return value.but(terms=scaled(terms, Scale(factor)), linf=None, additive=False, finite=True)
+    return value.but(terms=scaled(terms, factor), linf=None, additive=False, finite=True)
 
 
 def _without(value: Private, why: Reason) -> Private:

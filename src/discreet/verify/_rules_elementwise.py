@@ -175,7 +175,7 @@ def _of_factor(primitive: Any, position: int, value: Any, norm: Norm, other: Any
         return dataclasses.replace(norm, bound=norm.bound * weight) if _moderate(norm.bound, weight) else None
     limit = other.linf if isinstance(other, Private) and other.finite else None
     if primitive is p.mul_p and limit is not None and norm.safe and _moderate(norm.bound, Scale(limit)):
-        return dataclasses.replace(norm, bound=norm.bound.times(limit))
+        return dataclasses.replace(norm, bound=norm.bound * limit)
     return None
 
 
@@ -195,7 +195,7 @@ def clipped_by(row: Private, by: Private, kind: str = "factor") -> tuple[Term, .
     norm = by.norm_of
     if norm is None or norm.kind != kind or row.content not in norm.contents or row.batch is None:
         return None
-    bound = norm.bound.times(1.0 + margin(norm.size))
+    bound = norm.bound * (1.0 + margin(norm.size))
     return (Term(norm.group, frozenset([row.content]), bound, row.batch),)
 
 
@@ -344,7 +344,7 @@ def _multiple(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[Term, ...]
         factor = Scale(float(1 / sizes.min() if inverse else sizes.max())) if known else None
     if terms is None or factor is None or not math.isfinite(factor.factor):
         return None
-    return None if any(_comes_back(t.bound, factor) for t in terms) else scaled(terms, factor.times(other.rounded))
+    return None if any(_comes_back(t.bound, factor) for t in terms) else scaled(terms, factor * other.rounded)
 
 
 def _comes_back(bound: Scale, factor: Scale) -> bool:
@@ -469,7 +469,7 @@ def _mul(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
         for i in (0, 1):
             part, limit = bound_of(private[i], equation, i), private[1 - i].linf
             if part is not None and limit is not None and private[1 - i].finite:
-                terms = smaller(terms, scaled(part, Scale(limit)))
+                terms = smaller(terms, scaled(part, limit))
     for i in (0, 1):
         # Zero times NaN is NaN: multiplying by a mask hides finite numbers only.
         if isinstance(x := operands[i], Private) and all_finite([operands[1 - i]]):
@@ -593,7 +593,7 @@ def _convert(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     factor = 1.0 if exact or (not grows and after.itemsize >= before.itemsize) else 1.0 + 2.0**-7
     if after.kind in "iu" and before.kind in "fV" and not value.finite:
         return {"zero": value.zero}  # NaN becomes any integer
-    terms = scaled(value.terms, Scale(factor)) if value.terms is not None and grows else None
+    terms = scaled(value.terms, factor) if value.terms is not None and grows else None
     if before.kind == "b" and after.kind == "f" and value.most is not None and value.batch is not None:
         terms = fresh(Scale(math.sqrt(value.most)), value.batch)
     wraps = after.kind == "u" and before.kind not in "bu"  # negative numbers become huge

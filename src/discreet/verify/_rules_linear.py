@@ -17,7 +17,7 @@ import numpy as np
 
 from discreet._jax import JaxprEqn, aval, primitives as p
 from discreet.verify._control import inner
-from discreet.verify._domain import Axes, Private, Public, Scale, Value, scaled, without
+from discreet.verify._domain import Axes, Private, Public, Value, scaled, without
 from discreet.verify._errors import Why
 from discreet.verify._interpreter import (
     RULES,
@@ -62,7 +62,7 @@ def sum_over(checker: Checker, equation: JaxprEqn, value: Value, shape: Axes, ax
 
 def _within_rows(checker: Checker, equation: JaxprEqn, value: Private, gone: list[int], others: int) -> Private:
     assert value.axes is not None
-    terms = None if value.terms is None else scaled(value.terms, Scale(math.sqrt(others)))
+    terms = None if value.terms is None else scaled(value.terms, math.sqrt(others))
     linf = None if value.linf is None or _overflows(equation, value.linf * others) else value.linf * others
     exact = is_whole(equation.outvars[0])
     squares = value.norm_of is not None and value.norm_of.kind == "squares" and equation.primitive is p.reduce_sum_p
@@ -103,7 +103,7 @@ def _times_root(checker: Checker, equation: JaxprEqn, value: Private, count: int
         return checker.unbounded(equation, [value], value.why or _UNCLIPPED)
     if np.dtype(aval(equation.outvars[0]).dtype).kind in "iu" and count > 1:
         return checker.unbounded(equation, [value], _WRAPS)
-    terms = scaled(value.terms, Scale(math.sqrt(count)))
+    terms = scaled(value.terms, math.sqrt(count))
     return value.but(terms=terms, origin=checker.origin(equation, [value]))
 
 
@@ -214,7 +214,7 @@ def _by_public(
     factor = _weight(other, shapes[1 - side])
     if value.terms is None or factor is None:
         return found
-    return found.but(terms=scaled(value.terms, Scale(factor)), finite=value.finite, zero=value.zero)
+    return found.but(terms=scaled(value.terms, factor), finite=value.finite, zero=value.zero)
 
 
 def _weighted_sum(
@@ -234,7 +234,7 @@ def _weighted_sum(
     found = summed(checker, value.but(positional=positional), shapes[side], additive=True)
     if found.terms is None:
         return checker.unbounded(equation, [found], found.why or _UNCLIPPED)
-    return found.but(terms=scaled(found.terms, Scale(weight)), origin=checker.origin(equation, [value]))
+    return found.but(terms=scaled(found.terms, weight), origin=checker.origin(equation, [value]))
 
 
 def _weight(other: Public, shape: Axes, records: Axes = ()) -> float | None:
@@ -291,7 +291,7 @@ def _dot_of_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) ->
     factor = _weight(other, shape_of(equation.invars[1 - side]))
     if found.terms is None or factor is None:
         return checker.unbounded(equation, [found] if found.terms is None else operands, lost)
-    return found.but(terms=scaled(found.terms, Scale(factor)), origin=checker.origin(equation, operands))
+    return found.but(terms=scaled(found.terms, factor), origin=checker.origin(equation, operands))
 
 
 Fold = tuple[int, int, int]

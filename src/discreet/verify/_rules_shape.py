@@ -138,9 +138,9 @@ def _broadcast(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> P
     value = operands[0]
     assert isinstance(value, Private)
     own, out = shape_of(equation.invars[0]), shape_of(equation.outvars[0])
-    factor = Scale(expansion(own, out))
+    factor = expansion(own, out)
     if (axes := axes_after(equation, value.axes)) is not None:
-        found = moved(checker, equation, value, axes, exact=factor.factor == 1.0)
+        found = moved(checker, equation, value, axes, exact=factor == 1.0)
         norm = reshaped_norm(value, own)
         complete = size_per_record(own, value.axes) == 1
         where = over_the_record(value) if complete else frozenset[tuple[str, int]]()
@@ -309,7 +309,7 @@ def parts(checker: Checker, equation: JaxprEqn, value: Private, axes: Axes | Non
     total = None if whole.terms is None else total_of(whole.terms)
     if total is None or whole.terms is None or not whole.terms:
         return [whole.but(terms=None if whole.axes is not None else whole.terms) for _ in equation.outvars]
-    group, source = Group("parts"), source_of(whole.terms)
+    group, source = Group(), source_of(whole.terms)
     return [whole.but(terms=(Term(group, frozenset([i]), total, source),)) for i in range(len(equation.outvars))]
 
 
@@ -412,7 +412,7 @@ def _bound_of_choice(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -
             terms = _within_by_choice(which, number, value)
         if terms is None:
             return None
-        parts.append(scaled(terms, Scale(expansion(own, out))))
+        parts.append(scaled(terms, expansion(own, out)))
     if len(parts) <= 1:
         return parts[0] if parts else None
     # One selection per record: the longer of the two multiples of one row bounds it, not a mixture.
@@ -430,7 +430,7 @@ def _within_by_choice(which: Value, number: int, value: Private) -> tuple[Term, 
         return None
     if (norm.kind, number) not in (("above", 0), ("below", 1)) or not norm.finite or norm.bound.factor < FLOOR:
         return None
-    bound = norm.bound.times(1.0 + margin(norm.size))
+    bound = norm.bound * (1.0 + margin(norm.size))
     return (Term(norm.group, frozenset([value.content]), bound, value.batch),)
 
 
@@ -618,7 +618,7 @@ def _added_up(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pr
     found = summed(checker, update, shapes[2], additive=True)
     if found.terms is None:
         return None
-    return found.but(terms=scaled(found.terms, Scale(math.sqrt(windows))), origin=checker.origin(equation, operands))
+    return found.but(terms=scaled(found.terms, math.sqrt(windows)), origin=checker.origin(equation, operands))
 
 
 def _own_places(equation: JaxprEqn) -> list[dict[int, int]]:
@@ -732,4 +732,4 @@ def _tile(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Privat
     own, out = shape_of(equation.invars[0]), shape_of(equation.outvars[0])
     kept = value.axes is not None and all(own[a] == out[a] for a in value.axes)
     found = moved(checker, equation, value, value.axes if kept else None, exact=own == out)
-    return found if found.terms is None else found.but(terms=scaled(found.terms, Scale(expansion(own, out))))
+    return found if found.terms is None else found.but(terms=scaled(found.terms, expansion(own, out)))
