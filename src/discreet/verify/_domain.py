@@ -132,18 +132,10 @@ class Part(Cut):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Slice(Cut):
-    """The rows from `first` to `last`, both included."""
+class Rows(Cut):
+    """Rows by their numbers, each once at most: a range of them, or a choice."""
 
-    first: int = dataclasses.field(kw_only=True)
-    last: int = dataclasses.field(kw_only=True)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Pick(Cut):
-    """Rows by their numbers, each once at most."""
-
-    numbers: tuple[int, ...] = dataclasses.field(kw_only=True)
+    numbers: range | tuple[int, ...] = dataclasses.field(kw_only=True)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -571,18 +563,18 @@ def over_slices(terms: tuple[Term, ...]) -> tuple[Term, ...]:
     the same group. So it is named by the groups and their slices: with other borders, a record between the old border and the
     new would be in one group in the first sum and in another in the second, and its loads would add.
     """
-    slices = [t.source for t in terms if isinstance(t.source, Slice)]
-    if len(terms) < 2 or len(slices) < len(terms):
+    ranges = [t.source.numbers for t in terms if isinstance(t.source, Rows) and isinstance(t.source.numbers, range)]
+    if len(terms) < 2 or len(ranges) < len(terms):
         return terms
-    ordered = [t for _, t in sorted(zip(slices, terms, strict=True), key=lambda pair: (pair[0].first, pair[0].last))]
-    apart = all(a.last < b.first for a, b in itertools.pairwise(sorted(slices, key=lambda s: (s.first, s.last))))
+    pairs = sorted(zip(ranges, terms, strict=True), key=lambda pair: (pair[0].start, pair[0].stop))
+    apart = all(a.stop <= b.start for (a, _), (b, _) in itertools.pairwise(pairs))
     alike = len({(t.leaves, t.bound.powers, t.source.parent) for t in terms}) == 1
     if not (apart and alike) or terms[0].source.parent is None:
         return terms
     bound = max((t.bound for t in terms), key=lambda b: b.factor)
     # Slices of one group give every record that group, wherever the borders are.
     groups = {t.group for t in terms}
-    group = groups.pop() if len(groups) == 1 else group_of("slices", *((t.group, t.source) for t in ordered))
+    group = groups.pop() if len(groups) == 1 else group_of("slices", *((t.group, t.source) for _, t in pairs))
     return (Term(group, terms[0].leaves, bound, terms[0].source.parent),)
 
 
@@ -655,16 +647,16 @@ class _Record:
         return self.use or next((("jax.random.fold_in", line) for line in self.folds.values()), None)
 
 
+@dataclasses.dataclass(eq=False)
 class KeyRing:
     """All keys of a program. Each may be split, folded, drawn from, passed to a mechanism or returned: one of these, once.
 
     Folding numbers into one key is one use, as long as the numbers differ.
     """
 
-    def __init__(self) -> None:
-        self._records: dict[int, _Record] = {}
-        self._next = 0
-        self.loops: list[Any] = []
+    loops: list[Any] = dataclasses.field(default_factory=list)
+    _records: dict[int, _Record] = dataclasses.field(default_factory=dict)
+    _next: int = 0
 
     def snapshot(self) -> dict[int, _Record]:
         """Copy the state of all keys, so that a branch can be tried."""

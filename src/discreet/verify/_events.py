@@ -107,11 +107,11 @@ class Given:
     value: Any
 
 
+@dataclasses.dataclass
 class Symbols:
     """The map from the checker's names of open parameters to sympy expressions."""
 
-    def __init__(self) -> None:
-        self._expressions: dict[int, Any] = {}
+    _expressions: dict[int, Any] = dataclasses.field(default_factory=dict)
 
     def scale(self, expression: Any) -> Scale:
         """The checker's number for an expression: the same one for the same expression."""
@@ -154,18 +154,10 @@ def smallest(*values: Any) -> Any:
     return load_sympy().Min(*set(values)) if any(map(is_symbolic, values)) else min(values)
 
 
-def square_root(value: Any) -> Any:
-    """The root of a number that may be open."""
-    return load_sympy().sqrt(value) if is_symbolic(value) else math.sqrt(value)
-
-
-def _fields(event: DpEvent) -> dict[str, Any]:
-    return {field.name: getattr(event, field.name) for field in attr.fields(type(event))}
-
-
 def numbers_of(event: DpEvent) -> list[Any]:
     """The numbers in an event of any kind, and in its parts: noise multipliers, rates, counts."""
-    values = [x for value in _fields(event).values() for x in (value if isinstance(value, Sequence) else [value])]
+    fields = attr.asdict(event, recurse=False).values()
+    values = [x for value in fields for x in (value if isinstance(value, Sequence) else [value])]
     return [number for x in values for number in (numbers_of(x) if isinstance(x, DpEvent) else [x])]
 
 
@@ -184,7 +176,7 @@ def event_at(event: DpEvent, values: Mapping[str, float]) -> DpEvent:
 
     if isinstance(event, SelfComposedDpEvent):
         return SelfComposedDpEvent(at(event.event), times_at(event.count, values))
-    return type(event)(**{name: at(value) for name, value in _fields(event).items()})
+    return type(event)(**{name: at(value) for name, value in attr.asdict(event, recurse=False).items()})
 
 
 def number_at(value: Any, values: Mapping[str, float]) -> Any:
@@ -355,8 +347,7 @@ class _Spent:
         if release.mechanism.adds_up:
             alone = sum(worst_of(release.loads)), release.rounding
             return cls({release.mechanism: dict(release.loads)}, {release.mechanism: alone})
-        total = ratio_of(release)
-        return cls(events=[release.mechanism.event(1 / square_root(total))] if total != 0 else [])
+        return cls(events=_noisy(release.mechanism, ratio_of(release)))
 
     def add(self, other: _Spent, times: Any = 1) -> None:
         for mechanism, loads in other.loads.items():
@@ -400,8 +391,16 @@ class _Spent:
                 total = together if together == alone else together + rounding
             else:
                 total = max(together, min(alone, together + rounding)) if alone > together * (1 + 1e-9) else together
-            found += [mechanism.event(1 / square_root(total))] if total != 0 else []
+            found += _noisy(mechanism, total)
         return _composed(found + self.events)
+
+
+def _noisy(mechanism: Mechanism, load: Any) -> list[DpEvent]:
+    """The event of releases of this load, which may be open; none if a record moves nothing."""
+    if load == 0:
+        return []
+    root = load_sympy().sqrt(load) if is_symbolic(load) else math.sqrt(load)
+    return [mechanism.event(1 / root)]
 
 
 def ratio_of(release: Release) -> Any:
@@ -589,7 +588,7 @@ def _parts(event: DpEvent, count: Any = 1) -> dict[tuple, Any]:
     if isinstance(event, SelfComposedDpEvent):
         return _parts(event.event, count * event.count)
     if not isinstance(event, ComposedDpEvent):
-        return {(type(event).__name__, *map(_rounded, _fields(event).values())): count}
+        return {(type(event).__name__, *map(_rounded, attr.asdict(event, recurse=False).values())): count}
     found: dict[tuple, Any] = {}
     for part in event.events:
         for name, amount in _parts(part, count).items():

@@ -149,17 +149,12 @@ def _reduced_axes(equation: JaxprEqn) -> list[int]:
 @rule(p.dot_general_p)
 def dot_general(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     """The rule of matrix products: rows times public matrices, rows times rows, and sums over records."""
-    dims = equation.params["dimension_numbers"]
-    contract = [[int(i) for i in side] for side in dims[0]]
-    batch = [[int(i) for i in side] for side in dims[1]]
+    contract, batch = ([[int(i) for i in side] for side in pair] for pair in equation.params["dimension_numbers"])
     shapes = [shape_of(x) for x in equation.invars]
-    private = [i for i in (0, 1) if isinstance(operands[i], Private)]
     if any(isinstance(x, Private) and x.axes is None for x in operands):
         return _dot_of_sums(checker, equation, operands)
-    if len(private) == 2:
-        first, second = operands
-        assert isinstance(first, Private)
-        assert isinstance(second, Private)
+    first, second = operands
+    if isinstance(first, Private) and isinstance(second, Private):
         assert first.axes is not None
         assert second.axes is not None
         same = first.batch is second.batch and len(first.axes) == len(second.axes)
@@ -172,9 +167,9 @@ def dot_general(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
             terms = None if is_whole(equation.outvars[0]) else product_of_norms(first, second, shapes)
             return found if terms is None else found.but(terms=terms, finite=first.finite and second.finite)
         if same and pairs and all(_place(contract, a, b) for a, b in pairs):
-            return _sum_of_products(checker, equation, operands, contract, shapes)
+            return _sum_of_products(checker, equation, first, second, shapes)
         return checker.unbounded(equation, operands, Why.ROWS("a product joins each record with every other"))
-    side = private[0]
+    side = 0 if isinstance(first, Private) else 1
     value, other = operands[side], operands[1 - side]
     assert isinstance(value, Private)
     assert isinstance(other, Public)
@@ -249,13 +244,10 @@ def _weight(other: Public, shape: Axes, records: Axes = ()) -> float | None:
 
 
 def _sum_of_products(
-    checker: Checker, equation: JaxprEqn, operands: list[Value], contract: list, shapes: list
+    checker: Checker, equation: JaxprEqn, first: Private, second: Private, shapes: list[Axes]
 ) -> Private:
     """The sum over records of the product of two rows of the same record."""
-    first, second = operands
-    assert isinstance(first, Private)
-    assert isinstance(second, Private)
-    assert first.axes is not None
+    operands = [first, second]
     # Other axes may be contracted, too: Cauchy and Schwarz bound the product of a record's two matrices by their norms.
     if is_whole(equation.outvars[0]) or len(equation.params["dimension_numbers"][1][0]):
         why = Why.ROWS("a product over records with batch axes, or of integers, has no bound")

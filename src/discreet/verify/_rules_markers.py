@@ -89,9 +89,8 @@ _STACK = primitive_of(lambda x: jnp.stack([x, x]), 1.0)
 
 
 @rule(p.random_split_p, table=KEY_RULES)
-def _split(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
+def _split(checker: Checker, equation: JaxprEqn, operands: list[Key]) -> Key:
     (key,) = operands
-    assert isinstance(key, Key)
     kind, why = checker.keys.kind(key)
     checker.keys.spend(key, "jax.random.split", source_line(equation))
     return checker.keys.new(aval(equation.outvars[0]).shape, kind, why)
@@ -100,13 +99,11 @@ def _split(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
 @rule(p.random_fold_in_p, table=KEY_RULES)
 def _fold_in(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
     key, data = operands
-    line = source_line(equation)
+    line, shape = source_line(equation), shape_of(equation.outvars[0])
     assert isinstance(key, Key)
     if isinstance(data, Private):
         checker.keys.spend(key, "jax.random.fold_in", line)
-        shape = aval(equation.outvars[0]).shape
         return checker.keys.new(shape, PRIVATE, f"it depends on records, by jax.random.fold_in at {line}")
-    shape = tuple(aval(equation.outvars[0]).shape)
     if isinstance(data, Public) and shape == key.names.shape:
         number = int(data.const.reshape(-1)[0]) % _WORDS if data.const is not None and data.const.size == 1 else None
         apart = data.counter is not None and 0 <= data.counter[1] <= data.counter[2] < _WORDS
@@ -576,8 +573,16 @@ def _releases(
         loads: Loads = {}
         for value, _ in values:
             assert value.terms is not None
-            for name, load in _loads(checker, over_slices(value.terms), noise):
-                loads[name] = loads.get(name, 0) + load
+            terms = over_slices(value.terms)
+            bound = total_of(terms)
+            ratio = None if bound is None else checker.symbols.ratio(bound, noise)
+            if ratio is None:
+                why = "the noise is not a known multiple of the bound on one record's influence"
+                raise _NoRatioError(Why.NOISE_SCALE(why))
+            # Several terms have no common group: their sum is a new bound, which no other release shares.
+            alone = len(terms) == 1
+            for name in [(terms[0].group, leaf) for leaf in terms[0].leaves] if alone else [(Group(), 0)]:
+                loads[name] = loads.get(name, 0) + ratio**2
         found.append(Release(batch, mechanism, loads, sum(size for _, size in values)))
         if grid is not None:
             found[-1] = _rounded(checker, found[-1], *grid)
@@ -613,19 +618,6 @@ def _is_fresh(checker: Checker, batch: Batch) -> bool:
     since = checker.items[checker.items.index(batch) + 1 :]
     kinds = [kind for x in since for kind in (x.releases if isinstance(x, Scheduled) else [[x]])]
     return all(isinstance(x, Release) and x.batch is batch for kind in kinds for x in kind)
-
-
-def _loads(checker: Checker, terms: tuple[Term, ...], noise: Scale) -> list[tuple[tuple[Group, int], Any]]:
-    if len(terms) == 1:
-        ratio = checker.symbols.ratio(terms[0].bound, noise)
-        if ratio is not None:
-            return [((terms[0].group, leaf), ratio**2) for leaf in terms[0].leaves]
-    # Several terms have no common group: their sum is a new bound, which no other release shares.
-    total_bound = total_of(terms)
-    ratio = None if total_bound is None else checker.symbols.ratio(total_bound, noise)
-    if ratio is None:
-        raise _NoRatioError(Why.NOISE_SCALE("the noise is not a known multiple of the bound on one record's influence"))
-    return [((Group(), 0), ratio**2)]
 
 
 @rule(DRAW, table=KEY_RULES)

@@ -2,7 +2,7 @@
 
 Elements do not change here, so a bound depends only on how often each is used: k copies of a vector have sqrt(k) times its
 norm, and parts of one jointly at most its norm. Rows stay rows as long as the axes of the records stay whole. If records are
-picked by place, each may occur at most once (`Slice`, `Pick`); otherwise the result has no rows. An index or a selection that
+picked by place, each may occur at most once (`Rows`); otherwise the result has no rows. An index or a selection that
 depends on records is covered only if it is the record's own.
 """
 
@@ -25,11 +25,10 @@ from discreet.verify._domain import (
     Group,
     Norm,
     Part,
-    Pick,
     Private,
     Public,
+    Rows,
     Scale,
-    Slice,
     Table,
     Term,
     Value,
@@ -95,9 +94,8 @@ def moved_sum(checker: Checker, equation: JaxprEqn, value: Private) -> Private:
 
 
 @rule(p.reshape_p)
-def _reshape(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+def _reshape(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Private:
     (value,) = operands
-    assert isinstance(value, Private)
     if value.axes is None:
         return moved_sum(checker, equation, value)
     old, own, order = shape_of(equation.invars[0]), value.axes, equation.params["dimensions"]
@@ -127,16 +125,14 @@ def axes_after(equation: JaxprEqn, axes: Axes | None) -> Axes | None:
 
 
 @rule(p.squeeze_p, p.transpose_p, p.rev_p)
-def _move(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+def _move(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Private:
     (value,) = operands
-    assert isinstance(value, Private)
     return moved(checker, equation, value, axes_after(equation, value.axes), exact=equation.primitive is not p.rev_p)
 
 
 @rule(p.broadcast_in_dim_p)
-def _broadcast(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+def _broadcast(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Private:
     value = operands[0]
-    assert isinstance(value, Private)
     own, out = shape_of(equation.invars[0]), shape_of(equation.outvars[0])
     factor = expansion(own, out)
     if (axes := axes_after(equation, value.axes)) is not None:
@@ -151,7 +147,7 @@ def _broadcast(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> P
 
 
 @rule(p.slice_p, p.dynamic_slice_p)
-def _slice(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+def _slice(checker: Checker, equation: JaxprEqn, operands: Sequence[Value]) -> Private:
     value = operands[0]
     if not isinstance(value, Private) or any(isinstance(x, Private) for x in operands[1:]):
         why = Why.ROWS("elements are selected by an index that depends on records")
@@ -212,17 +208,18 @@ def _window_of(checker: Checker, equation: JaxprEqn, value: Private, starts: Seq
 
 
 def _slice_of(checker: Checker, equation: JaxprEqn, value: Private) -> Batch | None:
-    """The consecutive rows of a slice of the table; the same object for all arrays with the same slice."""
+    """The consecutive rows of a slice of the table."""
     if not isinstance(value.batch, Table) or value.axes is None:
         return None
     (axis,), params = value.axes, equation.params
     if params["strides"] is not None and params["strides"][axis] != 1:
         return None
-    first, end = params["start_indices"][axis], params["limit_indices"][axis]
-    name = (value.batch, first, end)
-    if name not in checker.slices:
-        checker.slices[name] = Slice(value.batch, value.batch.masked, first=first, last=end - 1)
-    return checker.slices[name]
+    return _rows_of(checker, value.batch, range(params["start_indices"][axis], params["limit_indices"][axis]))
+
+
+def _rows_of(checker: Checker, batch: Table, numbers: range | tuple[int, ...]) -> Batch:
+    """Some rows of the table; the same object for all arrays."""
+    return checker.rows.setdefault((batch, numbers), Rows(batch, batch.masked, numbers=numbers))
 
 
 @rule(p.pad_p)
@@ -285,9 +282,8 @@ def concatenated_rows(checker: Checker, equation: JaxprEqn, operands: list[Value
 
 
 @rule(primitive_of(lambda x: jax.lax.split(x, (1, 1)), _LINE))
-def _split(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+def _split(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Sequence[Value]:
     (value,) = operands
-    assert isinstance(value, Private)
     axis = int(equation.params["axis"])
     if value.axes is None or axis not in value.axes:
         return parts(checker, equation, value, value.axes)
@@ -522,21 +518,16 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
 def _picked(checker: Checker, equation: JaxprEqn, source: Private, axis: int, index: Value) -> Private:
     """The rule of `rows[numbers]`, for distinct numbers known at trace time: each record is in one row at most."""
     numbers, count = equation.params["dimension_numbers"], shape_of(equation.invars[0])[axis]
-    simple = source.axes == (axis,) and isinstance(source.batch, Table)
-    simple = simple and tuple(numbers.start_index_map) == (axis,) and axis in numbers.collapsed_slice_dims
+    simple = source.axes == (axis,) == tuple(numbers.start_index_map) and axis in numbers.collapsed_slice_dims
     known = index.const if isinstance(index, Public) else None
-    if not simple or known is None or known.ndim != 2:
+    if not simple or not isinstance(source.batch, Table) or known is None or known.ndim != 2:
         why = Why.ROWS("records are picked by number, and their numbers are not known to be distinct")
         return checker.unbounded(equation, [source, index], why)
     picks = tuple(int(i) for i in known.reshape(-1))
     if len(set(picks)) < len(picks) or any(not 0 <= i < count for i in picks):
         why = Why.ROWS("a record is picked several times, so it counts as often")
         return checker.unbounded(equation, [source, index], why)
-    name = (source.batch, "pick", picks)
-    assert source.batch is not None
-    if name not in checker.slices:
-        checker.slices[name] = Pick(source.batch, source.batch.masked, numbers=picks)
-    batch = checker.slices[name]
+    batch = _rows_of(checker, source.batch, picks)
     terms = bounding(source.terms, batch)
     offset = {int(i) for i in numbers.offset_dims}
     (place,) = (i for i in range(len(shape_of(equation.outvars[0]))) if i not in offset)
@@ -717,18 +708,16 @@ def _stack(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
 
 
 @rule(unstack_p)
-def _unstack(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+def _unstack(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> list[Value]:
     (value,) = operands
-    assert isinstance(value, Private)
     axis = int(equation.params["axis"])
     kept = value.axes is not None and axis not in value.axes
     return parts(checker, equation, value, without(value.axes, [axis]) if kept and value.axes is not None else None)
 
 
 @rule(primitive_of(lambda x: jnp.tile(x, 2), _LINE))
-def _tile(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+def _tile(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Private:
     (value,) = operands
-    assert isinstance(value, Private)
     own, out = shape_of(equation.invars[0]), shape_of(equation.outvars[0])
     kept = value.axes is not None and all(own[a] == out[a] for a in value.axes)
     found = moved(checker, equation, value, value.axes if kept else None, exact=own == out)
