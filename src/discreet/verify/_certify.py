@@ -679,7 +679,7 @@ def _proved(
         times=times,
         relation=relation,
         outputs=status,
-        assumptions=_assumptions(program, args, positions, times, mask, relation, checker),
+        assumptions=_assumptions(program, args, positions, times, mask, checker),
         notes=tuple(dict.fromkeys(map(from_here, checker.notes))),
         fingerprint=fingerprint(program, [x.value for x in _given(args).values()]),
         versions={"discreet": version("discreet"), "jax": jax.__version__, "python": platform.python_version()},
@@ -730,7 +730,6 @@ def _assumptions(
     positions: tuple[int, ...],
     times: Any,
     mask: int | None,
-    relation: Relation,
     checker: Checker,
 ) -> tuple[str, ...]:
     named = open_in([*jax.tree.leaves(args), times])
@@ -757,7 +756,7 @@ def _assumptions(
     ]
     if checker.most_multiplier < math.inf:
         words.append(f"noise multipliers are at most {checker.most_multiplier:.4g}")
-    if mask is None and relation is Relation.ADD_OR_REMOVE_ONE:
+    if mask is None and checker.relation is Relation.ADD_OR_REMOVE_ONE:
         words.append("there is no mask, so shapes are those of all records and their number is public")
     elif mask is not None:
         words.append("the number of rows, padding included, is public; the mask is not")

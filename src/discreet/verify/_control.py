@@ -224,12 +224,6 @@ def unshared(value: Value, before: int) -> Value:
     return value.but(terms=terms, finite=value.finite)
 
 
-def fresh_key(checker: Checker, value: Key) -> Key:
-    """The key at the start of an iteration."""
-    kind, why = checker.keys.kind(value)
-    return checker.keys.new(value.names.shape, kind, why)
-
-
 def settled(
     checker: Checker,
     equation: JaxprEqn,
@@ -253,7 +247,7 @@ def settled(
         checker.keys.loops.append(loop)
         checker.items = []
         # Keys get new names: the next iteration's key is not the one that this iteration uses.
-        begin = [fresh_key(checker, x) if isinstance(x, Key) else x for x in carry]
+        begin = [checker.keys.anew(x) if isinstance(x, Key) else x for x in carry]
         end = turn(begin)
         for first, last in zip(begin, end, strict=False):
             if isinstance(first, Key) and isinstance(last, Key):
@@ -277,7 +271,7 @@ def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
     start = operands[num_test + num_body :]
     line = source_line(equation)
     # A loop of unknown length may release nothing; one that counts to an open parameter has a length, as an expression.
-    counter, turns = _open_count(checker, equation, start)
+    counter, turns = _open_count(checker, equation, start) or (None, None)
     loop = Loop(float("inf") if turns is None else turns)
     (test, test_own), (body, body_own) = inner(checker, params["cond_jaxpr"]), inner(checker, params["body_jaxpr"])
     shapes = [shape_of(v) for v in equation.outvars]
@@ -316,32 +310,30 @@ def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
     return [after_loop(checker, x) for x in carry]
 
 
-def _open_count(checker: Checker, equation: JaxprEqn, start: list[Value]) -> tuple[int | None, Any]:
+def _open_count(checker: Checker, equation: JaxprEqn, start: list[Value]) -> tuple[int, Any] | None:
     """The position of the counter and the number of iterations, for a loop that counts from 0 to an open parameter."""
     params: Any = equation.params
     test, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
     if params["cond_nconsts"] or len(test.eqns) != 1 or test.eqns[0].primitive is not p.lt_p:
-        return None, None
+        return None
     places = [test.invars.index(x) for x in test.eqns[0].invars if x in test.invars]
     if len(places) != 2 or test.outvars[0] is not test.eqns[0].outvars[0]:
-        return None, None
+        return None
     counter, end = places
     begins, ends = body.invars[params["body_nconsts"] :], body.outvars
     first, last = start[counter], start[end]
     if ends[end] is not begins[end] or not isinstance(first, Public) or not isinstance(last, Public):
-        return None, None
+        return None
     turns = checker.symbols.expression(last.scale)
     if first.const is None or first.const.ndim or first.const.dtype.kind != "i" or first.const != 0 or turns is None:
-        return None, None
-    if _increment(body, begins[counter], ends[counter]) != 1:
-        return None, None
-    return counter, turns
+        return None
+    return (counter, turns) if _increment(body, begins[counter], ends[counter]) == 1 else None
 
 
 def after_loop(checker: Checker, value: Value) -> Value:
     """Rename a carried value after its loop: claims about it within an iteration may no longer hold."""
     if isinstance(value, Key):
-        return fresh_key(checker, value)
+        return checker.keys.anew(value)
     if isinstance(value, Private):
         return value.but()
     if value.counter is not None:
@@ -385,12 +377,8 @@ class _Scan:
     def turn_of(self, value: Value, shape: tuple[int, ...]) -> Value:
         """The slice of a scanned array in one iteration."""
         if isinstance(value, Key):
-            self.checker.keys.spend(value, "the iterations of the loop", source_line(self.equation))
-            kind, why = self.checker.keys.kind(value)
-            self.checker.keys.loops.append(self.loop)
-            key = self.checker.keys.new(value.names.shape[1:], kind, why)
-            self.checker.keys.loops.pop()
-            return key
+            line = source_line(self.equation)
+            return self.checker.keys.shared(value, value.names.shape[1:], self.loop, "the iterations of the loop", line)
         if isinstance(value, Public):
             return self._public_turn(value, shape)
         assert isinstance(value, Private)
@@ -551,9 +539,7 @@ class _Scan:
     def stacked(self, value: Value, shape: tuple[int, ...]) -> Value:
         """The stacked results of all iterations."""
         if isinstance(value, Key):
-            self.checker.keys.loops.append(self.loop)
-            self.checker.keys.spend(value, "the results of the loop", source_line(self.equation))
-            self.checker.keys.loops.pop()
+            self.checker.keys.spend_in(self.loop, value, "the results of the loop", source_line(self.equation))
             return self.checker.keys.new(shape, *self.checker.keys.kind(value))
         if isinstance(value, Public):
             return Public(uniform=frozenset(i + 1 for i in value.uniform), released=value.released)

@@ -96,13 +96,8 @@ class _Devices:
         if cut is None:
             return value.but(additive=False) if isinstance(value, Private) else value
         if isinstance(value, Key):
-            self.checker.keys.spend(value, "the devices", self.line)
-            kind, why = self.checker.keys.kind(value)
-            self.checker.keys.loops.append(self.loop)
             there = [n // self.loop.length if i == cut else n for i, n in enumerate(value.names.shape)]
-            key = self.checker.keys.new(tuple(there), kind, why)
-            self.checker.keys.loops.pop()
-            return key
+            return self.checker.keys.shared(value, tuple(there), self.loop, "the devices", self.line)
         if isinstance(value, Public):
             return Public(released=value.released)
         if value.axes != (cut,) or value.batch is None:
@@ -195,9 +190,7 @@ class _Devices:
                 raise Why.DEVICES.refusal(text, self.line)
             return value.but() if isinstance(value, Private) else value
         if isinstance(value, Key):
-            checker.keys.loops.append(self.loop)
-            checker.keys.spend(value, "the results of the devices", self.line)
-            checker.keys.loops.pop()
+            checker.keys.spend_in(self.loop, value, "the results of the devices", self.line)
             return checker.keys.new(shape, KNOWN, "it came out of shard_map")
         if isinstance(value, Public):
             return Public(released=value.released)

@@ -681,6 +681,18 @@ class KeyRing:
         self._records |= {name: _Record(kind, len(self.loops), why) for name in range(start, self._next)}
         return Key(np.arange(start, self._next, dtype=np.int64).reshape(shape))
 
+    def anew(self, key: Key) -> Key:
+        """The keys of another iteration: as many of the same kind, with new names."""
+        return self.new(key.names.shape, *self.kind(key))
+
+    def shared(self, key: Key, shape: tuple[int, ...], loop: Any, purpose: str, line: str) -> Key:
+        """The keys of one iteration of a loop, each of which takes its own part of an array."""
+        self.spend(key, purpose, line)
+        self.loops.append(loop)
+        part = self.new(shape, *self.kind(key))
+        self.loops.pop()
+        return part
+
     def _of(self, key: Key) -> list[_Record]:
         return [self._records[int(name)] for name in key.names.reshape(-1)]
 
@@ -706,6 +718,12 @@ class KeyRing:
     def depth_of(self, key: Key) -> int:
         """The largest number of loops around the creation of one of the keys."""
         return max((x.depth for x in self._of(key)), default=0)
+
+    def spend_in(self, loop: Any, key: Key, purpose: str, line: str) -> None:
+        """Record the use of keys in every iteration of the loop."""
+        self.loops.append(loop)
+        self.spend(key, purpose, line)
+        self.loops.pop()
 
     def spend_outside(self, key: Key, purpose: str, line: str, loop: Any) -> None:
         """Record the use of keys of which every iteration of the loop takes another."""

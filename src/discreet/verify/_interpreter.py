@@ -230,6 +230,10 @@ def _evaluate(equation: JaxprEqn, values: list[Public], kind: Any) -> np.ndarray
     return _computed(equation, known, kind, exact=all(x.exact for x in values))
 
 
+_COMPARISONS = (p.lt_p, p.le_p, p.gt_p, p.ge_p, p.eq_p, p.ne_p)
+_CLOSE = 1e-4
+
+
 def _computed(equation: JaxprEqn, known: list[np.ndarray], kind: Any, *, exact: bool) -> np.ndarray | None:
     """The result of known operands; None where XLA may compute another: it rounds and divides integers differently.
 
@@ -291,10 +295,6 @@ def _lost(equation: JaxprEqn, consts: list[np.ndarray], found: np.ndarray, *, ex
 _PRODUCTS = (p.mul_p, p.div_p, p.square_p, p.sqrt_p, p.rsqrt_p, p.integer_pow_p, p.convert_element_type_p)
 _LOGARITHM, _MOST_FACTORS = 0.5, 64
 """Logarithms closer to zero are meaningless for rounded numbers; the roundings of more factors add up."""
-
-
-_COMPARISONS = (p.lt_p, p.le_p, p.gt_p, p.ge_p, p.eq_p, p.ne_p)
-_CLOSE = 1e-4
 
 
 def _too_small(value: np.ndarray) -> bool:

@@ -74,13 +74,13 @@ def norm_after(equation: JaxprEqn, operands: Sequence[Value]) -> Norm | None:
         found = _square(equation, operands, shapes)
         if found is not None:
             return found
-    normed = [(i, x.norm_of) for i, x in enumerate(operands) if isinstance(x, Private) and x.norm_of is not None]
+    normed = [(i, x, x.norm_of) for i, x in enumerate(operands) if isinstance(x, Private) and x.norm_of is not None]
     if not normed:
         return None
-    position, norm = normed[0]
-    value, other = operands[position], operands[1 - position] if len(operands) == 2 else None
+    position, value, norm = normed[0]
+    other = operands[1 - position] if len(operands) == 2 else None
     if primitive in (p.add_p, p.add_jaxvals_p) and len(normed) == 2:
-        second = normed[1][1]
+        second = normed[1][2]
         if norm.kind == second.kind == "squares" and not norm.contents & second.contents and shapes[0] == shapes[1]:
             contents, finite = norm.contents | second.contents, norm.finite and second.finite
             return Norm("squares", contents, size=norm.size + second.size, finite=finite)
@@ -91,8 +91,11 @@ def norm_after(equation: JaxprEqn, operands: Sequence[Value]) -> Norm | None:
         kind = np.dtype(aval(equation.outvars[0]).dtype)
         decides = norm.kind in ("above", "below")
         return norm if (kind.kind == "b" if decides else kind.kind == "f" and kind.itemsize >= 4) else None
-    handler = {"squares": _of_squares, "norm": _of_norm, "factor": _of_factor}.get(norm.kind)
-    return handler(primitive, position, value, norm, other, shapes) if handler else None
+    if norm.kind == "squares":
+        return _of_squares(primitive, norm, other, complete=_complete(value, shapes[0]))
+    if norm.kind == "norm":
+        return _of_norm(primitive, norm, other, divides=position == 1)
+    return _of_factor(primitive, norm, other) if norm.kind == "factor" else None
 
 
 def _square(equation: JaxprEqn, operands: Sequence[Value], shapes: list[tuple[int, ...]]) -> Norm | None:
@@ -116,27 +119,21 @@ def _lowest(other: Value | None) -> float | None:
     return float(other.const.min())
 
 
-def _of_squares(primitive: Any, position: int, value: Any, norm: Norm, other: Any, shapes: Any) -> Norm | None:
-    del position
+def _of_squares(primitive: Any, norm: Norm, other: Value | None, *, complete: bool) -> Norm | None:
     least = _lowest(other)
     if primitive in (p.max_p, p.add_p) and least is not None and least >= 0:
         return dataclasses.replace(norm, safe=norm.safe or least >= FLOOR**2)
-    if not _complete(value, shapes[0]):
+    if not complete or primitive not in (p.sqrt_p, p.rsqrt_p):
         return None
-    if primitive is p.sqrt_p:
-        return dataclasses.replace(norm, kind="norm")
-    if primitive is p.rsqrt_p:
-        return dataclasses.replace(norm, kind="factor")
-    return None
+    return dataclasses.replace(norm, kind="norm" if primitive is p.sqrt_p else "factor")
 
 
-def _of_norm(primitive: Any, position: int, value: Any, norm: Norm, other: Any, shapes: Any) -> Norm | None:
-    del value, shapes
+def _of_norm(primitive: Any, norm: Norm, other: Value | None, *, divides: bool) -> Norm | None:
     least = _lowest(other)
     scale = other.scale if isinstance(other, Public) else None
     if scale is None:
         return None  # It would no longer be one number per record.
-    if primitive is p.div_p and position == 1 and scale.powers:
+    if primitive is p.div_p and divides and scale.powers:
         # A traced norm may be anything: |factor| n <= |C| all the same, but 0 / 0 is possible.
         return dataclasses.replace(norm, kind="factor", bound=norm.bound * scale, safe=False)
     if primitive in (p.max_p, p.add_p) and least is not None and least >= 0:
@@ -147,13 +144,11 @@ def _of_norm(primitive: Any, position: int, value: Any, norm: Norm, other: Any, 
     if scale.powers or least is None or least <= 0 or not _moderate(norm.bound, scale):
         return None
     if primitive is p.mul_p:
-        return dataclasses.replace(norm, bound=norm.bound * scale.to(-1.0), safe=norm.safe)
-    if primitive is p.div_p and position == 0:
-        return dataclasses.replace(norm, bound=norm.bound * scale, safe=norm.safe)
+        return dataclasses.replace(norm, bound=norm.bound * scale.to(-1.0))
     if primitive is p.div_p:
-        return dataclasses.replace(norm, kind="factor", bound=norm.bound * scale)
+        return dataclasses.replace(norm, kind="factor" if divides else "norm", bound=norm.bound * scale)
     if primitive in (p.gt_p, p.ge_p, p.lt_p, p.le_p):
-        above = (primitive in (p.gt_p, p.ge_p)) == (position == 0)
+        above = (primitive in (p.gt_p, p.ge_p)) != divides
         return dataclasses.replace(norm, kind="above" if above else "below", bound=norm.bound * scale)
     return None
 
@@ -164,11 +159,12 @@ def _moderate(*numbers: Scale) -> bool:
     return all(1e-12 <= x <= 1e12 for x in (*factors, math.prod(factors), factors[0] / (factors[-1] or math.inf)))
 
 
-def _of_factor(primitive: Any, position: int, value: Any, norm: Norm, other: Any, shapes: Any) -> Norm | None:
-    del position, value, shapes
+def _of_factor(primitive: Any, norm: Norm, other: Value | None) -> Norm | None:
     least = _lowest(other)
     if primitive is p.min_p and least is not None and least >= 0:
-        low = not norm.bound.powers and float(other.const.max()) <= _CAP * norm.bound.factor
+        # A public operand that is not negative: its magnitude is its largest element.
+        largest = other.magnitude if isinstance(other, Public) else None
+        low = not norm.bound.powers and largest is not None and largest <= _CAP * norm.bound.factor
         return dataclasses.replace(norm, safe=norm.safe or low)
     weight = other.scale if isinstance(other, Public) else None
     if primitive is p.mul_p and weight is not None and least is not None and least >= 0:

@@ -91,9 +91,8 @@ _STACK = primitive_of(lambda x: jnp.stack([x, x]), 1.0)
 @rule(p.random_split_p, table=KEY_RULES)
 def _split(checker: Checker, equation: JaxprEqn, operands: list[Key]) -> Key:
     (key,) = operands
-    kind, why = checker.keys.kind(key)
     checker.keys.spend(key, "jax.random.split", source_line(equation))
-    return checker.keys.new(aval(equation.outvars[0]).shape, kind, why)
+    return checker.keys.new(shape_of(equation.outvars[0]), *checker.keys.kind(key))
 
 
 @rule(p.random_fold_in_p, table=KEY_RULES)
@@ -246,19 +245,19 @@ def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
         return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
     shapes = [shape_of(v) for v in equation.outvars]
     single = all(s[0] == 1 for s in shapes)
+    rows = by_record and (first.axes == (0,) or (first.axes == () and single))
     # Each leaf is scaled by the joint norm.
     positional = any(x.positional for x in private) or len(private) < len(leaves)
     outputs: list[Value] = []
     for number, value in enumerate(leaves):
         if not isinstance(value, Private):
+            if not rows:
+                why = Why.ROWS("a public leaf is clipped with private ones")
+                outputs.append(checker.unbounded(equation, operands, why))
+                continue
             # A public leaf beside private ones is scaled by their norm.
             value = first.but(zero=frozenset())
-            if not by_record or first.axes not in ((0,), ()):
-                outputs.append(
-                    checker.unbounded(equation, operands, Why.ROWS("a public leaf is clipped with private ones"))
-                )
-                continue
-        if by_record and (first.axes == (0,) or (first.axes == () and single)) and first.batch is not None:
+        if rows and first.batch is not None:
             term = Term(group, frozenset([number]), bound, first.batch)
             origin = checker.origin(equation, [value])
             linf = bound.factor if not bound.powers else None

@@ -214,10 +214,10 @@ def _slice_of(checker: Checker, equation: JaxprEqn, value: Private) -> Batch | N
     (axis,), params = value.axes, equation.params
     if params["strides"] is not None and params["strides"][axis] != 1:
         return None
-    return _rows_of(checker, value.batch, range(params["start_indices"][axis], params["limit_indices"][axis]))
+    return _numbered_rows(checker, value.batch, range(params["start_indices"][axis], params["limit_indices"][axis]))
 
 
-def _rows_of(checker: Checker, batch: Table, numbers: range | tuple[int, ...]) -> Batch:
+def _numbered_rows(checker: Checker, batch: Table, numbers: range | tuple[int, ...]) -> Batch:
     """Some rows of the table; the same object for all arrays."""
     return checker.rows.setdefault((batch, numbers), Rows(batch, batch.masked, numbers=numbers))
 
@@ -263,9 +263,8 @@ def concatenate(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
 def concatenated_rows(checker: Checker, equation: JaxprEqn, operands: list[Value], first: Private) -> Private:
     assert first.axes is not None
     assert first.batch is not None
-    parts: list[tuple[Term, ...] | None] = []
-    for value in operands:
-        parts.append(value.terms if isinstance(value, Private) else () if zero_under(value) is None else None)
+    # Public zeros add nothing to the norm.
+    parts = [x.terms if isinstance(x, Private) else None for x in operands if zero_under(x) is not None]
     known = [x for x in parts if x is not None]
     terms = stacked([x for x in known if x], first.batch) if len(known) == len(parts) else None
     limits = limits_of(operands)
@@ -322,15 +321,15 @@ def _select(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priv
     if isinstance(which, Private):
         return checker.unbounded(equation, operands, Why.CHOICE("a selection depends on records other than its row's"))
     # A public selection: each element of the result is one of the cases, so their concatenation bounds it.
-    pairs = [(x, shape_of(v)) for x, v in zip(cases, equation.invars[1:], strict=True) if isinstance(x, Private)]
-    sums = [as_sum(checker, x, shape) for x, shape in pairs]
+    pairs = zip(cases, equation.invars[1:], strict=True)
+    sums = [as_sum(checker, x, shape_of(v)) for x, v in pairs if isinstance(x, Private)]
     bad = next((x for x in sums if x.terms is None), None)
     batch = common_batch(sums)
     if bad is not None or batch is None:
         lost = Why.ROWS("a selection between values without a bound")
         return checker.unbounded(equation, [bad] if bad is not None else operands, lost)
     parts = [x.terms for x in sums if x.terms is not None]
-    terms = parts[0] if len(parts) == 1 else stacked(parts, batch)
+    terms = stacked(parts, batch)
     if terms is None:
         return checker.unbounded(equation, operands, Why.CLIP("bounds of the two cases cannot be compared"))
     return Private(batch, None, checker.origin(equation, operands), terms=terms, finite=True)
@@ -527,7 +526,7 @@ def _picked(checker: Checker, equation: JaxprEqn, source: Private, axis: int, in
     if len(set(picks)) < len(picks) or any(not 0 <= i < count for i in picks):
         why = Why.ROWS("a record is picked several times, so it counts as often")
         return checker.unbounded(equation, [source, index], why)
-    batch = _rows_of(checker, source.batch, picks)
+    batch = _numbered_rows(checker, source.batch, picks)
     terms = bounding(source.terms, batch)
     offset = {int(i) for i in numbers.offset_dims}
     (place,) = (i for i in range(len(shape_of(equation.outvars[0]))) if i not in offset)
