@@ -637,18 +637,14 @@ def draw(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
     table = next((x.batch for x in records if isinstance(x, Private)), checker.table)
     private = [x for x in records if isinstance(x, Private) and x.axes == (0,) and x.batch is table]
     numbered = checker.relation is Relation.ADD_OR_REMOVE_ONE and any(x.positional for x in private)
-    why = None
-    if sampling is None:
-        why = Why.RATE("the sampling rate is not known before the program runs")
-    elif not isinstance(drawing, OpenPoisson) and not _is_vouched_for(sampling, drawing):
-        why = Why.SAMPLER(f"the sampler {type(sampling).__name__} is not on the list")
-    elif not isinstance(table, Table) or len(private) < len(records) or (not records and table.masked):
+    # Where no draw is recorded, the results are not a sample.
+    if isinstance(sampling, Reason):
+        return _refused(checker, equation, operands, sampling)
+    if not isinstance(table, Table) or len(private) < len(records) or (not records and table.masked):
         why = Why.ROWS("a sample is drawn from something that is not one row per record of the table")
-    elif numbered and not table.masked:
+        return _refused(checker, equation, operands, why)
+    if numbered and not table.masked:
         why = Why.POSITION("rows depend on their number in the table, which changes when a record is removed")
-    if why is not None or sampling is None or table is None:
-        assert why is not None
-        # No draw is recorded, so the results are not a sample.
         return _refused(checker, equation, operands, why)
     _check_sampler(checker, equation, sampling)
     # From here on the records are those of the sample; a draw without a release is free.
@@ -666,23 +662,23 @@ def draw(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
     return outputs
 
 
-def _law(checker: Checker, drawing: Any, structure: Any, tables: list[Value]) -> Sampling | None:
-    """The sampler that a drawing implements with these tables, if they are known at trace time."""
-    known: list[Any] = []
-    for value in tables:
-        if not isinstance(value, Public):
-            return None
-        exact = value.const if value.exact else None
-        known.append(checker.symbols.expression(value.scale) if isinstance(drawing, OpenPoisson) else exact)
-    return drawing.law(jax.tree.unflatten(structure, known))
-
-
-def _is_vouched_for(sampling: Sampling, drawing: Any) -> bool:
-    """True if a sampler is on the list and uses its own drawing: a subclass may draw differently."""
-    if type(drawing) is PaddedDrawing:
-        # Rows that are in no batch contribute nothing.
-        drawing = drawing.inner
-    return type(sampling) in SAMPLERS and type(sampling.drawing(drawing.num_records)) is type(drawing)
+def _law(checker: Checker, drawing: Any, structure: Any, tables: list[Value]) -> Sampling | Reason:
+    """The sampler that a drawing implements with these tables, or why there is none that the proof trusts."""
+    public = [x for x in tables if isinstance(x, Public)]
+    if type(drawing) is OpenPoisson:
+        known = [checker.symbols.expression(x.scale) for x in public]
+    else:
+        known = [x.const if x.exact else None for x in public]
+    sampling = drawing.law(jax.tree.unflatten(structure, known)) if len(public) == len(tables) else None
+    if sampling is None:
+        return Why.RATE("the sampling rate is not known before the program runs")
+    if type(drawing) is OpenPoisson:
+        return sampling
+    # A sampler on the list has to use its own drawing: a subclass may draw differently. Rows in no batch contribute nothing.
+    used = drawing.inner if type(drawing) is PaddedDrawing else drawing
+    if type(sampling) in SAMPLERS and type(sampling.drawing(used.num_records)) is type(used):
+        return sampling
+    return Why.SAMPLER(f"the sampler {type(sampling).__name__} is not on the list")
 
 
 def _check_sampler(checker: Checker, equation: JaxprEqn, sampling: Sampling) -> None:
