@@ -12,7 +12,7 @@ from dp_accounting import PoissonSampledDpEvent
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
-from discreet.sampling import SAMPLERS, Batch, PoissonSampling, Sampling
+from discreet.sampling import SAMPLERS, Batch, OpenPoisson, PoissonSampling, Sampling
 
 NUM_RECORDS = 60
 
@@ -122,6 +122,25 @@ def test_a_class_derived_from_a_listed_one_is_not_listed():
 
     with pytest.raises(dp.PrivacyError, match="The sampler Mine is not on the list"):
         fit(Mine(0.4))
+
+
+@pytest.mark.essential
+def test_a_drawing_derived_from_that_of_open_rates_is_not_listed():
+    """It may say a law that is not its own."""
+
+    class Mine(OpenPoisson):
+        def draw(self, key, tables):
+            return PoissonSampling(0.4).drawing(self.num_records).draw(key, tables)
+
+        def law(self, tables):
+            return PoissonSampling(0.01)
+
+    class Drawn(PoissonSampling):
+        def drawing(self, num_records):
+            return Mine(num_records, num_records)
+
+    with pytest.raises(dp.PrivacyError, match="is not on the list"):
+        fit(Drawn(0.4))
 
 
 def test_a_relation_without_accounting_is_refused(listed):

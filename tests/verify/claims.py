@@ -17,7 +17,7 @@ import numpy as np
 from discreet._jax import bind, inner_programs
 from discreet.accounting import Relation
 from discreet.mechanisms import CHOICE, CHOOSE, NOISE
-from discreet.verify._domain import PRIVATE, SECRET, Batch, Key, Origin, Pick, Private, Public, Slice, Table
+from discreet.verify._domain import PRIVATE, SECRET, Batch, Key, Origin, Private, Public, Rows, Table
 from discreet.verify._interpreter import INLINED, STRUCTURED, Checker, is_key
 
 TABLE, NEIGHBOUR, REORDERED = 0, 1, 2
@@ -184,9 +184,7 @@ class Book:
         batch = value.batch
         if batch is self.world.batch:
             return np.arange(len(self.world.masks[0]))
-        if isinstance(batch, Slice) and batch.parent is self.world.batch:
-            return np.arange(batch.first, batch.last + 1)
-        if isinstance(batch, Pick) and batch.parent is self.world.batch:
+        if isinstance(batch, Rows) and batch.parent is self.world.batch:
             return np.array(batch.numbers)
         return np.zeros(0, int)
 

@@ -163,7 +163,7 @@ def tables(r: np.random.Generator, relation: Relation, kind: str) -> tuple[list[
 
 def described(checker: Watching, batch: Batch) -> dict[str, Any]:
     """Return the abstract value of each operand."""
-    origin, clipping, adding = Origin("", "an operand"), Group("clipped"), Group("added")
+    origin, clipping, adding = Origin("", "an operand"), Group(), Group()
     sampled = frozenset([batch]) if isinstance(batch, Sample) and not batch.sampling.constant_size else frozenset()
     zero = sampled | {batch.table}
 
@@ -188,7 +188,7 @@ def described(checker: Watching, batch: Batch) -> dict[str, Any]:
         "below": row(high=0.3 + 1e-6),
         "clipped": row(terms=term(clipping, 0), finite=True),
         "other": row(terms=term(clipping, 1), finite=True),
-        "masked": row(terms=term(Group("masked"), 0, 2.0), finite=True, zero=zero),
+        "masked": row(terms=term(Group(), 0, 2.0), finite=True, zero=zero),
         "raw masked": row(zero=zero),
         "placed": row(positional=True, zero=frozenset()),
         "single": row(),
@@ -296,7 +296,7 @@ def trials(case: Case, world: str, tries: int, seed: int = 0) -> Iterator[tuple[
 
 def _stronger(value: Private, world: World) -> dict[str, Private | None]:
     """Yield the claims of a rule that claims too much: each claim strengthened, unless it is the strongest already."""
-    terms = value.terms and tuple(dataclasses.replace(t, bound=t.bound.times(0.5)) for t in value.terms)
+    terms = value.terms and tuple(dataclasses.replace(t, bound=t.bound * 0.5) for t in value.terms)
     rows, batch = value.axes is not None, world.batch
     if value.batch is None or value.batch.whole is not batch:
         return {}

@@ -49,8 +49,8 @@ from discreet.verify._domain import (
     Public,
     Table,
     Value,
-    anew,
     constant,
+    unnamed,
 )
 from discreet.verify._errors import Origin, PrivacyError, Why, chain_of, from_here, source_of
 from discreet.verify._events import (
@@ -195,7 +195,7 @@ def inputs_of(
                 values.append(checker.keys.new(tuple(kind.shape), SECRET if apart else KNOWN, why))
             else:
                 single = kind.ndim == 0 and np.dtype(kind.dtype).kind == "f"
-                values.append(Public(scale=anew() if single else None))
+                values.append(Public(scale=unnamed() if single else None))
     if len(sizes) > 1:
         raise ValueError(
             f"certify: records and mask have {sorted(sizes)} rows. Every array of records has one row per record: pad them alike."
@@ -267,18 +267,20 @@ class Certificate:
     notes: tuple[str, ...]
     fingerprint: str
     versions: Mapping[str, str]
-    _known: tuple[str, ...] = dataclasses.field(repr=False)
     _beyond: bool = dataclasses.field(repr=False)  # a release's multiplier exceeds the limit that formulas assume
-    _again: Callable[[Mapping[str, Any]], Certificate] = dataclasses.field(repr=False)
-    _given_again: Callable[[tuple[Any, ...]], Certificate] = dataclasses.field(repr=False)
-    _fixed: Mapping[int, float] = dataclasses.field(repr=False)
-    _given: Mapping[int, np.ndarray] = dataclasses.field(repr=False)
+    _step: Callable[..., Any] = dataclasses.field(repr=False)
+    _args: tuple[Any, ...] = dataclasses.field(repr=False)
+    _masked: tuple[int, ...] = dataclasses.field(repr=False)  # positions of the records and of the mask
+    _options: Mapping[str, Any] = dataclasses.field(repr=False)  # of `certify`
     _program: ClosedJaxpr = dataclasses.field(repr=False)
+    _out_shape: Any = dataclasses.field(repr=False)
     _wide: bool = dataclasses.field(repr=False)
-    _records: tuple[int, ...] = dataclasses.field(repr=False)
-    _in_tree: Any = dataclasses.field(repr=False)
-    _out_tree: Any = dataclasses.field(repr=False)
     _how: Mapping[str, bool] = dataclasses.field(default_factory=dict, repr=False)  # it is compiled
+
+    @property
+    def _known(self) -> tuple[str, ...]:
+        """The names of all open symbols."""
+        return open_in([*jax.tree.leaves(self._args), self.times])
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -300,7 +302,19 @@ class Certificate:
             ValueError: No such symbol; a value outside 1e-30 to 1e30; or an error of the program.
             PrivacyError: No proof with these numbers.
         """
-        return self._again(checked_values(values, self._known))
+        values = checked_values(values, self._known)
+        args = jax.tree.map(lambda x: fixed_at(x, values), self._args)
+        found = certify(self._step, *args, times=times_at(self.times, values), **self._options)
+        said = event_at(self.event, values)
+        # The formula must cover the proof with numbers. It assumes noise multipliers up to a limit; beyond it only the proof
+        # with numbers holds.
+        compared = not found._beyond and not open_in([*numbers_of(said), *numbers_of(found.event)])
+        if compared and not covers(said, found.event, found.slack, found.relation):
+            raise PrivacyError(
+                f"with these numbers the program differs: its formula evaluates to {said}, its proof to {found.event}.",
+                "let the program depend on symbols by arithmetic alone, and not on types or shapes derived from them.",
+            )
+        return found
 
     def given(self, /, *args: Any) -> Certificate:
         """Replace the values of `Given` arguments: the program is proved again, but not traced again.
@@ -317,9 +331,10 @@ class Certificate:
         """
         kinds = jax.eval_shape(lambda *x: x, *map(shown, jax.tree.leaves(args)))
         same = [(x.shape, x.dtype) for x in kinds] == [(x.shape, x.dtype) for x in self._program.in_avals]
-        if not same or jax.tree.structure(args) != self._in_tree or list(_given(args)) != list(self._given):
+        same = same and jax.tree.structure(args) == jax.tree.structure(self._args)
+        if not same or list(_given(args)) != list(_given(self._args)):
             raise TypeError("These arguments are of another kind than those certified. Certify again for these.")
-        return self._given_again(args)
+        return _proved(self._step, args, self.times, (self._program, self._out_shape, self._wide), **self._options)
 
     def repeating(self, *, quickly: bool = False) -> Certificate:
         """The certificate of the same program, whose calls give the same bits each time, as on a CPU; slower on a GPU.
@@ -379,7 +394,7 @@ class Certificate:
         Raises:
             PrivacyError: The program holds an array that is equal to one of the records' or to the mask.
         """
-        refuse_captured_records(self._program, (), args, self._records)
+        refuse_captured_records(self._program, (), args, self._masked)
 
     def check(self, claimed: Any) -> None:
         """Check that a claimed event covers the program.
@@ -407,7 +422,7 @@ class Certificate:
         # Use the same x64 setting as at trace time, since it affects rounding.
         with jax.enable_x64(self._wide):
             program = _compiled(self._program).of(leaves, **self._how)
-            return jax.tree.unflatten(self._out_tree, program(*leaves))
+            return jax.tree.unflatten(jax.tree.structure(self._out_shape), program(*leaves))
 
     def compile(self, *args: Any) -> None:
         """Compile the program for calls with such arguments, which takes seconds, and run nothing.
@@ -425,22 +440,23 @@ class Certificate:
             named = _named(self._known)
             raise ValueError(f"Bind the open symbols first: call certificate.at({named}).")
         leaves, tree = jax.tree.flatten(args)
-        if tree != self._in_tree:
+        proved, own = jax.tree.flatten(self._args)
+        if tree != own:
             raise TypeError(
-                f"The certificate is for arguments of structure {self._in_tree}, these have {tree}. Certify again for these."
+                f"The certificate is for arguments of structure {own}, these have {tree}. Certify again for these."
             )
-        for number, value in self._fixed.items():
-            if isinstance(leaves[number], Tracer) or leaves[number] != value:
+        for number, (leaf, example) in enumerate(zip(leaves, proved, strict=True)):
+            if isinstance(example, Fixed) and (isinstance(leaf, Tracer) or leaf != example.value):
                 raise ValueError(
-                    f"Argument leaf {number} is {leaves[number]}; the certificate is for {value}. Pass that number, or bind "
+                    f"Argument leaf {number} is {leaf}; the certificate is for {example.value}. Pass that number, or bind "
                     "another with certificate.at."
                 )
-        leaves = [x for i, x in enumerate(leaves) if i not in self._fixed]
-        for number, value in self._given.items():
-            if isinstance(leaves[number], Tracer) or not np.array_equal(leaves[number], value):
+        leaves = [x for x, example in zip(leaves, proved, strict=True) if not isinstance(example, Fixed)]
+        for number, given in _given(self._args).items():
+            if isinstance(leaves[number], Tracer) or not np.array_equal(leaves[number], given.value):
                 raise ValueError(
-                    f"Argument leaf {number} is {leaves[number]}; the certificate is for {value}. Pass that value, or certify "
-                    "again with another."
+                    f"Argument leaf {number} is {leaves[number]}; the certificate is for {np.asarray(given.value)}. Pass that "
+                    "value, or certify again with another."
                 )
         for number, (leaf, kind) in enumerate(zip(leaves, self._program.in_avals, strict=True)):
             shape, dtype = np.shape(leaf), jax.dtypes.result_type(leaf) if not hasattr(leaf, "dtype") else leaf.dtype
@@ -621,18 +637,23 @@ def certify(
     check_symbols([*jax.tree.leaves(args), times])
     times = times_at(times, {})
     args = jax.tree.map(lambda x: fixed_at(x, {}), args)
-    options: dict[str, Any] = {"records": records, "mask": mask, "relation": relation}
-    certificate = _proved(step, args, times, **options)
+    certificate = _proved(step, args, times, records=records, mask=mask, relation=relation)
     if expect is not None:
         certificate.check(expect)
     return certificate
 
 
 def _proved(
-    step: Callable[..., Any], args: tuple[Any, ...], times: Any, traced: Any = None, **options: Any
+    step: Callable[..., Any],
+    args: tuple[Any, ...],
+    times: Any,
+    traced: Any = None,
+    *,
+    records: int | Sequence[int],
+    mask: int | None,
+    relation: Relation,
 ) -> Certificate:
-    """The certificate; `options` are the arguments of `certify` that `Certificate.at` reuses."""
-    records, mask, relation = options["records"], options["mask"], options["relation"]
+    """The certificate of `certify`; `traced` is what an earlier one has of the program."""
     positions = (records,) if isinstance(records, int) else tuple(records)
     if traced is None:
         program, out_shape = trace(step, args)
@@ -658,21 +679,18 @@ def _proved(
         times=times,
         relation=relation,
         outputs=status,
-        assumptions=_assumptions(program, args, positions, times, mask, relation, checker),
+        assumptions=_assumptions(program, args, positions, times, mask, checker),
         notes=tuple(dict.fromkeys(map(from_here, checker.notes))),
         fingerprint=fingerprint(program, [x.value for x in _given(args).values()]),
         versions={"discreet": version("discreet"), "jax": jax.__version__, "python": platform.python_version()},
-        _known=open_in([*jax.tree.leaves(args), times]),
         _beyond=checker.beyond,
-        _again=lambda values: _certify_at(values, event, step, args, times, options),
-        _given_again=lambda other: _proved(step, other, times, traced, **options),
-        _fixed={i: x.value for i, x in enumerate(jax.tree.leaves(args)) if isinstance(x, Fixed)},
-        _given={i: np.asarray(x.value) for i, x in _given(args).items()},
+        _step=step,
+        _args=args,
+        _masked=masked,
+        _options={"records": records, "mask": mask, "relation": relation},
         _program=program,
+        _out_shape=out_shape,
         _wide=wide,
-        _records=masked,
-        _in_tree=jax.tree.structure(args),
-        _out_tree=jax.tree.structure(out_shape),
     )
 
 
@@ -680,28 +698,6 @@ def _given(args: tuple[Any, ...]) -> dict[int, Given]:
     """The `Given` arguments, by their position among the operands of the program."""
     operands = [x for x in jax.tree.leaves(args) if not isinstance(x, Fixed)]
     return {i: x for i, x in enumerate(operands) if isinstance(x, Given)}
-
-
-def _certify_at(
-    values: Mapping[str, float],
-    formula: DpEvent,
-    step: Callable[..., Any],
-    args: tuple[Any, ...],
-    times: Any,
-    options: dict[str, Any],
-) -> Certificate:
-    """A proof with numbers; the formula must cover it at these numbers, unless they exceed its assumptions."""
-    there = jax.tree.map(lambda x: fixed_at(x, values), args)
-    found = certify(step, *there, times=times_at(times, values), **options)
-    said = event_at(formula, values)
-    # The formula assumes noise multipliers up to a limit; beyond it only the proof with numbers holds.
-    compared = not found._beyond and not open_in([*numbers_of(said), *numbers_of(found.event)])
-    if compared and not covers(said, found.event, found.slack, found.relation):
-        raise PrivacyError(
-            f"with these numbers the program differs: its formula evaluates to {said}, its proof to {found.event}.",
-            "let the program depend on symbols by arithmetic alone, and not on types or shapes derived from them.",
-        )
-    return found
 
 
 def _status(checker: Checker, name: str, value: Value) -> str:
@@ -734,7 +730,6 @@ def _assumptions(
     positions: tuple[int, ...],
     times: Any,
     mask: int | None,
-    relation: Relation,
     checker: Checker,
 ) -> tuple[str, ...]:
     named = open_in([*jax.tree.leaves(args), times])
@@ -761,7 +756,7 @@ def _assumptions(
     ]
     if checker.most_multiplier < math.inf:
         words.append(f"noise multipliers are at most {checker.most_multiplier:.4g}")
-    if mask is None and relation is Relation.ADD_OR_REMOVE_ONE:
+    if mask is None and checker.relation is Relation.ADD_OR_REMOVE_ONE:
         words.append("there is no mask, so shapes are those of all records and their number is public")
     elif mask is not None:
         words.append("the number of rows, padding included, is public; the mask is not")

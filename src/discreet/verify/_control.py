@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -27,15 +27,10 @@ from discreet._jax import (
     JaxprEqn,
     Literal,
     aval,
-    devices_named,
     hi_primitives,
     inner_programs,
-    is_over_devices,
     primitives as p,
-    psum_invariant_p,
     scan_of,
-    shard_map_p,
-    sharding_of,
     source_line,
 )
 from discreet.verify._domain import (
@@ -48,12 +43,11 @@ from discreet.verify._domain import (
     Part,
     Private,
     Public,
-    Scale,
+    Sample,
     Term,
     Turns,
     Value,
     added,
-    anew,
     bounding,
     constant,
     fresh,
@@ -109,23 +103,22 @@ def join(checker: Checker, equation: JaxprEqn, a: Value, b: Value, shape: tuple[
     )
 
 
-def of_a_turn(a: Value, joined: Value, before: int) -> Value:
-    """The value at the start of the next iteration, from that of this one and its join with the end.
+def widened(
+    checker: Checker, equation: JaxprEqn, a: Value, b: Value, shape: tuple[int, ...], attempt: int, before: int
+) -> Value:
+    """The value at the start of the next iteration, from those at the start and the end of this one.
 
-    If its number is already unknown, named within the loop (from `before` on), it needs no new name.
+    It is their join. Bounds of rows that still grow after some attempts are dropped, so that the other claims converge.
     """
+    joined = join(checker, equation, a, unshared(b, before), shape)
+    if attempt >= 6 and isinstance(a, Private) and isinstance(joined, Private) and joined.axes is not None:
+        grown = {name: None for name in ("terms", "linf") if getattr(joined, name) != getattr(a, name)}
+        return dataclasses.replace(joined, **grown)
     if not (isinstance(a, Public) and isinstance(joined, Public)) or a.scale is None or joined.scale is None:
         return joined
-    free = a.scale.factor == 1.0 and len(a.scale.powers) == 1 and a.scale.powers[0][0] >= before
-    return dataclasses.replace(joined, scale=a.scale) if free and a.scale.powers[0][1] == 1.0 else joined
-
-
-def widened(a: Value, joined: Value, attempt: int) -> Value:
-    """Widen: drop bounds of rows that still grow after some attempts, so that the other claims converge."""
-    if attempt < 6 or not isinstance(a, Private) or not isinstance(joined, Private) or joined.axes is None:
-        return joined
-    grown = {name: None for name in ("terms", "linf") if getattr(joined, name) != getattr(a, name)}
-    return dataclasses.replace(joined, **grown)
+    # A number that is already unknown, named within the loop (from `before` on), needs no new name.
+    free = a.scale.factor == 1.0 and [(name >= before, power) for name, power in a.scale.powers] == [(True, 1.0)]
+    return dataclasses.replace(joined, scale=a.scale) if free else joined
 
 
 def inner(checker: Checker, program: Any) -> tuple[Jaxpr, list[Value]]:
@@ -183,7 +176,7 @@ def _cond(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     if any(branches):
         checker.items.append(Choice(branches, before))
     # The event of a sample drawn in a branch ends with it, so no value of that sample may leave it.
-    drawn = {id(x.batch) for branch in branches for x in branch if hasattr(x, "batch") and not hasattr(x, "loads")}
+    drawn = [x for branch in branches for x in branch if isinstance(x, Sample)]
     results: list[Value] = []
     for values, variable in zip(zip(*outcomes, strict=True), equation.outvars, strict=True):
         results.append(_after_branches(checker, equation, list(values), shape_of(variable), drawn))
@@ -191,7 +184,7 @@ def _cond(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
 
 
 def _after_branches(
-    checker: Checker, equation: JaxprEqn, values: list[Value], shape: tuple[int, ...], drawn: set[int]
+    checker: Checker, equation: JaxprEqn, values: list[Value], shape: tuple[int, ...], drawn: list[Sample]
 ) -> Value:
     if isinstance(values[0], Key):
         kinds = [checker.keys.kind(v) for v in values if isinstance(v, Key)]
@@ -203,7 +196,7 @@ def _after_branches(
     result = values[0]
     for value in values[1:]:
         result = join(checker, equation, result, value, shape)
-    if isinstance(result, Private) and result.batch is not None and id(result.batch) in drawn:
+    if isinstance(result, Private) and result.batch in drawn:
         why = Why.TURNS("a sample leaves the branch it was drawn in, before its release")
         return checker.unbounded(equation, [result], why)
     return result
@@ -231,12 +224,6 @@ def unshared(value: Value, before: int) -> Value:
     return value.but(terms=terms, finite=value.finite)
 
 
-def fresh_key(checker: Checker, value: Key) -> Key:
-    """The key at the start of an iteration."""
-    kind, why = checker.keys.kind(value)
-    return checker.keys.new(value.names.shape, kind, why)
-
-
 def settled(
     checker: Checker,
     equation: JaxprEqn,
@@ -250,18 +237,22 @@ def settled(
     `turn` maps the values at the start of an iteration to those at its end, the carry first. `joined` maps a position in the
     carry, its start and end, and the number of the attempt to the value at the start of the next iteration.
     """
+    line = source_line(equation)
+    for value in carry:
+        if isinstance(value, Key):
+            checker.keys.spend(value, "the first iteration of the loop", line)
     keys = checker.keys.snapshot()
     for attempt in range(16):
         checker.keys.restore(keys)
         checker.keys.loops.append(loop)
         checker.items = []
         # Keys get new names: the next iteration's key is not the one that this iteration uses.
-        begin = [fresh_key(checker, x) if isinstance(x, Key) else x for x in carry]
+        begin = [checker.keys.anew(x) if isinstance(x, Key) else x for x in carry]
         end = turn(begin)
         for first, last in zip(begin, end, strict=False):
             if isinstance(first, Key) and isinstance(last, Key):
                 # Carrying a key over is its use; it must be as secret as the one before.
-                line, (kind, why) = source_line(equation), checker.keys.kind(last)
+                kind, why = checker.keys.kind(last)
                 if kind != checker.keys.kind(first)[0]:
                     raise Why.KEY.refusal(f"the loop at {line} carries over a key that is not secret: {why}.", line)
                 checker.keys.spend(last, "the next iteration of the loop", line)
@@ -269,7 +260,6 @@ def settled(
         start, carry = carry, [joined(i, a, b, attempt) for i, (a, b) in enumerate(zip(carry, end, strict=False))]
         if all(same(a, b) for a, b in zip(start, carry, strict=True)):
             return carry, end
-    line = source_line(equation)
     raise Why.CONTROL.refusal(f"no loop invariant was found at {line} (16 iterations).", line)
 
 
@@ -280,9 +270,8 @@ def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
     test_consts, body_consts = operands[:num_test], operands[num_test : num_test + num_body]
     start = operands[num_test + num_body :]
     line = source_line(equation)
-    _spend_first(checker, equation, start)
     # A loop of unknown length may release nothing; one that counts to an open parameter has a length, as an expression.
-    counter, turns = _open_count(checker, equation, start)
+    counter, turns = _open_count(checker, equation, start) or (None, None)
     loop = Loop(float("inf") if turns is None else turns)
     (test, test_own), (body, body_own) = inner(checker, params["cond_jaxpr"]), inner(checker, params["body_jaxpr"])
     shapes = [shape_of(v) for v in equation.outvars]
@@ -305,8 +294,7 @@ def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
             return a
         if attempt >= 10:
             return given_up(checker, equation, a, b)
-        found = join(checker, equation, a, unshared(b, before), shapes[i])
-        return of_a_turn(a, widened(a, found, attempt), before)
+        return widened(checker, equation, a, b, shapes[i], attempt, before)
 
     carry, _ = settled(checker, equation, loop, carry, turn, joined)
     if checker.items and turns is None:
@@ -319,43 +307,37 @@ def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
     if checker.items:
         items.append(Repeat(loop, checker.items))
     checker.items = items
-    return [Public() if i == counter else after_loop(checker, x) for i, x in enumerate(carry)]
+    return [after_loop(checker, x) for x in carry]
 
 
-def _open_count(checker: Checker, equation: JaxprEqn, start: list[Value]) -> tuple[int | None, Any]:
+def _open_count(checker: Checker, equation: JaxprEqn, start: list[Value]) -> tuple[int, Any] | None:
     """The position of the counter and the number of iterations, for a loop that counts from 0 to an open parameter."""
     params: Any = equation.params
     test, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
     if params["cond_nconsts"] or len(test.eqns) != 1 or test.eqns[0].primitive is not p.lt_p:
-        return None, None
+        return None
     places = [test.invars.index(x) for x in test.eqns[0].invars if x in test.invars]
     if len(places) != 2 or test.outvars[0] is not test.eqns[0].outvars[0]:
-        return None, None
+        return None
     counter, end = places
     begins, ends = body.invars[params["body_nconsts"] :], body.outvars
     first, last = start[counter], start[end]
     if ends[end] is not begins[end] or not isinstance(first, Public) or not isinstance(last, Public):
-        return None, None
+        return None
     turns = checker.symbols.expression(last.scale)
     if first.const is None or first.const.ndim or first.const.dtype.kind != "i" or first.const != 0 or turns is None:
-        return None, None
-    if _increment(body, begins[counter], ends[counter]) != 1:
-        return None, None
-    return counter, turns
-
-
-def _spend_first(checker: Checker, equation: JaxprEqn, start: list[Value]) -> None:
-    for value in start:
-        if isinstance(value, Key):
-            checker.keys.spend(value, "the first iteration of the loop", source_line(equation))
+        return None
+    return (counter, turns) if _increment(body, begins[counter], ends[counter]) == 1 else None
 
 
 def after_loop(checker: Checker, value: Value) -> Value:
     """Rename a carried value after its loop: claims about it within an iteration may no longer hold."""
     if isinstance(value, Key):
-        return fresh_key(checker, value)
+        return checker.keys.anew(value)
     if isinstance(value, Private):
         return value.but()
+    if value.counter is not None:
+        return Public()
     named = value.scale is not None and value.scale.powers
     return dataclasses.replace(value, scale=unnamed()) if named else value
 
@@ -395,12 +377,8 @@ class _Scan:
     def turn_of(self, value: Value, shape: tuple[int, ...]) -> Value:
         """The slice of a scanned array in one iteration."""
         if isinstance(value, Key):
-            self.checker.keys.spend(value, "the iterations of the loop", source_line(self.equation))
-            kind, why = self.checker.keys.kind(value)
-            self.checker.keys.loops.append(self.loop)
-            key = self.checker.keys.new(value.names.shape[1:], kind, why)
-            self.checker.keys.loops.pop()
-            return key
+            line = source_line(self.equation)
+            return self.checker.keys.shared(value, value.names.shape[1:], self.loop, "the iterations of the loop", line)
         if isinstance(value, Public):
             return self._public_turn(value, shape)
         assert isinstance(value, Private)
@@ -420,10 +398,6 @@ class _Scan:
         kept = tuple(a for a in value.axes if a != 0)
         return value.but(batch=part, axes=without(kept, (0,)), terms=bounding(value.terms, part))
 
-    def windows(self) -> bool:
-        """True if iterations take rows by their number."""
-        return any(part.loop is self.loop for part in self.checker.windows.values())
-
     def _public_turn(self, value: Public, shape: tuple[int, ...]) -> Public:
         if value.const is not None and 0 in value.uniform and shape[0]:
             return constant(value.const[0], exact=value.exact, error=value.error)
@@ -433,7 +407,7 @@ class _Scan:
             turns = Turns(self.loop, tuple((const[::-1] if self.reverse else const).tolist()), value.error)
         if const is not None and const.dtype.kind in "iu" and len(shape) == 1 and len(np.unique(const)) == const.size:
             return Public(counter=(self.loop, int(const.min()), int(const.max())), turns=turns)
-        scale = anew(len(shape) - 1, uniform)
+        scale = unnamed() if len(uniform) == len(shape) - 1 else None
         self.checker.schedule(scale, turns)
         return Public(uniform=uniform, scale=scale, turns=turns, released=value.released)
 
@@ -453,10 +427,14 @@ class _Scan:
         unknown = [x.but(additive=False) if isinstance(x, Private) else x for x in start]
         first = [x if found is None else found for x, found in zip(unknown, counters, strict=True)]
 
-        def turn(begin: list[Value]) -> list[Value]:
-            return checker.walk(jaxpr, own, [*self.consts, *begin, *turns])
-
-        self.carry, self.outputs = settled(checker, equation, self.loop, first, turn, self._joined)
+        self.carry, self.outputs = settled(
+            checker,
+            equation,
+            self.loop,
+            first,
+            lambda begin: checker.walk(jaxpr, own, [*self.consts, *begin, *turns]),
+            self._joined,
+        )
 
     def changes(self) -> bool:
         """True if anything but growing sums changes between iterations: public numbers, or carried rows."""
@@ -493,7 +471,7 @@ class _Scan:
                 return atom
         # The records of this iteration are not those of the next: a carried row would be taken for one of theirs.
         b = self.escaped(b) if isinstance(b, Private) else b
-        return of_a_turn(a, widened(a, join(checker, equation, a, unshared(b, before), shape), attempt), before)
+        return widened(checker, equation, a, b, shape, attempt, before)
 
     def _atom(self, i: int, b: Private, shape: tuple[int, ...]) -> Private | None:
         """A growing sum: it starts an iteration as an unknown that must leave it once and unchanged."""
@@ -509,14 +487,14 @@ class _Scan:
         if whole.depth > len(checker.keys.loops) or (first is not None and first.batch is not whole):
             return None
         # Its size is unknown, so no noise is a known multiple of it.
-        self.atoms[i] = Term(Group(f"carry {i}", carried=True), frozenset([0]), unnamed(), whole)
+        self.atoms[i] = Term(Group(carried=True), frozenset([0]), unnamed(), whole)
         return Private(whole, None, b.origin, terms=(self.atoms[i],), finite=True, additive=True)
 
     def final(self, i: int, shape: tuple[int, ...]) -> Value:
         """The carry after the last iteration."""
         checker, carry, start = self.checker, self.carry[i], self.start[i]
         if i not in self.atoms or not isinstance(carry, Private) or carry.terms is None:
-            return after_loop(checker, self.escaped(carry) if isinstance(carry, Private) else _plain(carry))
+            return after_loop(checker, self.escaped(carry) if isinstance(carry, Private) else carry)
         end = self.outputs[i]
         assert isinstance(end, Private)
         end = as_sum(checker, end, shape)
@@ -544,7 +522,7 @@ class _Scan:
             if not part and (term.source.depth > len(self.checker.keys.loops) or (sampled and not end.additive)):
                 return None
             # A record is in one part, so it contributes in one iteration; to values outside of parts, in every iteration.
-            bound = term.bound if part else term.bound.times(self.loop.length)
+            bound = term.bound if part else term.bound * self.loop.length
             source = term.source.parent if part and term.source.parent is not None else term.source
             total = added(total, (Term(term.group, term.leaves, bound, source),))
         return total
@@ -561,9 +539,7 @@ class _Scan:
     def stacked(self, value: Value, shape: tuple[int, ...]) -> Value:
         """The stacked results of all iterations."""
         if isinstance(value, Key):
-            self.checker.keys.loops.append(self.loop)
-            self.checker.keys.spend(value, "the results of the loop", source_line(self.equation))
-            self.checker.keys.loops.pop()
+            self.checker.keys.spend_in(self.loop, value, "the results of the loop", source_line(self.equation))
             return self.checker.keys.new(shape, *self.checker.keys.kind(value))
         if isinstance(value, Public):
             return Public(uniform=frozenset(i + 1 for i in value.uniform), released=value.released)
@@ -585,14 +561,14 @@ class _Scan:
         if not part and value.axes is not None:
             # Each iteration gives other rows of the same records: as many stacked slices with the bound of one.
             one = value.terms if value.terms and len(value.terms) == 1 and not value.terms[0].bound.powers else None
-            terms = fresh(one[0].bound.times(math.sqrt(self.loop.length)), one[0].source) if one else None
+            terms = fresh(one[0].bound * math.sqrt(self.loop.length), one[0].source) if one else None
             return self.escaped(value.but(axes=tuple(a + 1 for a in value.axes), terms=terms))
         found = as_sum(self.checker, value, shape[1:])
         grows = found.terms is None or any(t.bound.powers for t in found.terms)
         if grows or batch is None or batch.sampled:
             return self.checker.unbounded(self.equation, [found], found.why or _GROWS)
         assert found.terms is not None
-        factor = Scale(1.0 if part else math.sqrt(self.loop.length))
+        factor = 1.0 if part else math.sqrt(self.loop.length)
         parent = batch.parent if part and batch.parent is not None else batch
         return self.escaped(found.but(batch=parent, terms=bounding(scaled(found.terms, factor), parent)))
 
@@ -603,14 +579,14 @@ def _scan(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     consts, start, xs = parts.apart(operands)
     consts = [x.but(additive=False) if isinstance(x, Private) else x for x in consts]
     scan = _Scan(checker, equation, Loop(parts.length), new_symbol(), parts.reverse, consts, start)
-    _spend_first(checker, equation, start)
     pairs = zip(xs, parts.apart(equation.invars)[2], strict=True)
     scan.turns = [scan.turn_of(x, shape_of(v)) for x, v in pairs]
     saved = checker.keys.snapshot(), checker.items
     # Or by the rows that an iteration takes of an array without one axis of records, such as variants of the whole.
     own = [isinstance(x, Private) and isinstance(x.batch, Part) and x.batch.loop is scan.loop for x in scan.turns]
     scan.settle(placed=not all(own))
-    if (scan.parts or scan.windows()) and not scan.placed and scan.changes():
+    by_number = any(part.loop is scan.loop for part in checker.windows.values())
+    if (scan.parts or by_number) and not scan.placed and scan.changes():
         checker.keys.restore(saved[0])
         checker.items = saved[1]
         scan.settle(placed=True)
@@ -677,210 +653,3 @@ def _increment(jaxpr: Any, begin: Any, end: Any) -> int:
             place, result = equation.invars.index(begin), equation.outvars.index(end)
             return _increment(inside, inside.invars[place], inside.outvars[result])
     return 0
-
-
-def _plain(value: Value) -> Value:
-    """A public value after its loop, without its counter."""
-    return Public() if isinstance(value, Public) and value.counter is not None else value
-
-
-# --- devices ---
-
-_PSUMS = (p.psum_p, psum_invariant_p)
-_TWICE = Why.DEVICES("a sum over all devices' records is added up again, once per device")
-_APART = Why.DEVICES(
-    "values of several devices meet other than in jax.lax.psum of each device's own sum over its records"
-)
-_MIXED = Why.DEVICES(
-    "rows of several devices are added to one another. (jax.grad by what is the same on all devices does so under check_vma: "
-    "give it jax.lax.pcast(parameters, axis, to='varying'))"
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class _On:
-    """A value within `shard_map`, and whether it may differ between devices."""
-
-    value: Value
-    varies: bool
-
-
-@dataclasses.dataclass
-class _Devices:
-    """The analysis of one `shard_map`: every device runs the body on its part of the sharded operands.
-
-    It is a loop over the devices, whose iterations run at once and meet in `psum`. Operands sharded along the records enter
-    as rows of the device's `Part`: a record is on one device, and the values of the others are the same in both runs, as long
-    as they depend on their own part and on public numbers only. So a sum over devices moves as one device's term does. Values
-    that depend on all records already differ on each device, and their changes add up.
-
-    An equation whose operands are the same on all devices has the same result on all: it is treated as if it were outside of
-    the loop, so its key may come from there, and its release counts once. Other equations belong to an iteration: a key from
-    outside is refused there, since each device would draw the same numbers, and so is a release.
-    """
-
-    checker: Checker
-    equation: JaxprEqn
-    before: int = dataclasses.field(default_factory=new_symbol)
-    parts: dict[Batch, Part] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.sharding = sharding_of(self.equation)
-        self.loop = Loop(self.sharding.devices)
-        self.line = source_line(self.equation)
-        if -1 in (*self.sharding.cut[0], *self.sharding.cut[1]):
-            text = f"shard_map at {self.line} cuts an array over some of its devices only, or along two axes."
-            raise Why.DEVICES.refusal(text, self.line)
-
-    def run(self, operands: list[Value]) -> list[Value]:
-        """The results of the whole equation."""
-        ins, outs = self.sharding.cut
-        body = self.sharding.body
-        # If devices differ by more than their records, a row of a random sample depends on its place in the sample.
-        apart = any(cut is not None and not isinstance(x, Private) for x, cut in zip(operands, ins, strict=True))
-        met = [y for x in body.jaxpr.eqns for y in _over_devices(x)]
-        apart |= any(x.primitive not in _PSUMS for x in met)
-        pairs = zip(operands, self.equation.invars, ins, strict=True)
-        begin = [_On(self._of_device(x, shape_of(v), cut, apart), cut is not None) for x, v, cut in pairs]
-        jaxpr, own = inner(self.checker, body)
-        found = self._walk(jaxpr, [_On(x, False) for x in own], begin)
-        rows = zip(found, self.equation.outvars, outs, strict=True)
-        return [self._together(x, shape_of(v), cut) for x, v, cut in rows]
-
-    def _of_device(self, value: Value, shape: tuple[int, ...], cut: int | None, apart: bool) -> Value:
-        """One device's part of an operand."""
-        if cut is None:
-            return value.but(additive=False) if isinstance(value, Private) else value
-        if isinstance(value, Key):
-            self.checker.keys.spend(value, "the devices", self.line)
-            kind, why = self.checker.keys.kind(value)
-            self.checker.keys.loops.append(self.loop)
-            there = [n // self.loop.length if i == cut else n for i, n in enumerate(value.names.shape)]
-            key = self.checker.keys.new(tuple(there), kind, why)
-            self.checker.keys.loops.pop()
-            return key
-        if isinstance(value, Public):
-            return Public(released=value.released)
-        if value.axes != (cut,) or value.batch is None:
-            return self.checker.unbounded(self.equation, [value], _APART)
-        if value.batch not in self.parts:
-            depth = len(self.checker.keys.loops)
-            self.parts[value.batch] = Part(value.batch, value.batch.masked, depth, loop=self.loop)
-        part = self.parts[value.batch]
-        positional = value.positional or apart
-        return value.but(batch=part, terms=bounding(value.terms, part), positional=positional)
-
-    def _walk(self, jaxpr: Jaxpr, own: Sequence[_On], inputs: Sequence[_On]) -> list[_On]:
-        known: dict[Any, _On] = dict(zip(jaxpr.constvars, own, strict=True))
-        known.update(zip(jaxpr.invars, inputs, strict=True))
-
-        def read(atom: Any) -> _On:
-            return _On(constant(atom.val), False) if isinstance(atom, Literal) else known[atom]
-
-        for equation in jaxpr.eqns:
-            operands = [read(x) for x in equation.invars]
-            known.update(zip(equation.outvars, self._step(equation, operands), strict=True))
-        return [read(x) for x in jaxpr.outvars]
-
-    def _step(self, equation: JaxprEqn, operands: list[_On]) -> list[_On]:
-        values, checker = [x.value for x in operands], self.checker
-        within, line = inner_programs(equation), source_line(equation)
-        named = not within and (is_over_devices(equation) or equation.primitive in _PSUMS)
-        if named and devices_named(equation) != self.sharding.axes:
-            text = f"{equation.primitive.name} at {line} covers only some of the devices."
-            raise Why.DEVICES.refusal(text, self.line, line)
-        if equation.primitive is p.axis_index_p:
-            return [_On(Public(counter=(self.loop, 0, self.loop.length - 1)), True)]
-        if equation.primitive in _PSUMS:
-            pairs = zip(values, equation.outvars, strict=True)
-            return [_On(self._sum(equation, x, aval(v)), False) for x, v in pairs]
-        met = _over_devices(equation)
-        if equation.primitive is p.jit_p and met:
-            jaxpr, own = inner(checker, within[0])
-            return self._walk(jaxpr, [_On(x, False) for x in own], operands)
-        if met and within:
-            text = f"devices communicate within {equation.primitive.name} at {line}: move shard_map inside it instead."
-            raise Why.DEVICES.refusal(text, self.line, line)
-        varies = bool(met) or any(x.varies for x in operands)
-        if not varies:
-            return [_On(x, False) for x in checker.step(equation, values)]
-        items, checker.items = checker.items, []
-        checker.keys.loops.append(self.loop)
-        found = checker.step(equation, values)
-        checker.keys.loops.pop()
-        if checker.items:
-            raise Why.DEVICES.refusal(
-                f"{equation.primitive.name} at {line} draws or releases on each device by itself.", self.line, line
-            )
-        checker.items = items
-        return [_On(x, True) for x in found]
-
-    def _sum(self, equation: JaxprEqn, value: Value, kind: Any) -> Value:
-        """The sum over devices of public numbers, or of each device's own sum over its records."""
-        if isinstance(value, Public):
-            return Public(released=value.released)
-        if isinstance(value, Key):
-            self.checker.keys.spend(value, equation.primitive.name, source_line(equation))
-            return self.checker.keys.new(kind.shape, KNOWN, "it is a sum over devices")
-        part, terms = self._part_of(value), value.terms
-        if part is None or value.axes is not None or terms is None or any(t.source is not part for t in terms):
-            why = _MIXED if value.axes is not None else value.why or (_TWICE if part is None else _APART)
-            return self.checker.unbounded(equation, [value], why)
-        # Leaving a record out of a random sample moves others to another device: only sums of rows are unaffected.
-        lost = part.sampled and not value.additive
-        # A number named on one device has another value on the next.
-        lost |= any(symbol >= self.before for t in terms for symbol, _ in t.bound.powers)
-        lost |= np.dtype(kind.dtype).kind != "f" or any(t.bound.factor > _MOST_OF_ALL for t in terms)
-        if lost:
-            return self.checker.unbounded(equation, [value], _APART)
-        origin = self.checker.origin(equation, [value])
-        whole = _parent(part)
-        return value.but(batch=whole, terms=bounding(terms, whole), origin=origin, zero=frozenset())
-
-    def _part_of(self, value: Private) -> Part | None:
-        """The part of the records that a value depends on, if it belongs to a device."""
-        batch = value.batch
-        return batch if isinstance(batch, Part) and batch.loop is self.loop else None
-
-    def _together(self, found: _On, shape: tuple[int, ...], cut: int | None) -> Value:
-        """A result: the value common to all devices, or their values concatenated."""
-        value, checker = found.value, self.checker
-        if cut is None:
-            if found.varies:
-                text = f"a result of shard_map at {self.line} is declared the same on all devices, but may differ."
-                raise Why.DEVICES.refusal(text, self.line)
-            return value.but() if isinstance(value, Private) else value
-        if isinstance(value, Key):
-            checker.keys.loops.append(self.loop)
-            checker.keys.spend(value, "the results of the devices", self.line)
-            checker.keys.loops.pop()
-            return checker.keys.new(shape, KNOWN, "it came out of shard_map")
-        if isinstance(value, Public):
-            return Public(released=value.released)
-        part = self._part_of(value)
-        named = any(symbol >= self.before for t in value.terms or () for symbol, _ in t.bound.powers)
-        sums = value.axes is None and value.terms is not None and all(t.source is part for t in value.terms)
-        if part is None or named or not (value.axes == (cut,) or (sums and not part.sampled)):
-            return checker.unbounded(self.equation, [value.but(batch=None)], _APART)
-        # The devices' rows together are those of the table; among stacked sums only that of the record's device moves.
-        return value.but(batch=_parent(part), terms=bounding(value.terms, _parent(part)), additive=False)
-
-
-def _parent(part: Part) -> Batch:
-    assert part.parent is not None
-    return part.parent
-
-
-_MOST_OF_ALL = 1e28
-"""Bounds of sums whose total over devices may not be finite."""
-
-
-def _over_devices(equation: JaxprEqn) -> list[JaxprEqn]:
-    """The equations, nested ones included, that communicate between devices or depend on the device's number."""
-    within = [y for program in inner_programs(equation) for x in program.jaxpr.eqns for y in _over_devices(x)]
-    return [equation, *within] if is_over_devices(equation) else within
-
-
-@rule(shard_map_p, table=STRUCTURED)
-def _shard_map(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    return _Devices(checker, equation).run(operands)

@@ -21,30 +21,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from dp_accounting.dp_event import DpEvent
 
 from discreet.accounting import Relation
 from discreet.sampling import Sampling
 from discreet.verify._errors import Origin, Reason, Why
 
-_serial = itertools.count()
-
 SMALLEST, LARGEST = 1e-30, 1e30
 """Numbers beyond may be zero, or infinite, in float32: their multiples have no bound."""
 
 
-def new_symbol() -> int:
-    """A name for a public number that is unknown at trace time."""
-    return next(_serial)
-
-
-def open_symbol() -> int:
-    """A name for an open parameter: it gets a value, and a proof of its own, before anything runs."""
-    return -1 - new_symbol()
+new_symbol: Callable[[], int] = functools.partial(next, itertools.count())
+"""A new name, for a value, a group or a public number that is unknown at trace time."""
 
 
 def is_open(name: int) -> bool:
-    """True if a name denotes an open parameter."""
+    """True if a name denotes an open parameter: it gets a value, and a proof of its own, before anything runs."""
     return name < 0
 
 
@@ -58,7 +49,9 @@ class Scale:
     factor: float
     powers: tuple[tuple[int, float], ...] = ()
 
-    def __mul__(self, other: Scale) -> Scale:
+    def __mul__(self, other: Scale | float) -> Scale:
+        if not isinstance(other, Scale):
+            return Scale(self.factor * other, self.powers)
         powers = dict(self.powers)
         for symbol, power in other.powers:
             powers[symbol] = powers.get(symbol, 0.0) + power
@@ -69,10 +62,6 @@ class Scale:
         if self.factor == 0 and power < 0:
             return Scale(math.inf)
         return Scale(abs(self.factor) ** power, tuple((s, p * power) for s, p in self.powers))
-
-    def times(self, factor: float) -> Scale:
-        """A known multiple of the number."""
-        return Scale(self.factor * factor, self.powers)
 
     def at(self, values: dict[int, float]) -> Scale:
         """The number after substituting the known values of some symbols."""
@@ -121,15 +110,6 @@ class Sample(Batch):
     sampling: Sampling = dataclasses.field(kw_only=True)  # Its law
     num_records: int = dataclasses.field(kw_only=True)  # Rows of the table
 
-    def event(self, mechanism: DpEvent, relation: Relation) -> DpEvent:
-        """The event of a mechanism applied to the sample."""
-        return self.sampling.step_event(mechanism, num_records=self.num_records, relation=relation)
-
-    @property
-    def slack(self) -> float:
-        """Total variation between the law that is drawn and the law that the event names."""
-        return self.sampling.slack_per_step(self.num_records)
-
 
 class Cut(Batch):
     """A part of a batch that contains each record at most once."""
@@ -152,18 +132,10 @@ class Part(Cut):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Slice(Cut):
-    """The rows from `first` to `last`, both included."""
+class Rows(Cut):
+    """Rows by their numbers, each once at most: a range of them, or a choice."""
 
-    first: int = dataclasses.field(kw_only=True)
-    last: int = dataclasses.field(kw_only=True)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Pick(Cut):
-    """Rows by their numbers, each once at most."""
-
-    numbers: tuple[int, ...] = dataclasses.field(kw_only=True)
+    numbers: range | tuple[int, ...] = dataclasses.field(kw_only=True)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -174,9 +146,14 @@ class Group:
     that vector, once and not per leaf.
     """
 
-    name: str = ""
     carried: bool = False  # It is the unknown sum that an iteration starts with
-    serial: int = dataclasses.field(default_factory=lambda: next(_serial))
+    serial: int = dataclasses.field(default_factory=new_symbol)
+
+
+@functools.lru_cache(maxsize=4096)
+def group_of(*what: Any) -> Group:
+    """The group that these things determine: the same one each time."""
+    return Group()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -258,10 +235,7 @@ class Public:
                 constant(self.const, exact=self.exact and other.exact, error=error), released=released
             )
         uniform = self.uniform & other.uniform
-        return Public(uniform=uniform, scale=anew(rank, uniform), released=released)
-
-
-ONE = Scale(1.0)
+        return Public(uniform=uniform, scale=unnamed() if len(uniform) == rank else None, released=released)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -276,7 +250,7 @@ class Norm:
 
     kind: str  # One of these
     contents: frozenset[int]  # The values whose norm it is
-    bound: Scale = ONE  # See above
+    bound: Scale = Scale(1.0)  # See above
     size: int = 0  # Elements of a record in all of them
     # For a norm: value * bound is at least `FLOOR`. For a factor: finite unless the norm is NaN, and underflow of squares
     # does not matter. Otherwise the bound does not hold either, and the product may be infinite.
@@ -287,12 +261,7 @@ class Norm:
     @property
     def group(self) -> Group:
         """The values in units of their joint norm, whichever factors clip them."""
-        return _group(self.contents)
-
-
-@functools.lru_cache(maxsize=4096)
-def _group(contents: frozenset[int]) -> Group:
-    return Group(f"norm of {len(contents)}")
+        return group_of("norm", self.contents)
 
 
 def fact(default: Any, *, join: Callable[[Any, Any], Any] | None = None, compared: bool = True) -> Any:
@@ -381,7 +350,7 @@ class Identity:
     """Names of the elements, so that a claim applies to its own value only; and how they were computed."""
 
     # Names the value
-    serial: int = dataclasses.field(default_factory=lambda: next(_serial), compare=False, metadata={"join": None})
+    serial: int = dataclasses.field(default_factory=new_symbol, compare=False, metadata={"join": None})
     holds: int = fact(-1, compared=False)  # Names the value that this copies in another shape
     place: int = fact(-1, compared=False)  # Names the value that this copies in the same shape
     # For clipping written out in the program, see `Norm`
@@ -422,7 +391,7 @@ class Private(Explanation, Identity, Finiteness, Bound, Extent):
 
     def but(self, **changes: Any) -> Private:
         """A new value with `changes`; claims about the old elements are dropped unless given."""
-        return dataclasses.replace(self, **{**_FORGOTTEN, "serial": next(_serial), **changes})
+        return dataclasses.replace(self, **{**_FORGOTTEN, "serial": new_symbol(), **changes})
 
     def joined(self, other: Private) -> Private | None:
         """The join with another value; None if their records or axes differ."""
@@ -452,19 +421,18 @@ def same(a: Value, b: Value) -> bool:
     """True if two values make the same claims: names and explanations are not compared."""
     if isinstance(a, Key) or isinstance(b, Key):
         return isinstance(a, Key) and isinstance(b, Key)
-    alike = isinstance(a, Public) == isinstance(b, Public)
-    return alike and all(_equal(getattr(a, x.name), getattr(b, x.name)) for x in dataclasses.fields(a) if x.compare)
-
-
-def _equal(x: Any, y: Any) -> bool:
-    if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
-        return np.array_equal(x, y, equal_nan=x.dtype.kind == "f")
-    return not isinstance(x, np.ndarray) and not isinstance(y, np.ndarray) and x == y
-
-
-def anew(rank: int = 0, uniform: frozenset[int] = frozenset()) -> Scale | None:
-    """The size of one number that has no name yet; None for an array that is not constant."""
-    return unnamed() if len(uniform) == rank else None
+    if isinstance(a, Public) != isinstance(b, Public):
+        return False
+    for name in [x.name for x in dataclasses.fields(a) if x.compare]:
+        x, y = getattr(a, name), getattr(b, name)
+        arrays = [isinstance(value, np.ndarray) for value in (x, y)]
+        if any(arrays):
+            alike = all(arrays) and np.array_equal(x, y, equal_nan=x.dtype.kind == "f")
+        else:
+            alike = x == y
+        if not alike:
+            return False
+    return True
 
 
 def unnamed() -> Scale:
@@ -533,7 +501,7 @@ def without(axes: Axes, removed: Sequence[int]) -> Axes:
     return tuple(a - sum(1 for r in removed if r < a) for a in axes)
 
 
-def scaled(terms: tuple[Term, ...], factor: Scale) -> tuple[Term, ...]:
+def scaled(terms: tuple[Term, ...], factor: Scale | float) -> tuple[Term, ...]:
     """The bound of a multiple."""
     return tuple(Term(t.group, t.leaves, t.bound * factor, t.source) for t in terms)
 
@@ -588,31 +556,25 @@ def stacked(parts: Sequence[tuple[Term, ...]], source: Batch) -> tuple[Term, ...
     return fresh(Scale(math.sqrt(sum(t.factor**2 for t in known)), known[0].powers), source)
 
 
-@functools.lru_cache(maxsize=4096)
-def _pieced(pieces: tuple[tuple[Group, Batch], ...]) -> Group:
-    """The group of a sum over disjoint slices: a record in a slice moves within that slice's group.
-
-    Two sums may share it only if they assign every record the same group. So its name consists of the groups and their
-    slices: with other borders, a record between the old border and the new would be in one group in the first sum and in
-    another in the second, and its loads would add.
-    """
-    return Group(f"one of {len(pieces)} slices")
-
-
 def over_slices(terms: tuple[Term, ...]) -> tuple[Term, ...]:
-    """Merge the terms of a sum over disjoint slices of the table: a record is in one of them, so the largest counts."""
-    slices = [t.source for t in terms if isinstance(t.source, Slice)]
-    if len(terms) < 2 or len(slices) < len(terms):
+    """Merge the terms of a sum over disjoint slices of the table: a record is in one of them, so the largest counts.
+
+    A record in a slice moves within that slice's group. Two sums may share the merged group only if they assign every record
+    the same group. So it is named by the groups and their slices: with other borders, a record between the old border and the
+    new would be in one group in the first sum and in another in the second, and its loads would add.
+    """
+    ranges = [t.source.numbers for t in terms if isinstance(t.source, Rows) and isinstance(t.source.numbers, range)]
+    if len(terms) < 2 or len(ranges) < len(terms):
         return terms
-    ordered = [t for _, t in sorted(zip(slices, terms, strict=True), key=lambda pair: (pair[0].first, pair[0].last))]
-    apart = all(a.last < b.first for a, b in itertools.pairwise(sorted(slices, key=lambda s: (s.first, s.last))))
+    pairs = sorted(zip(ranges, terms, strict=True), key=lambda pair: (pair[0].start, pair[0].stop))
+    apart = all(a.stop <= b.start for (a, _), (b, _) in itertools.pairwise(pairs))
     alike = len({(t.leaves, t.bound.powers, t.source.parent) for t in terms}) == 1
     if not (apart and alike) or terms[0].source.parent is None:
         return terms
     bound = max((t.bound for t in terms), key=lambda b: b.factor)
     # Slices of one group give every record that group, wherever the borders are.
     groups = {t.group for t in terms}
-    group = groups.pop() if len(groups) == 1 else _pieced(tuple((t.group, t.source) for t in ordered))
+    group = groups.pop() if len(groups) == 1 else group_of("slices", *((t.group, t.source) for _, t in pairs))
     return (Term(group, terms[0].leaves, bound, terms[0].source.parent),)
 
 
@@ -669,7 +631,6 @@ def range_factor(batch: Batch, relation: Relation) -> float:
 SECRET, KNOWN, PRIVATE = "secret", "known", "private"
 """Secret: from a key argument, so its noise is fresh. Known: from a number of the program, or mixed.
 Private: draws from it depend on records."""
-_WORST_FIRST = (PRIVATE, KNOWN)
 
 
 @dataclasses.dataclass
@@ -686,16 +647,16 @@ class _Record:
         return self.use or next((("jax.random.fold_in", line) for line in self.folds.values()), None)
 
 
+@dataclasses.dataclass(eq=False)
 class KeyRing:
     """All keys of a program. Each may be split, folded, drawn from, passed to a mechanism or returned: one of these, once.
 
     Folding numbers into one key is one use, as long as the numbers differ.
     """
 
-    def __init__(self) -> None:
-        self._records: dict[int, _Record] = {}
-        self._next = 0
-        self.loops: list[Any] = []
+    loops: list[Any] = dataclasses.field(default_factory=list)
+    _records: dict[int, _Record] = dataclasses.field(default_factory=dict)
+    _next: int = 0
 
     def snapshot(self) -> dict[int, _Record]:
         """Copy the state of all keys, so that a branch can be tried."""
@@ -719,6 +680,18 @@ class KeyRing:
         start, self._next = self._next, self._next + math.prod(shape)
         self._records |= {name: _Record(kind, len(self.loops), why) for name in range(start, self._next)}
         return Key(np.arange(start, self._next, dtype=np.int64).reshape(shape))
+
+    def anew(self, key: Key) -> Key:
+        """The keys of another iteration: as many of the same kind, with new names."""
+        return self.new(key.names.shape, *self.kind(key))
+
+    def shared(self, key: Key, shape: tuple[int, ...], loop: Any, purpose: str, line: str) -> Key:
+        """The keys of one iteration of a loop, each of which takes its own part of an array."""
+        self.spend(key, purpose, line)
+        self.loops.append(loop)
+        part = self.new(shape, *self.kind(key))
+        self.loops.pop()
+        return part
 
     def _of(self, key: Key) -> list[_Record]:
         return [self._records[int(name)] for name in key.names.reshape(-1)]
@@ -745,6 +718,12 @@ class KeyRing:
     def depth_of(self, key: Key) -> int:
         """The largest number of loops around the creation of one of the keys."""
         return max((x.depth for x in self._of(key)), default=0)
+
+    def spend_in(self, loop: Any, key: Key, purpose: str, line: str) -> None:
+        """Record the use of keys in every iteration of the loop."""
+        self.loops.append(loop)
+        self.spend(key, purpose, line)
+        self.loops.pop()
 
     def spend_outside(self, key: Key, purpose: str, line: str, loop: Any) -> None:
         """Record the use of keys of which every iteration of the loop takes another."""

@@ -81,11 +81,6 @@ class Why(enum.Enum):
         "Python numbers or from one traced norm."
     )
 
-    @property
-    def remedy(self) -> str:
-        """The usual remedy."""
-        return self.value
-
     def __call__(self, text: str) -> Reason:
         """A reason of this kind."""
         return Reason(self, text)

@@ -32,9 +32,10 @@ from dp_accounting.dp_event import (
     SelfComposedDpEvent,
 )
 
+from discreet._validate import is_real
 from discreet.accounting import Relation, profile, relation_name
 from discreet.mechanisms import Mechanism
-from discreet.verify._domain import LARGEST, SMALLEST, Batch, Cut, Group, Part, Sample, Scale, Table, open_symbol
+from discreet.verify._domain import LARGEST, SMALLEST, Batch, Cut, Group, Part, Sample, Scale, Table, new_symbol
 from discreet.verify._errors import PrivacyError
 
 _FINEST = 4096
@@ -106,17 +107,17 @@ class Given:
     value: Any
 
 
+@dataclasses.dataclass
 class Symbols:
     """The map from the checker's names of open parameters to sympy expressions."""
 
-    def __init__(self) -> None:
-        self._expressions: dict[int, Any] = {}
+    _expressions: dict[int, Any] = dataclasses.field(default_factory=dict)
 
     def scale(self, expression: Any) -> Scale:
         """The checker's number for an expression: the same one for the same expression."""
         name = next((n for n, x in self._expressions.items() if x == expression), None)
         if name is None:
-            name = open_symbol()
+            name = -1 - new_symbol()  # `is_open`
             self._expressions[name] = expression
         return Scale(1.0, ((name, 1.0),))
 
@@ -153,18 +154,10 @@ def smallest(*values: Any) -> Any:
     return load_sympy().Min(*set(values)) if any(map(is_symbolic, values)) else min(values)
 
 
-def square_root(value: Any) -> Any:
-    """The root of a number that may be open."""
-    return load_sympy().sqrt(value) if is_symbolic(value) else math.sqrt(value)
-
-
-def _fields(event: DpEvent) -> dict[str, Any]:
-    return {field.name: getattr(event, field.name) for field in attr.fields(type(event))}
-
-
 def numbers_of(event: DpEvent) -> list[Any]:
     """The numbers in an event of any kind, and in its parts: noise multipliers, rates, counts."""
-    values = [x for value in _fields(event).values() for x in (value if isinstance(value, Sequence) else [value])]
+    fields = attr.asdict(event, recurse=False).values()
+    values = [x for value in fields for x in (value if isinstance(value, Sequence) else [value])]
     return [number for x in values for number in (numbers_of(x) if isinstance(x, DpEvent) else [x])]
 
 
@@ -183,7 +176,7 @@ def event_at(event: DpEvent, values: Mapping[str, float]) -> DpEvent:
 
     if isinstance(event, SelfComposedDpEvent):
         return SelfComposedDpEvent(at(event.event), times_at(event.count, values))
-    return type(event)(**{name: at(value) for name, value in _fields(event).items()})
+    return type(event)(**{name: at(value) for name, value in attr.asdict(event, recurse=False).items()})
 
 
 def number_at(value: Any, values: Mapping[str, float]) -> Any:
@@ -210,15 +203,11 @@ def times_at(value: Any, values: Mapping[str, float]) -> Any:
     found = number_at(value, values)
     if is_symbolic(found):
         return found
-    if not _is_number(found) or not 1 <= found < math.inf or found % 1 != 0:
+    if not is_real(found) or not 1 <= found < math.inf or found % 1 != 0:
         raise ValueError(
             f"times is {found!r}; a step is called a whole number of times. Pass an integer of at least 1."
         )
     return int(found)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 def check_symbols(arguments: list[Any]) -> None:
@@ -237,7 +226,7 @@ def checked_values(values: Mapping[str, Any], known: tuple[str, ...]) -> dict[st
         if name not in known:
             open_ones = f"it has {', '.join(known)}" if known else "it has none"
             raise ValueError(f"The certificate has no symbol {name}: {open_ones}. Give values for these.")
-        if not _is_number(value) or not SMALLEST <= value <= LARGEST:
+        if not is_real(value) or not SMALLEST <= value <= LARGEST:
             raise ValueError(
                 f"{name} is {value!r}; a proof covers numbers from {SMALLEST:g} to {LARGEST:g}, beyond which float32 may take "
                 "them for zero or infinite. Pass such a number."
@@ -262,13 +251,6 @@ class Release:
     # An upper bound on the load added by rounding to a grid, if a record shares its bound between this release and
     # others (`_rules_markers`). Otherwise the noise covers it.
     rounding: Any = 0.0
-
-
-@dataclasses.dataclass
-class Draw:
-    """The draw of a batch, which ends with the list that contains this."""
-
-    batch: Sample
 
 
 @dataclasses.dataclass
@@ -335,7 +317,7 @@ def _of_turn(items: list[Any], kinds: dict[int, int], before: int, groups: dict[
 def _renamed(release: Release, before: int, groups: dict[Group, Group]) -> Release:
     loads: Loads = {}
     for (group, leaf), load in release.loads.items():
-        own = group if group.serial < before else groups.setdefault(group, Group(group.name))
+        own = group if group.serial < before else groups.setdefault(group, Group())
         loads[own, leaf] = load
     return dataclasses.replace(release, loads=loads)
 
@@ -365,8 +347,7 @@ class _Spent:
         if release.mechanism.adds_up:
             alone = sum(worst_of(release.loads)), release.rounding
             return cls({release.mechanism: dict(release.loads)}, {release.mechanism: alone})
-        total = ratio_of(release)
-        return cls(events=[release.mechanism.event(1 / square_root(total))] if total != 0 else [])
+        return cls(events=_noisy(release.mechanism, ratio_of(release)))
 
     def add(self, other: _Spent, times: Any = 1) -> None:
         for mechanism, loads in other.loads.items():
@@ -386,7 +367,7 @@ class _Spent:
         """
         if len(branches) == 1:
             return branches[0]
-        most, fresh = cls(), Group("one of several branches")
+        most, fresh = cls(), Group()
         for spent in branches:
             for mechanism, loads in spent.loads.items():
                 own = most.loads.setdefault(mechanism, {})
@@ -404,16 +385,22 @@ class _Spent:
         """The event. Releases that add up form one: their squared ratios add up, over each group's worst leaf."""
         found: list[DpEvent] = []
         for mechanism, loads in self.loads.items():
-            total = _with_rounding(sum(worst_of(loads)), *self.alone[mechanism])
-            found += [mechanism.event(1 / square_root(total))] if total != 0 else []
+            together, (alone, rounding) = sum(worst_of(loads)), self.alone[mechanism]
+            # The load of several releases is `together` plus all roundings, but at least `together` and at most `alone`.
+            if any(map(is_symbolic, (together, alone, rounding))):
+                total = together if together == alone else together + rounding
+            else:
+                total = max(together, min(alone, together + rounding)) if alone > together * (1 + 1e-9) else together
+            found += _noisy(mechanism, total)
         return _composed(found + self.events)
 
 
-def _with_rounding(together: Any, alone: Any, rounding: Any) -> Any:
-    """The load of several releases: `together` plus all roundings, but at least `together` and at most `alone`."""
-    if is_symbolic(together) or is_symbolic(alone) or is_symbolic(rounding):
-        return together if together == alone else together + rounding
-    return max(together, min(alone, together + rounding)) if alone > together * (1 + 1e-9) else together
+def _noisy(mechanism: Mechanism, load: Any) -> list[DpEvent]:
+    """The event of releases of this load, which may be open; none if a record moves nothing."""
+    if load == 0:
+        return []
+    root = load_sympy().sqrt(load) if is_symbolic(load) else math.sqrt(load)
+    return [mechanism.event(1 / root)]
 
 
 def ratio_of(release: Release) -> Any:
@@ -452,9 +439,10 @@ def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, 
     drawn: list[Sample] = []
     slack = 0.0
     for item in items:
-        if isinstance(item, Draw):
-            drawn.append(item.batch)
-            slack += item.batch.slack
+        if isinstance(item, Sample):
+            drawn.append(item)
+            # Total variation between the law that is drawn and the law that the event names.
+            slack += item.sampling.slack_per_step(item.num_records)
         elif isinstance(item, Release):
             slack += item.mechanism.slack
             here.setdefault(item.batch, _Spent()).add(_Spent.of(item))
@@ -489,7 +477,8 @@ def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, 
     # The block ends here, and with it the samples that it drew.
     for batch in drawn:
         if batch in here:
-            events.append(batch.event(here.pop(batch).event(), relation))
+            released = here.pop(batch).event()
+            events.append(batch.sampling.step_event(released, num_records=batch.num_records, relation=relation))
     # Slices and picks are charged to their parent, as if they held all of its records.
     for part in [b for b in here if isinstance(b, Cut) and not isinstance(b, Part)]:
         assert part.parent is not None
@@ -565,9 +554,10 @@ def check_expected(event: DpEvent, slack: float, claimed: Any, relation: Relatio
 
 def covers(expected: DpEvent, event: DpEvent, slack: float, relation: Relation) -> bool:
     """True if a claim is at least as large as the proof, for all values of symbols open in either."""
-    if not open_in([*numbers_of(event), *numbers_of(expected)]):
-        return _alike(_parts(event), _parts(expected)) or not _worse(event, slack, expected, relation)
     ours, theirs = _parts(event), _parts(expected)
+    if not open_in([*numbers_of(event), *numbers_of(expected)]):
+        alike = ours.keys() == theirs.keys() and all(math.isclose(ours[k], theirs[k], rel_tol=_TOLERANCE) for k in ours)
+        return alike or not _worse(event, slack, expected, relation)
     return ours.keys() <= theirs.keys() and all(_at_most(ours[k], theirs[k]) for k in ours)
 
 
@@ -591,44 +581,28 @@ _GAUSSIAN = ("gaussian",)
 
 def _parts(event: DpEvent, count: Any = 1) -> dict[tuple, Any]:
     """The parts of a composition: Gaussian precision, and counts of other events by kind and numbers."""
-    found: dict[tuple, Any] = {}
-
-    def add(name: tuple, amount: Any) -> None:
-        found[name] = found.get(name, 0) + amount
-
     if isinstance(event, NoOpDpEvent):
         return {}
     if isinstance(event, GaussianDpEvent):
-        add(_GAUSSIAN, count / event.noise_multiplier**2 if event.noise_multiplier else math.inf)
-    elif isinstance(event, SelfComposedDpEvent):
-        for name, amount in _parts(event.event, count * event.count).items():
-            add(name, amount)
-    elif isinstance(event, ComposedDpEvent):
-        for part in event.events:
-            for name, amount in _parts(part, count).items():
-                add(name, amount)
-    else:
-        add((_rounded(event),), count)
+        return {_GAUSSIAN: count / event.noise_multiplier**2 if event.noise_multiplier else math.inf}
+    if isinstance(event, SelfComposedDpEvent):
+        return _parts(event.event, count * event.count)
+    if not isinstance(event, ComposedDpEvent):
+        return {(type(event).__name__, *map(_rounded, attr.asdict(event, recurse=False).values())): count}
+    found: dict[tuple, Any] = {}
+    for part in event.events:
+        for name, amount in _parts(part, count).items():
+            found[name] = found.get(name, 0) + amount
     return found
 
 
-def _rounded(event: DpEvent) -> Any:
-    def rounded(value: Any) -> Any:
-        if isinstance(value, DpEvent):
-            return _inner(value)
-        if isinstance(value, Sequence):
-            return tuple(map(rounded, value))
-        return value if isinstance(value, int) else _plain(value, 6)
-
-    return type(event).__name__, *map(rounded, _fields(event).values())
-
-
-def _inner(event: DpEvent) -> frozenset[tuple[tuple, Any]]:
-    return frozenset((k, _plain(v, 6)) for k, v in _parts(event).items())
-
-
-def _alike(a: dict[tuple, float], b: dict[tuple, float]) -> bool:
-    return a.keys() == b.keys() and all(math.isclose(a[k], b[k], rel_tol=_TOLERANCE) for k in a)
+def _rounded(value: Any) -> Any:
+    """A number in an event, or an event, so that those that differ by rounding are equal."""
+    if isinstance(value, DpEvent):
+        return frozenset((name, _plain(amount, 6)) for name, amount in _parts(value).items())
+    if isinstance(value, Sequence):
+        return tuple(map(_rounded, value))
+    return value if isinstance(value, int) else _plain(value, 6)
 
 
 def _worse(event: DpEvent, slack: float, expected: DpEvent, relation: Relation) -> bool:

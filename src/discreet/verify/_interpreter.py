@@ -12,7 +12,6 @@ XLA must agree, and drops the value where XLA may round differently.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -49,7 +48,6 @@ from discreet.verify._domain import (
     SMALLEST,
     Batch,
     Cut,
-    Group,
     Key,
     KeyRing,
     Part,
@@ -60,13 +58,14 @@ from discreet.verify._domain import (
     Term,
     Turns,
     Value,
-    anew,
     constant,
     contribution_factor,
+    group_of,
     is_open,
     range_factor,
     row_terms,
     scaled,
+    unnamed,
 )
 from discreet.verify._errors import Origin, Reason, Why
 from discreet.verify._events import Symbols
@@ -114,7 +113,7 @@ def public_result(checker: Any, equation: JaxprEqn, operands: list[Value]) -> li
     assert len(values) == len(operands)
     released = any(x.released for x in values)
     if len(equation.outvars) != 1:
-        return [Public(scale=anew(len(aval(x).shape)), released=released) for x in equation.outvars]
+        return [Public(scale=None if aval(x).shape else unnamed(), released=released) for x in equation.outvars]
     kind = aval(equation.outvars[0])
     const = _evaluate(equation, values, kind)
     if const is not None:
@@ -127,7 +126,7 @@ def public_result(checker: Any, equation: JaxprEqn, operands: list[Value]) -> li
     if scale is not None and (error > _MOST_ERROR or (scale.factor != 0 and not SMALLEST <= scale.factor <= LARGEST)):
         scale = None
     if scale is None:
-        scale, error = anew(len(kind.shape), uniform), 0.0
+        scale, error = unnamed() if len(uniform) == len(kind.shape) else None, 0.0
     turns = _in_each_turn(equation, values, kind)
     checker.schedule(scale, turns)
     # As zeros of a table's size, too large to be held.
@@ -163,12 +162,10 @@ def _in_each_turn(equation: JaxprEqn, values: list[Public], kind: Any) -> Turns 
             known.append(value.const.reshape(1))
         else:
             return None
-    if primitive not in ELEMENTWISE_SHAPES or not _decided(primitive, known, kind):
+    if primitive not in ELEMENTWISE_SHAPES:
         return None
-    with np.errstate(all="ignore"):
-        found = _calculate(primitive, equation.params, known, jax.ShapeDtypeStruct((count,), kind.dtype))
-        lost = found is None or _lost(equation, known, found, exact=False)
-    if found is None or lost or _too_small(found):
+    found = _computed(equation, known, jax.ShapeDtypeStruct((count,), kind.dtype), exact=False)
+    if found is None:
         return None
     error = _error(equation, known, [x.error if x.turns is None else x.turns.error for x in values], found.dtype)
     return Turns(loop, tuple(found.tolist()), error) if error <= _MOST_ERROR else None
@@ -217,19 +214,48 @@ def _evaluate(equation: JaxprEqn, values: list[Public], kind: Any) -> np.ndarray
         shape, axis = params["shape"], params["dimension"]
         line = np.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
         return np.broadcast_to(line, shape).astype(kind.dtype)
-    folded = _from_counter(equation, values)
-    if folded is not None:
-        return folded
     consts = [x.const for x in values]
+    # A counter's range decides comparisons: JAX asks whether an index is negative.
+    counter = values[0].counter if primitive is p.lt_p else None
+    if counter is not None and consts[1] is not None and consts[1].ndim == 0:
+        _, low, high = counter
+        if high < consts[1] or low >= consts[1]:
+            return np.asarray(bool(high < consts[1]))
     # A known selection depends on the selected case alone.
     if primitive is p.select_n_p and consts[0] is not None and consts[0].ndim == 0:
         return consts[1 + int(consts[0])]
     known = [x for x in consts if x is not None]
-    if len(known) < len(consts) or not known or not _decided(primitive, known, kind):
+    if len(known) < len(consts) or not known:
+        return None
+    return _computed(equation, known, kind, exact=all(x.exact for x in values))
+
+
+_COMPARISONS = (p.lt_p, p.le_p, p.gt_p, p.ge_p, p.eq_p, p.ne_p)
+_CLOSE = 1e-4
+
+
+def _computed(equation: JaxprEqn, known: list[np.ndarray], kind: Any, *, exact: bool) -> np.ndarray | None:
+    """The result of known operands; None where XLA may compute another: it rounds and divides integers differently.
+
+    `exact`: the operands are known without rounding.
+    """
+    primitive, first = equation.primitive, known[0].astype(np.float64)
+    decided = not any(map(_too_small, known))
+    if primitive is p.div_p:
+        decided = decided and known[0].dtype.kind == "f"
+    elif primitive in _COMPARISONS and any(x.dtype.kind == "f" for x in known):
+        second = known[1].astype(np.float64)
+        larger = np.maximum(np.abs(first), np.abs(second))
+        apart = np.abs(first - second) > _CLOSE * larger
+        decided = decided and bool(np.all(np.isfinite(larger) & (apart | (larger == 0))))
+    elif primitive is p.convert_element_type_p and known[0].dtype.kind == "f" and np.dtype(kind.dtype).kind in "biu":
+        # A computed float may lie on the other side of an integer; one too large saturates.
+        decided = decided and bool(np.all(first == 0))
+    if not decided:
         return None
     with np.errstate(all="ignore"):
-        found = _calculate(primitive, params, known, kind)
-        lost = found is not None and _lost(equation, known, found, exact=all(x.exact for x in values))
+        found = _calculate(primitive, equation.params, known, kind)
+        lost = found is None or _lost(equation, known, found, exact=exact)
     return None if found is None or lost or _too_small(found) else found
 
 
@@ -271,28 +297,6 @@ _LOGARITHM, _MOST_FACTORS = 0.5, 64
 """Logarithms closer to zero are meaningless for rounded numbers; the roundings of more factors add up."""
 
 
-_COMPARISONS = (p.lt_p, p.le_p, p.gt_p, p.ge_p, p.eq_p, p.ne_p)
-_CLOSE = 1e-4
-
-
-def _decided(primitive: Any, consts: list[np.ndarray], kind: Any) -> bool:
-    """True if XLA must agree with NumPy, although it rounds and divides integers differently."""
-    if any(map(_too_small, consts)):
-        return False
-    first = consts[0].astype(np.float64)
-    if primitive is p.div_p:
-        return consts[0].dtype.kind == "f"
-    if primitive in _COMPARISONS and any(x.dtype.kind == "f" for x in consts):
-        second = consts[1].astype(np.float64)
-        larger = np.maximum(np.abs(first), np.abs(second))
-        apart = np.abs(first - second) > _CLOSE * larger
-        return bool(np.all(np.isfinite(larger) & (apart | (larger == 0))))
-    if primitive is p.convert_element_type_p and consts[0].dtype.kind == "f" and np.dtype(kind.dtype).kind in "biu":
-        # A computed float may lie on the other side of an integer; one too large saturates.
-        return bool(np.all(first == 0))
-    return True
-
-
 def _too_small(value: np.ndarray) -> bool:
     """True if XLA may flush one of the numbers to zero."""
     if value.dtype.kind != "f":
@@ -321,16 +325,6 @@ def _calculate(primitive: Any, params: Any, consts: list[np.ndarray], kind: Any)
             shape[axis] = n
         return np.broadcast_to(first.reshape(shape), kind.shape)
     return np.asarray(consts[0]).reshape(kind.shape) if primitive in (p.reshape_p, p.squeeze_p) else None
-
-
-def _from_counter(equation: JaxprEqn, values: list[Public]) -> np.ndarray | None:
-    """Comparisons that a counter's range decides: JAX asks whether an index is negative."""
-    if equation.primitive is p.lt_p and values[0].counter is not None and values[1].const is not None:
-        _, low, high = values[0].counter
-        bound = values[1].const
-        if bound.ndim == 0 and (high < bound or low >= bound):
-            return np.asarray(bool(high < bound))
-    return None
 
 
 def _counter(equation: JaxprEqn, values: list[Public]) -> tuple[Any, int, int] | None:
@@ -446,7 +440,7 @@ _ORDINARY = frozenset({"bool", "float32", "float64", *(f"{u}int{n}" for u in (""
 """The types whose arithmetic the rules cover: all others keep no bound."""
 _WHOLE = frozenset(x for x in _ORDINARY if not x.startswith("float"))
 
-_COARSE = Scale(1.0 + 2.0**-7)
+_COARSE = 1.0 + 2.0**-7
 """The relative error of one operation in bfloat16."""
 
 
@@ -492,19 +486,10 @@ def rounding_of(equation: JaxprEqn, variable: Any, operands: Sequence[Value]) ->
     return rows, share + rows * (2.0**-23 if dtype == "float32" else 2.0**-52)
 
 
-def _as_computed(value: Value, variable: Any, equation: JaxprEqn, operands: Sequence[Value]) -> Value:
-    if not isinstance(value, Private):
-        return value
-    found = None if equation.primitive in STRUCTURED else rounding_of(equation, variable, operands)
-    return value if value.rounding == found else dataclasses.replace(value, rounding=found)
-
-
-def _with_absent(value: Value, variable: Any, equation: JaxprEqn, operands: Sequence[Value]) -> Value:
-    """Adds to integer and Boolean rows the constant that they hold where the mask excludes the record."""
+def _with_absent(value: Private, variable: Any, equation: JaxprEqn, operands: Sequence[Value]) -> Private:
+    """Add to integer and Boolean rows the constant that they hold where the mask excludes the record."""
     primitive, kinds = equation.primitive, {str(aval(x).dtype) for x in (variable, *equation.invars)}
-    if not isinstance(value, Private) or value.axes is None or primitive not in (*ELEMENTWISE_SHAPES, *_MOVES):
-        return value
-    if not kinds <= _WHOLE:
+    if value.axes is None or primitive not in (*ELEMENTWISE_SHAPES, *_MOVES) or not kinds <= _WHOLE:
         return value
     kind = jax.ShapeDtypeStruct((1,), aval(variable).dtype)
     masks = {mask for x in operands if isinstance(x, Private) for mask in (*x.zero, *(m for m, _ in x.absent))}
@@ -518,10 +503,7 @@ def _with_absent(value: Value, variable: Any, equation: JaxprEqn, operands: Sequ
             number = numbers[0]
         else:
             known = [x for x in numbers if x is not None]
-            number = None
-            if len(known) == len(numbers) and _decided(primitive, known, kind):
-                with np.errstate(all="ignore"):
-                    number = _calculate(primitive, equation.params, known, kind)
+            number = _computed(equation, known, kind, exact=True) if len(known) == len(numbers) else None
         if number is not None:
             found[mask] = int(number[0])
     zero = value.zero | {mask for mask, number in found.items() if number == 0}
@@ -556,8 +538,9 @@ class Checker:
         # The mechanisms used, and the assumed upper limit of open noise multipliers.
         self.mechanisms: dict[Mechanism, None] = {}
         self.most_multiplier, self.beyond = math.inf, False  # whether a known one exceeds its limit
-        self.slices: dict[tuple[Any, ...], Batch] = {}  # parts of the table, by their start and end
-        self.samples: dict[Batch, tuple[int, ...]] = {}  # rows of the table, and the names of row numbers and mask
+        self.rows: dict[tuple[Batch, Sequence[int]], Batch] = {}  # parts of the table, by their row numbers
+        # Rows of the table, and the names of row numbers and mask.
+        self.samples: dict[Batch, tuple[int, ...]] = {}
         self.symbols = Symbols()  # the public numbers that are open parameters
         # Whether records carry state from sample to sample; and whether one record's membership of a sample affects
         # others'. The two must not occur together.
@@ -635,16 +618,9 @@ class Checker:
             rule = RULES.get(primitive, unknown)
         with inside(equation):
             found = rule(self, equation, operands)
-        # From here on claims of the rule are only weakened.
-        outputs = found if isinstance(found, list) else [found]
-        if len(outputs) == 1 and len(equation.outvars) > 1:
-            outputs = outputs * len(equation.outvars)
+        outputs = found if isinstance(found, list) else [found] * len(equation.outvars)
         pairs = zip(outputs, equation.outvars, strict=True)
-        outputs = [self._in_precision(_in_range(self._keyed(x, v)), v, equation) for x, v in pairs]
-        outputs = [_where_lost(_in_order(x, equation, operands), operands, equation) for x in outputs]
-        outputs = [_with_absent(x, v, equation, operands) for x, v in zip(outputs, equation.outvars, strict=True)]
-        if primitive not in (*_MARKED, *INLINED):
-            outputs = [_as_computed(x, v, equation, operands) for x, v in zip(outputs, equation.outvars, strict=True)]
+        outputs = [self._held(x, v, equation, operands) for x, v in pairs]
         if primitive is p.dynamic_slice_p:
             before = operands[0].batch if isinstance(operands[0], Private) else None
             now = outputs[0].batch if isinstance(outputs[0], Private) else None
@@ -656,29 +632,18 @@ class Checker:
         """True if an equation takes rows of the table by number at each visit so far; `default` before the first."""
         return self.cuts.get(id(equation), (default, equation))[0]
 
-    def _keyed(self, value: Value, variable: Any) -> Value:
-        """The keys that a program derives from public values alone."""
+    def _held(self, value: Value, variable: Any, equation: JaxprEqn, operands: Sequence[Value]) -> Value:
+        """A result as the machine holds it: but for `absent`, claims of its rule are only weakened."""
         if isinstance(value, Public) and is_key(aval(variable)):
             return self.keys.new(tuple(aval(variable).shape), KNOWN, "it was made in the program")
-        return value
-
-    def _in_precision(self, value: Value, variable: Any, equation: JaxprEqn) -> Value:
-        """Drop the bound of a sum in low precision: rounding is relative to the sum, not to one record."""
         if not isinstance(value, Private):
             return value
-        dtype = str(aval(variable).dtype)
-        if dtype in _ORDINARY or dtype.startswith("key<"):
+        value = _in_order(_in_precision(value, variable, equation), equation, operands)
+        value = _with_absent(_where_lost(value, operands, equation), variable, equation, operands)
+        if equation.primitive in (*_MARKED, *INLINED):
             return value
-        # Two sums that differ by the bound may round to numbers that differ by more.
-        if value.axes is None and value.terms is not None:
-            return value.but(terms=None, linf=None, finite=False, why=held_as(dtype))
-        summed = equation.primitive in (p.reduce_sum_p, p.dot_general_p)  # each addition rounds the partial sum
-        if value.axes is not None and dtype == "bfloat16" and not summed:
-            terms = None if value.terms is None else scaled(value.terms, _COARSE)
-            linf = None if value.linf is None else value.linf * _COARSE.factor
-            return dataclasses.replace(value, terms=terms, linf=linf)
-        # The others may overflow, wrap around, round more coarsely or be complex.
-        return value.but(terms=None, linf=None, finite=False)
+        rounding = None if equation.primitive in STRUCTURED else rounding_of(equation, variable, operands)
+        return value if value.rounding == rounding else dataclasses.replace(value, rounding=rounding)
 
     def origin(self, equation: JaxprEqn, operands: Sequence[Value], what: str = "") -> Origin:
         """The place of an equation, with the operand furthest from a proof as parent."""
@@ -703,11 +668,9 @@ class Checker:
         return Private(batch, None, self.origin(equation, operands), why=earlier or why.at(source_line(equation)))
 
 
-def _where_lost(value: Value, operands: Sequence[Value], equation: JaxprEqn) -> Value:
+def _where_lost(value: Private, operands: Sequence[Value], equation: JaxprEqn) -> Private:
     """Add the reason to rows that have just lost their bound."""
-    if not isinstance(value, Private) or value.axes is None or value.why:
-        return value
-    if value.terms is not None or value.linf is not None:
+    if value.axes is None or value.why or value.terms is not None or value.linf is not None:
         return value
     rows = [x for x in operands if isinstance(x, Private) and x.axes is not None]
     why = next((x.why for x in rows if x.why), None)
@@ -717,29 +680,39 @@ def _where_lost(value: Value, operands: Sequence[Value], equation: JaxprEqn) -> 
     return dataclasses.replace(value, why=why) if why else value
 
 
-def _in_order(value: Value, equation: JaxprEqn, operands: Sequence[Value]) -> Value:
+def _in_order(value: Private, equation: JaxprEqn, operands: Sequence[Value]) -> Private:
     """Clear `additive` if the carried sum went through more than additions.
 
     If the carry is negated or reversed each iteration (`row - total`, `total[::-1] + row`), terms get different weights; in a
     random sample one record decides in which iterations the others are.
     """
-    adds = equation.primitive in (*INLINED, *STRUCTURED, *_AS_IT_IS)
-    if not isinstance(value, Private) or not value.additive or adds:
+    if not value.additive or equation.primitive in (*INLINED, *STRUCTURED, *_AS_IT_IS):
         return value
     looked_at = operands[1:] if equation.primitive is p.sub_p else operands
     turned = any(t.group.carried for x in looked_at if isinstance(x, Private) for t in x.terms or ())
     return value.but(additive=False) if turned else value
 
 
-def _in_range(value: Value) -> Value:
-    """Drop the bounds of numbers so large or small that scaling them back does not restore them."""
-    if not isinstance(value, Private):
-        return value
+def _in_precision(value: Private, variable: Any, equation: JaxprEqn) -> Private:
+    """Drop bounds that the type does not keep."""
     far = any(_is_far(t.bound) for t in value.terms or ())
     if far or (value.linf is not None and value.linf > LARGEST):
+        # Scaling numbers so large or small back does not restore them.
         why = Why.PRECISION("intermediate numbers are too large or too small for float32")
-        return dataclasses.replace(value, terms=None, linf=None, finite=False, norm_of=None, why=value.why or why)
-    return value
+        value = dataclasses.replace(value, terms=None, linf=None, finite=False, norm_of=None, why=value.why or why)
+    dtype = str(aval(variable).dtype)
+    if dtype in _ORDINARY or dtype.startswith("key<"):
+        return value
+    # Rounding is relative to the sum, not to one record: sums that differ by the bound may round to others further apart.
+    if value.axes is None and value.terms is not None:
+        return value.but(terms=None, linf=None, finite=False, why=held_as(dtype))
+    summed = equation.primitive in (p.reduce_sum_p, p.dot_general_p)  # each addition rounds the partial sum
+    if value.axes is not None and dtype == "bfloat16" and not summed:
+        terms = None if value.terms is None else scaled(value.terms, _COARSE)
+        linf = None if value.linf is None else value.linf * _COARSE
+        return dataclasses.replace(value, terms=terms, linf=linf)
+    # The others may overflow, wrap around, round more coarsely or be complex.
+    return value.but(terms=None, linf=None, finite=False)
 
 
 def _is_far(bound: Scale) -> bool:
@@ -890,7 +863,7 @@ def bound_of(value: Private, equation: JaxprEqn, position: int) -> tuple[Term, .
     # NaN is checked separately, before any sum.
     rows = value.axes is not None
     terms = row_terms(value.but(finite=True), size_per_record(own, value.axes)) if rows else value.terms
-    return None if terms is None else scaled(terms, Scale(expansion(own, out)))
+    return None if terms is None else scaled(terms, expansion(own, out))
 
 
 def is_whole(variable: Any) -> bool:
@@ -968,14 +941,9 @@ def summed(checker: Checker, value: Private, shape: tuple[int, ...], *, additive
         padded = batch.table.masked or batch.whole is not batch.table
         reason = "rows without a record are not exactly zero" if padded else "there is no mask"
         checker.notes.append(f"the sum's sensitivity is 2C, since {reason} ({value.origin.line or value.origin.what})")
-        terms = tuple(Term(_doubled(t.group), t.leaves, t.bound.times(factor), t.source) for t in terms)
+        # Leaves that jointly move by 2C share no bound with leaves that move by C.
+        terms = tuple(Term(group_of("twice", t.group), t.leaves, t.bound * factor, t.source) for t in terms)
     return value.but(axes=None, terms=terms, additive=additive, zero=frozenset(), linf=None, finite=True)
-
-
-@functools.lru_cache(maxsize=4096)
-def _doubled(group: Group) -> Group:
-    """A group whose leaves jointly move by 2C, for a row that is replaced. It shares no bound with leaves that move by C."""
-    return Group(f"{group.name}, twice")
 
 
 def _limited(checker: Checker, value: Private, shape: tuple[int, ...]) -> Private:
@@ -986,7 +954,7 @@ def _limited(checker: Checker, value: Private, shape: tuple[int, ...]) -> Privat
     factor = range_factor(batch, checker.relation)
     if terms is None or factor == 0.0 or isinstance(batch, Cut):
         return value
-    return value.but(terms=scaled(terms, Scale(factor)), linf=None, additive=False, finite=True)
+    return value.but(terms=scaled(terms, factor), linf=None, additive=False, finite=True)
 
 
 def _without(value: Private, why: Reason) -> Private:

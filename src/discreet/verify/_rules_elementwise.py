@@ -74,13 +74,13 @@ def norm_after(equation: JaxprEqn, operands: Sequence[Value]) -> Norm | None:
         found = _square(equation, operands, shapes)
         if found is not None:
             return found
-    normed = [(i, x.norm_of) for i, x in enumerate(operands) if isinstance(x, Private) and x.norm_of is not None]
+    normed = [(i, x, x.norm_of) for i, x in enumerate(operands) if isinstance(x, Private) and x.norm_of is not None]
     if not normed:
         return None
-    position, norm = normed[0]
-    value, other = operands[position], operands[1 - position] if len(operands) == 2 else None
+    position, value, norm = normed[0]
+    other = operands[1 - position] if len(operands) == 2 else None
     if primitive in (p.add_p, p.add_jaxvals_p) and len(normed) == 2:
-        second = normed[1][1]
+        second = normed[1][2]
         if norm.kind == second.kind == "squares" and not norm.contents & second.contents and shapes[0] == shapes[1]:
             contents, finite = norm.contents | second.contents, norm.finite and second.finite
             return Norm("squares", contents, size=norm.size + second.size, finite=finite)
@@ -91,8 +91,11 @@ def norm_after(equation: JaxprEqn, operands: Sequence[Value]) -> Norm | None:
         kind = np.dtype(aval(equation.outvars[0]).dtype)
         decides = norm.kind in ("above", "below")
         return norm if (kind.kind == "b" if decides else kind.kind == "f" and kind.itemsize >= 4) else None
-    handler = {"squares": _of_squares, "norm": _of_norm, "factor": _of_factor}.get(norm.kind)
-    return handler(primitive, position, value, norm, other, shapes) if handler else None
+    if norm.kind == "squares":
+        return _of_squares(primitive, norm, other, complete=_complete(value, shapes[0]))
+    if norm.kind == "norm":
+        return _of_norm(primitive, norm, other, divides=position == 1)
+    return _of_factor(primitive, norm, other) if norm.kind == "factor" else None
 
 
 def _square(equation: JaxprEqn, operands: Sequence[Value], shapes: list[tuple[int, ...]]) -> Norm | None:
@@ -116,27 +119,21 @@ def _lowest(other: Value | None) -> float | None:
     return float(other.const.min())
 
 
-def _of_squares(primitive: Any, position: int, value: Any, norm: Norm, other: Any, shapes: Any) -> Norm | None:
-    del position
+def _of_squares(primitive: Any, norm: Norm, other: Value | None, *, complete: bool) -> Norm | None:
     least = _lowest(other)
     if primitive in (p.max_p, p.add_p) and least is not None and least >= 0:
         return dataclasses.replace(norm, safe=norm.safe or least >= FLOOR**2)
-    if not _complete(value, shapes[0]):
+    if not complete or primitive not in (p.sqrt_p, p.rsqrt_p):
         return None
-    if primitive is p.sqrt_p:
-        return dataclasses.replace(norm, kind="norm")
-    if primitive is p.rsqrt_p:
-        return dataclasses.replace(norm, kind="factor")
-    return None
+    return dataclasses.replace(norm, kind="norm" if primitive is p.sqrt_p else "factor")
 
 
-def _of_norm(primitive: Any, position: int, value: Any, norm: Norm, other: Any, shapes: Any) -> Norm | None:
-    del value, shapes
+def _of_norm(primitive: Any, norm: Norm, other: Value | None, *, divides: bool) -> Norm | None:
     least = _lowest(other)
     scale = other.scale if isinstance(other, Public) else None
     if scale is None:
         return None  # It would no longer be one number per record.
-    if primitive is p.div_p and position == 1 and scale.powers:
+    if primitive is p.div_p and divides and scale.powers:
         # A traced norm may be anything: |factor| n <= |C| all the same, but 0 / 0 is possible.
         return dataclasses.replace(norm, kind="factor", bound=norm.bound * scale, safe=False)
     if primitive in (p.max_p, p.add_p) and least is not None and least >= 0:
@@ -147,13 +144,11 @@ def _of_norm(primitive: Any, position: int, value: Any, norm: Norm, other: Any, 
     if scale.powers or least is None or least <= 0 or not _moderate(norm.bound, scale):
         return None
     if primitive is p.mul_p:
-        return dataclasses.replace(norm, bound=norm.bound * scale.to(-1.0), safe=norm.safe)
-    if primitive is p.div_p and position == 0:
-        return dataclasses.replace(norm, bound=norm.bound * scale, safe=norm.safe)
+        return dataclasses.replace(norm, bound=norm.bound * scale.to(-1.0))
     if primitive is p.div_p:
-        return dataclasses.replace(norm, kind="factor", bound=norm.bound * scale)
+        return dataclasses.replace(norm, kind="factor" if divides else "norm", bound=norm.bound * scale)
     if primitive in (p.gt_p, p.ge_p, p.lt_p, p.le_p):
-        above = (primitive in (p.gt_p, p.ge_p)) == (position == 0)
+        above = (primitive in (p.gt_p, p.ge_p)) != divides
         return dataclasses.replace(norm, kind="above" if above else "below", bound=norm.bound * scale)
     return None
 
@@ -164,18 +159,19 @@ def _moderate(*numbers: Scale) -> bool:
     return all(1e-12 <= x <= 1e12 for x in (*factors, math.prod(factors), factors[0] / (factors[-1] or math.inf)))
 
 
-def _of_factor(primitive: Any, position: int, value: Any, norm: Norm, other: Any, shapes: Any) -> Norm | None:
-    del position, value, shapes
+def _of_factor(primitive: Any, norm: Norm, other: Value | None) -> Norm | None:
     least = _lowest(other)
     if primitive is p.min_p and least is not None and least >= 0:
-        low = not norm.bound.powers and float(other.const.max()) <= _CAP * norm.bound.factor
+        # A public operand that is not negative: its magnitude is its largest element.
+        largest = other.magnitude if isinstance(other, Public) else None
+        low = not norm.bound.powers and largest is not None and largest <= _CAP * norm.bound.factor
         return dataclasses.replace(norm, safe=norm.safe or low)
     weight = other.scale if isinstance(other, Public) else None
     if primitive is p.mul_p and weight is not None and least is not None and least >= 0:
         return dataclasses.replace(norm, bound=norm.bound * weight) if _moderate(norm.bound, weight) else None
     limit = other.linf if isinstance(other, Private) and other.finite else None
     if primitive is p.mul_p and limit is not None and norm.safe and _moderate(norm.bound, Scale(limit)):
-        return dataclasses.replace(norm, bound=norm.bound.times(limit))
+        return dataclasses.replace(norm, bound=norm.bound * limit)
     return None
 
 
@@ -195,7 +191,7 @@ def clipped_by(row: Private, by: Private, kind: str = "factor") -> tuple[Term, .
     norm = by.norm_of
     if norm is None or norm.kind != kind or row.content not in norm.contents or row.batch is None:
         return None
-    bound = norm.bound.times(1.0 + margin(norm.size))
+    bound = norm.bound * (1.0 + margin(norm.size))
     return (Term(norm.group, frozenset([row.content]), bound, row.batch),)
 
 
@@ -344,7 +340,7 @@ def _multiple(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[Term, ...]
         factor = Scale(float(1 / sizes.min() if inverse else sizes.max())) if known else None
     if terms is None or factor is None or not math.isfinite(factor.factor):
         return None
-    return None if any(_comes_back(t.bound, factor) for t in terms) else scaled(terms, factor.times(other.rounded))
+    return None if any(_comes_back(t.bound, factor) for t in terms) else scaled(terms, factor * other.rounded)
 
 
 def _comes_back(bound: Scale, factor: Scale) -> bool:
@@ -469,7 +465,7 @@ def _mul(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
         for i in (0, 1):
             part, limit = bound_of(private[i], equation, i), private[1 - i].linf
             if part is not None and limit is not None and private[1 - i].finite:
-                terms = smaller(terms, scaled(part, Scale(limit)))
+                terms = smaller(terms, scaled(part, limit))
     for i in (0, 1):
         # Zero times NaN is NaN: multiplying by a mask hides finite numbers only.
         if isinstance(x := operands[i], Private) and all_finite([operands[1 - i]]):
@@ -583,9 +579,8 @@ def _holds_all(before: Any, after: Any) -> bool:
 
 
 @rule(p.convert_element_type_p, table=_BOUNDS)
-def _convert(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
+def _convert(equation: JaxprEqn, operands: Sequence[Private]) -> dict[str, Any]:
     (value,) = operands
-    assert isinstance(value, Private)
     before, after = np.dtype(aval(equation.invars[0]).dtype), np.dtype(aval(equation.outvars[0]).dtype)
     grows = all(jnp.issubdtype(x, jnp.floating) for x in (before, after))
     # Rounding to fewer bits changes each element by at most a 128th.
@@ -593,7 +588,7 @@ def _convert(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     factor = 1.0 if exact or (not grows and after.itemsize >= before.itemsize) else 1.0 + 2.0**-7
     if after.kind in "iu" and before.kind in "fV" and not value.finite:
         return {"zero": value.zero}  # NaN becomes any integer
-    terms = scaled(value.terms, Scale(factor)) if value.terms is not None and grows else None
+    terms = scaled(value.terms, factor) if value.terms is not None and grows else None
     if before.kind == "b" and after.kind == "f" and value.most is not None and value.batch is not None:
         terms = fresh(Scale(math.sqrt(value.most)), value.batch)
     wraps = after.kind == "u" and before.kind not in "bu"  # negative numbers become huge

@@ -17,7 +17,7 @@ import numpy as np
 
 from discreet._jax import JaxprEqn, aval, primitives as p
 from discreet.verify._control import inner
-from discreet.verify._domain import Axes, Private, Public, Scale, Value, scaled, without
+from discreet.verify._domain import Axes, Private, Public, Value, scaled, without
 from discreet.verify._errors import Why
 from discreet.verify._interpreter import (
     RULES,
@@ -62,7 +62,7 @@ def sum_over(checker: Checker, equation: JaxprEqn, value: Value, shape: Axes, ax
 
 def _within_rows(checker: Checker, equation: JaxprEqn, value: Private, gone: list[int], others: int) -> Private:
     assert value.axes is not None
-    terms = None if value.terms is None else scaled(value.terms, Scale(math.sqrt(others)))
+    terms = None if value.terms is None else scaled(value.terms, math.sqrt(others))
     linf = None if value.linf is None or _overflows(equation, value.linf * others) else value.linf * others
     exact = is_whole(equation.outvars[0])
     squares = value.norm_of is not None and value.norm_of.kind == "squares" and equation.primitive is p.reduce_sum_p
@@ -103,7 +103,7 @@ def _times_root(checker: Checker, equation: JaxprEqn, value: Private, count: int
         return checker.unbounded(equation, [value], value.why or _UNCLIPPED)
     if np.dtype(aval(equation.outvars[0]).dtype).kind in "iu" and count > 1:
         return checker.unbounded(equation, [value], _WRAPS)
-    terms = scaled(value.terms, Scale(math.sqrt(count)))
+    terms = scaled(value.terms, math.sqrt(count))
     return value.but(terms=terms, origin=checker.origin(equation, [value]))
 
 
@@ -149,17 +149,12 @@ def _reduced_axes(equation: JaxprEqn) -> list[int]:
 @rule(p.dot_general_p)
 def dot_general(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     """The rule of matrix products: rows times public matrices, rows times rows, and sums over records."""
-    dims = equation.params["dimension_numbers"]
-    contract = [[int(i) for i in side] for side in dims[0]]
-    batch = [[int(i) for i in side] for side in dims[1]]
+    contract, batch = ([[int(i) for i in side] for side in pair] for pair in equation.params["dimension_numbers"])
     shapes = [shape_of(x) for x in equation.invars]
-    private = [i for i in (0, 1) if isinstance(operands[i], Private)]
     if any(isinstance(x, Private) and x.axes is None for x in operands):
         return _dot_of_sums(checker, equation, operands)
-    if len(private) == 2:
-        first, second = operands
-        assert isinstance(first, Private)
-        assert isinstance(second, Private)
+    first, second = operands
+    if isinstance(first, Private) and isinstance(second, Private):
         assert first.axes is not None
         assert second.axes is not None
         same = first.batch is second.batch and len(first.axes) == len(second.axes)
@@ -172,9 +167,9 @@ def dot_general(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
             terms = None if is_whole(equation.outvars[0]) else product_of_norms(first, second, shapes)
             return found if terms is None else found.but(terms=terms, finite=first.finite and second.finite)
         if same and pairs and all(_place(contract, a, b) for a, b in pairs):
-            return _sum_of_products(checker, equation, operands, contract, shapes)
+            return _sum_of_products(checker, equation, first, second, shapes)
         return checker.unbounded(equation, operands, Why.ROWS("a product joins each record with every other"))
-    side = private[0]
+    side = 0 if isinstance(first, Private) else 1
     value, other = operands[side], operands[1 - side]
     assert isinstance(value, Private)
     assert isinstance(other, Public)
@@ -214,7 +209,7 @@ def _by_public(
     factor = _weight(other, shapes[1 - side])
     if value.terms is None or factor is None:
         return found
-    return found.but(terms=scaled(value.terms, Scale(factor)), finite=value.finite, zero=value.zero)
+    return found.but(terms=scaled(value.terms, factor), finite=value.finite, zero=value.zero)
 
 
 def _weighted_sum(
@@ -234,7 +229,7 @@ def _weighted_sum(
     found = summed(checker, value.but(positional=positional), shapes[side], additive=True)
     if found.terms is None:
         return checker.unbounded(equation, [found], found.why or _UNCLIPPED)
-    return found.but(terms=scaled(found.terms, Scale(weight)), origin=checker.origin(equation, [value]))
+    return found.but(terms=scaled(found.terms, weight), origin=checker.origin(equation, [value]))
 
 
 def _weight(other: Public, shape: Axes, records: Axes = ()) -> float | None:
@@ -249,13 +244,10 @@ def _weight(other: Public, shape: Axes, records: Axes = ()) -> float | None:
 
 
 def _sum_of_products(
-    checker: Checker, equation: JaxprEqn, operands: list[Value], contract: list, shapes: list
+    checker: Checker, equation: JaxprEqn, first: Private, second: Private, shapes: list[Axes]
 ) -> Private:
     """The sum over records of the product of two rows of the same record."""
-    first, second = operands
-    assert isinstance(first, Private)
-    assert isinstance(second, Private)
-    assert first.axes is not None
+    operands = [first, second]
     # Other axes may be contracted, too: Cauchy and Schwarz bound the product of a record's two matrices by their norms.
     if is_whole(equation.outvars[0]) or len(equation.params["dimension_numbers"][1][0]):
         why = Why.ROWS("a product over records with batch axes, or of integers, has no bound")
@@ -291,7 +283,7 @@ def _dot_of_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) ->
     factor = _weight(other, shape_of(equation.invars[1 - side]))
     if found.terms is None or factor is None:
         return checker.unbounded(equation, [found] if found.terms is None else operands, lost)
-    return found.but(terms=scaled(found.terms, Scale(factor)), origin=checker.origin(equation, operands))
+    return found.but(terms=scaled(found.terms, factor), origin=checker.origin(equation, operands))
 
 
 Fold = tuple[int, int, int]

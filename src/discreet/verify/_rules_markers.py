@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +62,7 @@ from discreet.verify._domain import (
     total_of,
 )
 from discreet.verify._errors import PrivacyError, Reason, Why
-from discreet.verify._events import Draw, Loads, Release, Scheduled, is_symbolic, ratio_of
+from discreet.verify._events import Loads, Release, Scheduled, is_symbolic, ratio_of
 from discreet.verify._interpreter import (
     IDENTITY,
     KEY_RULES,
@@ -89,24 +89,20 @@ _STACK = primitive_of(lambda x: jnp.stack([x, x]), 1.0)
 
 
 @rule(p.random_split_p, table=KEY_RULES)
-def _split(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
+def _split(checker: Checker, equation: JaxprEqn, operands: list[Key]) -> Key:
     (key,) = operands
-    assert isinstance(key, Key)
-    kind, why = checker.keys.kind(key)
     checker.keys.spend(key, "jax.random.split", source_line(equation))
-    return checker.keys.new(aval(equation.outvars[0]).shape, kind, why)
+    return checker.keys.new(shape_of(equation.outvars[0]), *checker.keys.kind(key))
 
 
 @rule(p.random_fold_in_p, table=KEY_RULES)
 def _fold_in(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
     key, data = operands
-    line = source_line(equation)
+    line, shape = source_line(equation), shape_of(equation.outvars[0])
     assert isinstance(key, Key)
     if isinstance(data, Private):
         checker.keys.spend(key, "jax.random.fold_in", line)
-        shape = aval(equation.outvars[0]).shape
         return checker.keys.new(shape, PRIVATE, f"it depends on records, by jax.random.fold_in at {line}")
-    shape = tuple(aval(equation.outvars[0]).shape)
     if isinstance(data, Public) and shape == key.names.shape:
         number = int(data.const.reshape(-1)[0]) % _WORDS if data.const is not None and data.const.size == 1 else None
         apart = data.counter is not None and 0 <= data.counter[1] <= data.counter[2] < _WORDS
@@ -225,12 +221,8 @@ def _number(equation: JaxprEqn, operands: list[Value], name: str) -> tuple[list[
     known = equation.params[name]
     if known is not None:
         return operands, Scale(abs(float(known)))
-    return operands[:-1], number_of(operands[-1])
-
-
-def number_of(value: Value) -> Scale | None:
-    """A public number up to its sign; None unless public."""
-    return value.scale if isinstance(value, Public) else None
+    last = operands[-1]
+    return operands[:-1], last.scale if isinstance(last, Public) else None
 
 
 @rule(CLIP, table=KEY_RULES)
@@ -245,7 +237,7 @@ def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
         why = Why.NOISE_SCALE("the clipping norm depends on records")
         return [checker.unbounded(equation, operands, why) for _ in leaves]
     # All leaves are scaled by one factor, so together they are one vector of norm C per record.
-    group = Group("clip_records")
+    group = Group()
     first = private[0]
     by_record = all(x.axes == first.axes and x.batch is first.batch for x in private)
     if any(x.batch is not first.batch for x in private):
@@ -253,19 +245,19 @@ def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
         return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
     shapes = [shape_of(v) for v in equation.outvars]
     single = all(s[0] == 1 for s in shapes)
+    rows = by_record and (first.axes == (0,) or (first.axes == () and single))
     # Each leaf is scaled by the joint norm.
     positional = any(x.positional for x in private) or len(private) < len(leaves)
     outputs: list[Value] = []
     for number, value in enumerate(leaves):
         if not isinstance(value, Private):
+            if not rows:
+                why = Why.ROWS("a public leaf is clipped with private ones")
+                outputs.append(checker.unbounded(equation, operands, why))
+                continue
             # A public leaf beside private ones is scaled by their norm.
             value = first.but(zero=frozenset())
-            if not by_record or first.axes not in ((0,), ()):
-                outputs.append(
-                    checker.unbounded(equation, operands, Why.ROWS("a public leaf is clipped with private ones"))
-                )
-                continue
-        if by_record and (first.axes == (0,) or (first.axes == () and single)) and first.batch is not None:
+        if rows and first.batch is not None:
             term = Term(group, frozenset([number]), bound, first.batch)
             origin = checker.origin(equation, [value])
             linf = bound.factor if not bound.powers else None
@@ -287,7 +279,7 @@ def _clip_of_sum(checker: Checker, equation: JaxprEqn, value: Private, term: Ter
         checker.notes.append(
             f"the sensitivity is 2C, since a sum was clipped and not the records ({source_line(equation)})"
         )
-    terms = (Term(term.group, term.leaves, term.bound.times(factor), batch),)
+    terms = (Term(term.group, term.leaves, term.bound * factor, batch),)
     return Private(batch, None, checker.origin(equation, [value]), terms=terms, finite=True)
 
 
@@ -391,7 +383,7 @@ def spend_secret(checker: Checker, equation: JaxprEqn, key: Value) -> None:
     """Use up the key of a mechanism or a draw; refuse one that is not secret, or was used before."""
     line, name = source_line(equation), caller_of(equation)
     if not isinstance(key, Key):
-        raise PrivacyError(f"the key of {name} at {line} depends on records.", Why.KEY.remedy, chain=(line,))
+        raise Why.KEY.refusal(f"the key of {name} at {line} depends on records.", line)
     kind, why = checker.keys.kind(key)
     if kind != SECRET:
         raise PrivacyError(
@@ -437,10 +429,10 @@ def noise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
         try:
             paid = FOR_SUMS if mechanism.on_grid and not params["mapped"] else 0.0
             larger = _for_sums(checker, equation, [value.rounding for value, _ in released], paid)
-            checker.items += _recorded(checker, equation, released, noise.times(1 / larger), multiplier)
+            checker.items += _recorded(checker, equation, released, noise * (1 / larger), multiplier)
         except _NoRatioError as error:
             return [
-                x if isinstance(v, Public) else checker.unbounded(equation, [v], error.why)
+                x if isinstance(v, Public) else checker.unbounded(equation, [v], *error.args)
                 for x, v in zip(outputs, arrays, strict=True)
             ]
     return outputs
@@ -498,12 +490,7 @@ def choose(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
 
 
 class _NoRatioError(Exception):
-    """The noise is not a known multiple of the bound."""
-
-    def __init__(self, why: Reason) -> None:
-        """Keep the reason."""
-        super().__init__(str(why))
-        self.why = why
+    """The noise is not a known multiple of the bound; its argument is the reason."""
 
 
 def _why_not(value: Private, noise: Scale | None) -> Reason | None:
@@ -518,15 +505,13 @@ def _why_not(value: Private, noise: Scale | None) -> Reason | None:
     return None
 
 
-class _Grid(NamedTuple):
-    """The grid that sums are rounded to, see `mechanisms._integers`."""
+def _grid(equation: JaxprEqn, multiplier: Scale | None) -> tuple[float, float] | None:
+    """The grid that sums are rounded to, see `mechanisms._integers`; None where nothing is rounded.
 
-    most: float  # The noise multiplier up to which the noise covers the rounding
-    cell: float  # The largest distance, in noises, that rounding adds between the sums of neighbours
-
-
-def _grid(params: Any, multiplier: Scale | None, equation: JaxprEqn) -> _Grid | None:
-    """The grid of a mechanism; None where nothing is rounded. Its noise for the rounding must be known."""
+    That is the noise multiplier up to which the noise covers the rounding, which must be known, and the cell: the largest
+    distance, in noises, that rounding adds between the sums of neighbours.
+    """
+    params: Any = equation.params
     mechanism, dim = params["mechanism"], sum(math.prod(shape_of(x)) for x in equation.outvars)
     if not mechanism.rounding(dim):
         return None
@@ -536,7 +521,7 @@ def _grid(params: Any, multiplier: Scale | None, equation: JaxprEqn) -> _Grid | 
     if cell is None:
         unknown = f"{type(mechanism).__name__} rounds sums, and does not state what share of its noise that is (`cell`)"
         raise _NoRatioError(Why.MECHANISM(unknown))
-    return _Grid(multiplier.factor, cell)
+    return multiplier.factor, cell
 
 
 def _recorded(
@@ -545,7 +530,7 @@ def _recorded(
     """The cost of a release: one for all iterations, or else one for each iteration of an enclosing loop."""
     params: Any = equation.params
     try:
-        return _releases(checker, released, noise, params["mechanism"], _grid(params, multiplier, equation))
+        return _releases(checker, released, noise, params["mechanism"], _grid(equation, multiplier))
     except _NoRatioError:
         bounds = [t.bound for value, _ in released for t in value.terms or ()]
         schedule = checker.turn_by_turn([noise, *bounds, *([] if multiplier is None else [multiplier])])
@@ -562,13 +547,17 @@ def _recorded(
             for value, size in released:
                 terms = tuple(dataclasses.replace(t, bound=t.bound.at(numbers)) for t in value.terms or ())
                 known.append((value.but(terms=terms), size))
-            grid = _grid(params, None if multiplier is None else multiplier.at(numbers), equation)
+            grid = _grid(equation, None if multiplier is None else multiplier.at(numbers))
             found.append(_releases(checker, known, noise.at(numbers), params["mechanism"], grid))
     return [Scheduled(loop, found, tuple(kinds[tuple(numbers.values())] for numbers in turns))]
 
 
 def _releases(
-    checker: Checker, released: list[tuple[Private, int]], noise: Scale, mechanism: Mechanism, grid: _Grid | None
+    checker: Checker,
+    released: list[tuple[Private, int]],
+    noise: Scale,
+    mechanism: Mechanism,
+    grid: tuple[float, float] | None,
 ) -> list[Release]:
     # Values released by one call have independent noise of one size, so their loads add up by group.
     by_batch: dict[Batch, list[tuple[Private, int]]] = {}
@@ -583,15 +572,23 @@ def _releases(
         loads: Loads = {}
         for value, _ in values:
             assert value.terms is not None
-            for name, load in _loads(checker, over_slices(value.terms), noise):
-                loads[name] = loads.get(name, 0) + load
+            terms = over_slices(value.terms)
+            bound = total_of(terms)
+            ratio = None if bound is None else checker.symbols.ratio(bound, noise)
+            if ratio is None:
+                why = "the noise is not a known multiple of the bound on one record's influence"
+                raise _NoRatioError(Why.NOISE_SCALE(why))
+            # Several terms have no common group: their sum is a new bound, which no other release shares.
+            alone = len(terms) == 1
+            for name in [(terms[0].group, leaf) for leaf in terms[0].leaves] if alone else [(Group(), 0)]:
+                loads[name] = loads.get(name, 0) + ratio**2
         found.append(Release(batch, mechanism, loads, sum(size for _, size in values)))
         if grid is not None:
-            found[-1] = _rounded(checker, found[-1], grid)
+            found[-1] = _rounded(checker, found[-1], *grid)
     return found
 
 
-def _rounded(checker: Checker, release: Release, grid: _Grid) -> Release:
+def _rounded(checker: Checker, release: Release, most: float, cell: float) -> Release:
     """The load that rounding to the grid adds to a release whose values move by x <= r noises for one record.
 
     r^2 is the sum of its loads, times the number of coordinates if the mechanism uses L1 norms. With the noise for a
@@ -600,8 +597,7 @@ def _rounded(checker: Checker, release: Release, grid: _Grid) -> Release:
     (x + c) / (1 + m c) <= x + c (1 - m x)+, whose square is at most x^2 + c / (2 m) + c^2 (`Release.rounding`). If r < 1 / m the
     loads are those of (r + c) / (1 + m c).
     """
-    total, most, cell = ratio_of(release), grid.most, grid.cell
-    loads = release.loads
+    total, loads = ratio_of(release), release.loads
     if is_symbolic(total):
         # The certificate assumes r >= 1 / m for open parameters.
         checker.most_multiplier = min(checker.most_multiplier, most)
@@ -616,23 +612,11 @@ def _rounded(checker: Checker, release: Release, grid: _Grid) -> Release:
 
 def _is_fresh(checker: Checker, batch: Batch) -> bool:
     """True if nothing else was drawn or released since the draw of a sample."""
-    drawn = [i for i, x in enumerate(checker.items) if isinstance(x, Draw) and x.batch is batch]
-    since = checker.items[drawn[0] + 1 :] if drawn else []
+    if batch not in checker.items:
+        return False
+    since = checker.items[checker.items.index(batch) + 1 :]
     kinds = [kind for x in since for kind in (x.releases if isinstance(x, Scheduled) else [[x]])]
-    return bool(drawn) and all(isinstance(x, Release) and x.batch is batch for kind in kinds for x in kind)
-
-
-def _loads(checker: Checker, terms: tuple[Term, ...], noise: Scale) -> list[tuple[tuple[Group, int], Any]]:
-    if len(terms) == 1:
-        ratio = checker.symbols.ratio(terms[0].bound, noise)
-        if ratio is not None:
-            return [((terms[0].group, leaf), ratio**2) for leaf in terms[0].leaves]
-    # Several terms have no common group: their sum is a new bound, which no other release shares.
-    total_bound = total_of(terms)
-    ratio = None if total_bound is None else checker.symbols.ratio(total_bound, noise)
-    if ratio is None:
-        raise _NoRatioError(Why.NOISE_SCALE("the noise is not a known multiple of the bound on one record's influence"))
-    return [((Group(), 0), ratio**2)]
+    return all(isinstance(x, Release) and x.batch is batch for kind in kinds for x in kind)
 
 
 @rule(DRAW, table=KEY_RULES)
@@ -648,56 +632,52 @@ def draw(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
     if records and not any(isinstance(x, Private) for x in records):
         return [Public() for _ in equation.outvars]
 
-    def refused(why: Reason) -> list[Value]:
-        # No draw is recorded, so the results are not a sample.
-        return _refused(checker, equation, operands, why)
-
     drawing = params["drawing"]
     sampling = _law(checker, drawing, params["structure"], tables)
-    if sampling is None:
-        return refused(Why.RATE("the sampling rate is not known before the program runs"))
-    if not isinstance(drawing, OpenPoisson) and not _is_vouched_for(sampling, drawing):
-        return refused(Why.SAMPLER(f"the sampler {type(sampling).__name__} is not on the list"))
     table = next((x.batch for x in records if isinstance(x, Private)), checker.table)
-    if table is None or not isinstance(table, Table) or (not records and table.masked):
-        return refused(Why.ROWS("a sample is drawn from something that is not one row per record of the table"))
-    for value in records:
-        if not isinstance(value, Private) or value.axes != (0,) or value.batch is not table:
-            return refused(Why.ROWS("a sample is drawn from something that is not one row per record of the table"))
-        if value.positional and checker.relation is Relation.ADD_OR_REMOVE_ONE and not table.masked:
-            why = "rows depend on their number in the table, which changes when a record is removed"
-            return refused(Why.POSITION(why))
+    private = [x for x in records if isinstance(x, Private) and x.axes == (0,) and x.batch is table]
+    numbered = checker.relation is Relation.ADD_OR_REMOVE_ONE and any(x.positional for x in private)
+    # Where no draw is recorded, the results are not a sample.
+    if isinstance(sampling, Reason):
+        return _refused(checker, equation, operands, sampling)
+    if not isinstance(table, Table) or len(private) < len(records) or (not records and table.masked):
+        why = Why.ROWS("a sample is drawn from something that is not one row per record of the table")
+        return _refused(checker, equation, operands, why)
+    if numbered and not table.masked:
+        why = Why.POSITION("rows depend on their number in the table, which changes when a record is removed")
+        return _refused(checker, equation, operands, why)
     _check_sampler(checker, equation, sampling)
     # From here on the records are those of the sample; a draw without a release is free.
     batch = Sample(table, depth=len(checker.keys.loops), sampling=sampling, num_records=drawing.num_records)
-    checker.items.append(Draw(batch))
+    checker.items.append(batch)
     origin = checker.origin(equation, records, "" if records else "a secret sample of the records")
     # Row numbers reveal who was drawn: nothing may be computed from them, but `clipped_sum` recognizes them by name.
     numbers = Private(batch, None, origin, why=Why.ROWS("it reveals which records are in the sample"))
     mask = Private(batch, (0,), origin, linf=1.0, finite=True, zero=frozenset([batch]))
     checker.samples[batch] = (drawing.num_records + drawing.padding, numbers.serial, mask.serial)
     outputs: list[Value] = [numbers, mask]
-    for value in records:
-        assert isinstance(value, Private)
+    for value in private:
         changes = {"terms": bounding(value.terms, batch), "zero": value.zero | {batch}, "positional": False}
         outputs.append(value.but(batch=batch, origin=checker.origin(equation, [value]), **changes))
     return outputs
 
 
-def _law(checker: Checker, drawing: Any, structure: Any, tables: list[Value]) -> Sampling | None:
-    """The sampler that a drawing implements with these tables, if they are known at trace time."""
-    known: list[Any] = []
-    for value in tables:
-        if not isinstance(value, Public):
-            return None
-        exact = value.const if value.exact else None
-        known.append(checker.symbols.expression(value.scale) if isinstance(drawing, OpenPoisson) else exact)
-    return drawing.law(jax.tree.unflatten(structure, known))
-
-
-def _is_vouched_for(sampling: Sampling, drawing: Any) -> bool:
-    """True if a sampler is on the list and uses its own drawing: a subclass may draw differently."""
-    return type(sampling) in SAMPLERS and type(sampling.drawing(drawing.num_records)) is type(drawing)
+def _law(checker: Checker, drawing: Any, structure: Any, tables: list[Value]) -> Sampling | Reason:
+    """The sampler that a drawing implements with these tables, or why there is none that the proof trusts."""
+    public = [x for x in tables if isinstance(x, Public)]
+    if type(drawing) is OpenPoisson:
+        known = [checker.symbols.expression(x.scale) for x in public]
+    else:
+        known = [x.const if x.exact else None for x in public]
+    sampling = drawing.law(jax.tree.unflatten(structure, known)) if len(public) == len(tables) else None
+    if sampling is None:
+        return Why.RATE("the sampling rate is not known before the program runs")
+    if type(drawing) is OpenPoisson:
+        return sampling
+    # A sampler on the list has to use its own drawing: a subclass may draw differently.
+    if type(sampling) in SAMPLERS and type(sampling.drawing(drawing.num_records)) is type(drawing):
+        return sampling
+    return Why.SAMPLER(f"the sampler {type(sampling).__name__} is not on the list")
 
 
 def _check_sampler(checker: Checker, equation: JaxprEqn, sampling: Sampling) -> None:
@@ -738,7 +718,7 @@ def clipped_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     for key in keys:
         spend_secret(checker, equation, key)
     why = None
-    bound = Scale(abs(params["norm"])) if params["norm"] is not None else number_of(norms[0])
+    _, bound = _number(equation, norms, "norm")
     if not params["trusted"]:
         why = Why.ROWS("the gradient engine is not on the list")
     elif any(not isinstance(x, Public) for part in public for x in part):
@@ -754,8 +734,8 @@ def clipped_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     assert indices.batch is not None
     # The engine divides the joint bound between the gradient on one side and loss and count on the other; `norm` is the
     # gradient's.
-    joint = bound.times((1.0 + params["rounding"]) / math.sqrt(1.0 - sum(params["shares"])))
-    group, origin = Group("clipped_sum"), checker.origin(equation, table)
+    joint = bound * ((1.0 + params["rounding"]) / math.sqrt(1.0 - sum(params["shares"])))
+    group, origin = Group(), checker.origin(equation, table)
     outputs: list[Value] = []
     for number, _ in enumerate(equation.outvars[:-1]):
         term = Term(group, frozenset([number]), joint, indices.batch)

@@ -2,7 +2,7 @@
 
 Elements do not change here, so a bound depends only on how often each is used: k copies of a vector have sqrt(k) times its
 norm, and parts of one jointly at most its norm. Rows stay rows as long as the axes of the records stay whole. If records are
-picked by place, each may occur at most once (`Slice`, `Pick`); otherwise the result has no rows. An index or a selection that
+picked by place, each may occur at most once (`Rows`); otherwise the result has no rows. An index or a selection that
 depends on records is covered only if it is the record's own.
 """
 
@@ -25,11 +25,10 @@ from discreet.verify._domain import (
     Group,
     Norm,
     Part,
-    Pick,
     Private,
     Public,
+    Rows,
     Scale,
-    Slice,
     Table,
     Term,
     Value,
@@ -95,9 +94,8 @@ def moved_sum(checker: Checker, equation: JaxprEqn, value: Private) -> Private:
 
 
 @rule(p.reshape_p)
-def _reshape(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+def _reshape(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Private:
     (value,) = operands
-    assert isinstance(value, Private)
     if value.axes is None:
         return moved_sum(checker, equation, value)
     old, own, order = shape_of(equation.invars[0]), value.axes, equation.params["dimensions"]
@@ -127,20 +125,18 @@ def axes_after(equation: JaxprEqn, axes: Axes | None) -> Axes | None:
 
 
 @rule(p.squeeze_p, p.transpose_p, p.rev_p)
-def _move(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+def _move(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Private:
     (value,) = operands
-    assert isinstance(value, Private)
     return moved(checker, equation, value, axes_after(equation, value.axes), exact=equation.primitive is not p.rev_p)
 
 
 @rule(p.broadcast_in_dim_p)
-def _broadcast(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+def _broadcast(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Private:
     value = operands[0]
-    assert isinstance(value, Private)
     own, out = shape_of(equation.invars[0]), shape_of(equation.outvars[0])
-    factor = Scale(expansion(own, out))
+    factor = expansion(own, out)
     if (axes := axes_after(equation, value.axes)) is not None:
-        found = moved(checker, equation, value, axes, exact=factor.factor == 1.0)
+        found = moved(checker, equation, value, axes, exact=factor == 1.0)
         norm = reshaped_norm(value, own)
         complete = size_per_record(own, value.axes) == 1
         where = over_the_record(value) if complete else frozenset[tuple[str, int]]()
@@ -151,7 +147,7 @@ def _broadcast(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> P
 
 
 @rule(p.slice_p, p.dynamic_slice_p)
-def _slice(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+def _slice(checker: Checker, equation: JaxprEqn, operands: Sequence[Value]) -> Private:
     value = operands[0]
     if not isinstance(value, Private) or any(isinstance(x, Private) for x in operands[1:]):
         why = Why.ROWS("elements are selected by an index that depends on records")
@@ -212,17 +208,18 @@ def _window_of(checker: Checker, equation: JaxprEqn, value: Private, starts: Seq
 
 
 def _slice_of(checker: Checker, equation: JaxprEqn, value: Private) -> Batch | None:
-    """The consecutive rows of a slice of the table; the same object for all arrays with the same slice."""
+    """The consecutive rows of a slice of the table."""
     if not isinstance(value.batch, Table) or value.axes is None:
         return None
     (axis,), params = value.axes, equation.params
     if params["strides"] is not None and params["strides"][axis] != 1:
         return None
-    first, end = params["start_indices"][axis], params["limit_indices"][axis]
-    name = (value.batch, first, end)
-    if name not in checker.slices:
-        checker.slices[name] = Slice(value.batch, value.batch.masked, first=first, last=end - 1)
-    return checker.slices[name]
+    return _numbered_rows(checker, value.batch, range(params["start_indices"][axis], params["limit_indices"][axis]))
+
+
+def _numbered_rows(checker: Checker, batch: Table, numbers: range | tuple[int, ...]) -> Batch:
+    """Some rows of the table; the same object for all arrays."""
+    return checker.rows.setdefault((batch, numbers), Rows(batch, batch.masked, numbers=numbers))
 
 
 @rule(p.pad_p)
@@ -266,9 +263,8 @@ def concatenate(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
 def concatenated_rows(checker: Checker, equation: JaxprEqn, operands: list[Value], first: Private) -> Private:
     assert first.axes is not None
     assert first.batch is not None
-    parts: list[tuple[Term, ...] | None] = []
-    for value in operands:
-        parts.append(value.terms if isinstance(value, Private) else () if zero_under(value) is None else None)
+    # Public zeros add nothing to the norm.
+    parts = [x.terms if isinstance(x, Private) else None for x in operands if zero_under(x) is not None]
     known = [x for x in parts if x is not None]
     terms = stacked([x for x in known if x], first.batch) if len(known) == len(parts) else None
     limits = limits_of(operands)
@@ -285,9 +281,8 @@ def concatenated_rows(checker: Checker, equation: JaxprEqn, operands: list[Value
 
 
 @rule(primitive_of(lambda x: jax.lax.split(x, (1, 1)), _LINE))
-def _split(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+def _split(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Sequence[Value]:
     (value,) = operands
-    assert isinstance(value, Private)
     axis = int(equation.params["axis"])
     if value.axes is None or axis not in value.axes:
         return parts(checker, equation, value, value.axes)
@@ -309,7 +304,7 @@ def parts(checker: Checker, equation: JaxprEqn, value: Private, axes: Axes | Non
     total = None if whole.terms is None else total_of(whole.terms)
     if total is None or whole.terms is None or not whole.terms:
         return [whole.but(terms=None if whole.axes is not None else whole.terms) for _ in equation.outvars]
-    group, source = Group("parts"), source_of(whole.terms)
+    group, source = Group(), source_of(whole.terms)
     return [whole.but(terms=(Term(group, frozenset([i]), total, source),)) for i in range(len(equation.outvars))]
 
 
@@ -326,15 +321,15 @@ def _select(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priv
     if isinstance(which, Private):
         return checker.unbounded(equation, operands, Why.CHOICE("a selection depends on records other than its row's"))
     # A public selection: each element of the result is one of the cases, so their concatenation bounds it.
-    pairs = [(x, shape_of(v)) for x, v in zip(cases, equation.invars[1:], strict=True) if isinstance(x, Private)]
-    sums = [as_sum(checker, x, shape) for x, shape in pairs]
+    pairs = zip(cases, equation.invars[1:], strict=True)
+    sums = [as_sum(checker, x, shape_of(v)) for x, v in pairs if isinstance(x, Private)]
     bad = next((x for x in sums if x.terms is None), None)
     batch = common_batch(sums)
     if bad is not None or batch is None:
         lost = Why.ROWS("a selection between values without a bound")
         return checker.unbounded(equation, [bad] if bad is not None else operands, lost)
     parts = [x.terms for x in sums if x.terms is not None]
-    terms = parts[0] if len(parts) == 1 else stacked(parts, batch)
+    terms = stacked(parts, batch)
     if terms is None:
         return checker.unbounded(equation, operands, Why.CLIP("bounds of the two cases cannot be compared"))
     return Private(batch, None, checker.origin(equation, operands), terms=terms, finite=True)
@@ -412,7 +407,7 @@ def _bound_of_choice(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -
             terms = _within_by_choice(which, number, value)
         if terms is None:
             return None
-        parts.append(scaled(terms, Scale(expansion(own, out))))
+        parts.append(scaled(terms, expansion(own, out)))
     if len(parts) <= 1:
         return parts[0] if parts else None
     # One selection per record: the longer of the two multiples of one row bounds it, not a mixture.
@@ -430,7 +425,7 @@ def _within_by_choice(which: Value, number: int, value: Private) -> tuple[Term, 
         return None
     if (norm.kind, number) not in (("above", 0), ("below", 1)) or not norm.finite or norm.bound.factor < FLOOR:
         return None
-    bound = norm.bound.times(1.0 + margin(norm.size))
+    bound = norm.bound * (1.0 + margin(norm.size))
     return (Term(norm.group, frozenset([value.content]), bound, value.batch),)
 
 
@@ -522,21 +517,16 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
 def _picked(checker: Checker, equation: JaxprEqn, source: Private, axis: int, index: Value) -> Private:
     """The rule of `rows[numbers]`, for distinct numbers known at trace time: each record is in one row at most."""
     numbers, count = equation.params["dimension_numbers"], shape_of(equation.invars[0])[axis]
-    simple = source.axes == (axis,) and isinstance(source.batch, Table)
-    simple = simple and tuple(numbers.start_index_map) == (axis,) and axis in numbers.collapsed_slice_dims
+    simple = source.axes == (axis,) == tuple(numbers.start_index_map) and axis in numbers.collapsed_slice_dims
     known = index.const if isinstance(index, Public) else None
-    if not simple or known is None or known.ndim != 2:
+    if not simple or not isinstance(source.batch, Table) or known is None or known.ndim != 2:
         why = Why.ROWS("records are picked by number, and their numbers are not known to be distinct")
         return checker.unbounded(equation, [source, index], why)
     picks = tuple(int(i) for i in known.reshape(-1))
     if len(set(picks)) < len(picks) or any(not 0 <= i < count for i in picks):
         why = Why.ROWS("a record is picked several times, so it counts as often")
         return checker.unbounded(equation, [source, index], why)
-    name = (source.batch, "pick", picks)
-    assert source.batch is not None
-    if name not in checker.slices:
-        checker.slices[name] = Pick(source.batch, source.batch.masked, numbers=picks)
-    batch = checker.slices[name]
+    batch = _numbered_rows(checker, source.batch, picks)
     terms = bounding(source.terms, batch)
     offset = {int(i) for i in numbers.offset_dims}
     (place,) = (i for i in range(len(shape_of(equation.outvars[0]))) if i not in offset)
@@ -618,7 +608,7 @@ def _added_up(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pr
     found = summed(checker, update, shapes[2], additive=True)
     if found.terms is None:
         return None
-    return found.but(terms=scaled(found.terms, Scale(math.sqrt(windows))), origin=checker.origin(equation, operands))
+    return found.but(terms=scaled(found.terms, math.sqrt(windows)), origin=checker.origin(equation, operands))
 
 
 def _own_places(equation: JaxprEqn) -> list[dict[int, int]]:
@@ -717,19 +707,17 @@ def _stack(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
 
 
 @rule(unstack_p)
-def _unstack(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+def _unstack(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> list[Value]:
     (value,) = operands
-    assert isinstance(value, Private)
     axis = int(equation.params["axis"])
     kept = value.axes is not None and axis not in value.axes
     return parts(checker, equation, value, without(value.axes, [axis]) if kept and value.axes is not None else None)
 
 
 @rule(primitive_of(lambda x: jnp.tile(x, 2), _LINE))
-def _tile(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+def _tile(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Private:
     (value,) = operands
-    assert isinstance(value, Private)
     own, out = shape_of(equation.invars[0]), shape_of(equation.outvars[0])
     kept = value.axes is not None and all(own[a] == out[a] for a in value.axes)
     found = moved(checker, equation, value, value.axes if kept else None, exact=own == out)
-    return found if found.terms is None else found.but(terms=scaled(found.terms, Scale(expansion(own, out))))
+    return found if found.terms is None else found.but(terms=scaled(found.terms, expansion(own, out)))
