@@ -31,20 +31,21 @@ from numpyro.distributions import Delta, ExpandedDistribution, Independent, Mask
 from numpyro.infer import autoguide
 from numpyro.primitives import Messenger
 
-from discreet._jax import captured_arrays, run_kept, used_inputs, users_file
+from discreet._jax import captured_arrays, used_inputs, users_file
 from discreet._numpyro import (
     artificial_records,
+    compiled_search,
     helpful_support_errors,
     one_model,
-    searching_by,
     set_up_prototype,
     trace_of,
 )
 from discreet._validate import left_out
 from discreet.inference._records import (
-    Fixed,
+    Message,
     Program,
     Programs,
+    Values,
     WholePlates,
     make_arguments,
     reached,
@@ -64,18 +65,20 @@ _DATA_READING_GUIDES = (
 _SITE_BY_SITE = (autoguide.AutoNormal, autoguide.AutoDelta)
 
 
-def check_auto_guide(guide: Callable[..., Any]) -> None:
-    if reading := [g for g in auto_guides(guide) if isinstance(g, _DATA_READING_GUIDES)]:
+def _check_kind_of_guide(guide: Program, guides: Sequence[Any], local_latents: Sequence[str]) -> None:
+    """Refuse AutoGuides that read the data, and a point guide for a model with latents inside the record plate."""
+    if reading := [part for part in guides if isinstance(part, _DATA_READING_GUIDES)]:
         raise ValueError(
             f"{type(reading[0]).__name__} reads the data outside the private step (its density or its Hessian "
             "is that of the model given the data). Use AutoNormal, AutoMultivariateNormal or another "
             "guide that only samples."
         )
-
-
-def keeps_by_itself(guide: Callable[..., Any]) -> bool:
-    """True for an AutoGuide, or a list with one, that has parameters for each record's latents."""
-    return isinstance(guide, autoguide.AutoGuide) and any(type(part) in _SITE_BY_SITE for part in auto_guides(guide))
+    if isinstance(guide, PointGuide) and local_latents:
+        raise NoPointError(
+            f"The latent site {local_latents[0]!r} is inside the record plate: each record would have its own point, and "
+            "publishing it publishes the record. Sum or integrate it out of the model (for a mixture, "
+            "numpyro.distributions.MixtureSameFamily), or fit it by DPSVI with an amortised guide."
+        )
 
 
 def _check_coverage(part: Any, inside: set[str], keeps_local: bool) -> None:
@@ -103,22 +106,29 @@ class NoInitialValuesError(ValueError):
 
 
 def set_up_auto_guides(
-    programs: Programs,
     rows: list[Any],
+    programs: Programs,
     key: PRNGKeyArray,
     record_plates: frozenset[str],
     inside: set[str],
-    hidden: Mapping[str, Any],
+    hidden: Values,
     keeps_local: bool,
 ) -> None:
-    """Set up an AutoGuide on artificial rows, discarding any earlier setup.
+    """Set up an AutoGuide on artificial rows, discarding any earlier setup; of other guides there is nothing to set up.
 
     An AutoGuide searches initial values until the model's density is finite on the arguments of its first call. Had that
     been a call with data, the initial values would depend on them. `hidden` has values of the sites that are summed out,
     which the guide must not see.
     """
+
+    def fixed(site: Message) -> Any:
+        value = hidden.get(site["name"])
+        return None if value is None else jnp.broadcast_to(value, site["fn"].shape())
+
     guide = programs.guide
     guides = list(auto_guides(guide))
+    if not guides:
+        return
     for part in guides:
         if not hasattr(part, "model") or not hasattr(part, "prototype_trace"):
             raise ValueError(
@@ -126,16 +136,17 @@ def set_up_auto_guides(
                 "super().__init__(model)."
             )
     models = [part.model for part in guides]
-    args, kwargs = programs.records.rebuild(rows)
+    args, kwargs = programs.arguments(rows)
     try:
         for part in guides:
             part.prototype_trace = None
-            part.model = WholePlates(Fixed(part.model, hidden), record_plates, len(rows[0]))
-        with searching_by(_at_once), handlers.block(), handlers.seed(rng_seed=key):
+            seen = handlers.block(handlers.substitute(part.model, substitute_fn=fixed), hide=list(hidden))
+            part.model = WholePlates(seen, record_plates, len(rows[0]))
+        with compiled_search(), handlers.block(), handlers.seed(rng_seed=key):
             # Its first call also draws from it, operation by operation, each of which would be compiled.
             alone = is_numpyros(guide) and not isinstance(guide, autoguide.AutoGuideList)
             first_call = functools.partial(set_up_prototype, guide) if alone else guide
-            first_call(*args, **kwargs, **programs.static)
+            first_call(*args, **kwargs)
         for part in guides:
             # A list knows the whole model; what it covers are its parts.
             if not isinstance(part, autoguide.AutoGuideList):
@@ -149,23 +160,6 @@ def set_up_auto_guides(
     finally:
         for part, model in zip(guides, models, strict=True):
             part.model = model
-
-
-def _at_once(search: Program) -> Program:
-    """Compile NumPyro's search for initial values as one program; compiling each operation alone takes longer.
-
-    The values are the same: it is NumPyro's own search, of which only the first try would not have been compiled.
-    """
-
-    def at_once(key: PRNGKeyArray, model: Program, *, prototype_params: Any = None, **options: Any) -> Any:
-        if isinstance(key, Tracer):
-            # On shapes alone: nothing is compiled.
-            return search(key, model, prototype_params=prototype_params, **options)
-        return run_kept(lambda *start: search(start[0], model, prototype_params=start[1], **options))(
-            key, prototype_params
-        )
-
-    return at_once
 
 
 def is_numpyros(guide: Any) -> bool:
@@ -208,7 +202,7 @@ class PointGuide:
         start = self._start(key, args, kwargs)
         point = {name: numpyro.param(parameter_of(name), value) for name, value in start.items()}
 
-        def at_point(site: Mapping[str, Any]) -> Any:
+        def at_point(site: Message) -> Any:
             if site["type"] == "sample" and site["name"] in point:
                 return bijection_of(site)(point[site["name"]])
             return None
@@ -220,7 +214,7 @@ class PointGuide:
             values[name] = numpyro.sample(name, Delta(value, log_density=-log_det, event_dim=jnp.ndim(value)))
         return values
 
-    def _start(self, key: PRNGKeyArray, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Array]:
+    def _start(self, key: PRNGKeyArray, args: Sequence[Any], kwargs: Values) -> dict[str, Array]:
         """Unconstrained initial values."""
         if self.init_loc_fn is not None:
             initial = self.init_loc_fn
@@ -251,18 +245,8 @@ class NoPointError(ValueError):
     """The model has no posterior density at a point of its global latents, which DPSVI does not need."""
 
 
-def check_point_guide(guide: Program, local_latents: Sequence[str]) -> None:
-    """Refuse a point guide for a model with latents inside the record plate."""
-    if isinstance(guide, PointGuide) and local_latents:
-        raise NoPointError(
-            f"The latent site {local_latents[0]!r} is inside the record plate: each record would have its own point, and "
-            "publishing it publishes the record. Sum or integrate it out of the model (for a mixture, "
-            "numpyro.distributions.MixtureSameFamily), or fit it by DPSVI with an amortised guide."
-        )
-
-
 def _latents(
-    model: Program, key: PRNGKeyArray, values: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    model: Program, key: PRNGKeyArray, values: Callable[..., Any], args: Sequence[Any], kwargs: Values
 ) -> dict[str, Any]:
     """The latent sites of a run of the model, in its order, at the values that `values` gives."""
     run = handlers.substitute(handlers.seed(model, key), substitute_fn=values)
@@ -283,7 +267,7 @@ def _latents(
     return {n: s for n, s in latents.items() if not s["fn"].support.is_discrete}
 
 
-def bijection_of(site: Mapping[str, Any]) -> Any:
+def bijection_of(site: Message) -> Any:
     """The transform from unconstrained space into a site's support."""
     with helpful_support_errors(site):
         return biject_to(site["fn"].support)
@@ -313,18 +297,18 @@ class Site:
 
     name: str
     kind: str
-    observed: bool
-    discrete: bool
-    reparametrized: bool
-    auxiliary: bool
-    shape: Any
-    dtype: Any
     plates: tuple[str, ...]
+    shape: Any = None
+    dtype: Any = None
+    batch: tuple[int, ...] = ()  # batch shape of a site's distribution
+    observed: bool = False
     # factor of an observed site's log density beside those of its plates; None: not a fixed number
     scale: float | None = 1.0
     density: tuple[int, ...] = ()  # shape of an observed site's log density
     own: tuple[int, ...] = ()  # batch shape of an observed site's distribution, without what its plates add
-    batch: tuple[int, ...] = ()  # batch shape of a site's distribution
+    discrete: bool = False
+    reparametrized: bool = False
+    auxiliary: bool = False
     # the values that one element of a discrete latent can have; None: no fixed finite set
     support: np.ndarray | None = None
 
@@ -417,53 +401,45 @@ def _trace_abstractly(
     sites: dict[str, Site] = {}
     sizes: dict[str, tuple[int, int | None]] = {}
 
-    def run(leaves: list[Any]) -> dict[str, Any]:
+    def run(leaves: list[Any]) -> Values:
         trace, plates = programs.trace(program, leaves, key, hint=hint)
         sizes.update(plates.sizes)
-        for name, site in trace.items():
-            sites[name] = _summary(site, sizes)
-        given = [
-            n for n, s in sites.items() if s.kind in ("param", "mutable") or (s.kind == "sample" and not s.observed)
-        ]
+        sites.update({name: _summary(site, sizes) for name, site in trace.items()})
+        given = [n for n, s in sites.items() if s.kind in ("param", "mutable", "sample") and not s.observed]
         return {name: trace[name]["value"] for name in given}
 
     values = jax.eval_shape(run, programs.records.shapes(rows))
     return Traced(sites, sizes, values)
 
 
-def _summary(site: Mapping[str, Any], sizes: Mapping[str, tuple[int, int | None]]) -> Site:
-    kind, value = site["type"], site["value"]
-    sample = kind == "sample"
-    observed = bool(sample and site["is_observed"])
-    # A distribution that is only ever observed need not say what its support is.
-    support = site["fn"].support if sample and not observed else None
-    discrete = bool(support is not None and support.is_discrete)
-    return Site(
-        name=site["name"],
-        kind=kind,
-        observed=observed,
-        discrete=discrete,
-        reparametrized=bool(sample and site["fn"].has_rsample),
-        auxiliary=bool(sample and site["infer"].get("is_auxiliary", False)),
-        shape=jax.tree.map(jnp.shape, value) if kind in ("sample", "param") else None,
-        dtype=jnp.result_type(value) if sample else None,
-        plates=tuple(frame.name for frame in site.get("cond_indep_stack", ())),
-        scale=_scale(site, sizes) if observed else 1.0,
-        density=_density(site) if observed else (),
-        own=_without_plates(site["fn"]).batch_shape if observed else (),
-        batch=tuple(site["fn"].batch_shape) if sample else (),
-        support=_support(site["fn"]) if discrete else None,
-    )
-
-
-def _scale(site: Mapping[str, Any], sizes: Mapping[str, tuple[int, int | None]]) -> float | None:
+def _summary(site: Message, sizes: Mapping[str, tuple[int, int | None]]) -> Site:
+    kind, plates = site["type"], site.get("cond_indep_stack", ())
+    about: dict[str, Any] = {"name": site["name"], "kind": kind, "plates": tuple(frame.name for frame in plates)}
+    if kind in ("sample", "param"):
+        about["shape"] = jax.tree.map(jnp.shape, site["value"])
+    if kind != "sample":
+        return Site(**about)
+    fn = site["fn"]
+    about |= {"dtype": jnp.result_type(site["value"]), "batch": tuple(fn.batch_shape)}
+    if not site["is_observed"]:
+        # A distribution that is only ever observed need not say what its support is.
+        discrete = bool(fn.support is not None and fn.support.is_discrete)
+        return Site(
+            **about,
+            discrete=discrete,
+            reparametrized=bool(fn.has_rsample),
+            auxiliary=bool(site["infer"].get("is_auxiliary", False)),
+            support=_support(fn) if discrete else None,
+        )
     scale = 1.0 if site["scale"] is None else site["scale"]
-    if isinstance(scale, Tracer) or np.ndim(scale):
-        return None
-    for frame in site["cond_indep_stack"]:
+    fixed = not isinstance(scale, Tracer) and np.ndim(scale) == 0
+    for frame in plates if fixed else ():
         declared = sizes.get(frame.name, (frame.size, None))[0]
         scale = scale * (frame.size / declared) if declared else scale
-    return float(scale)
+    density = _density(site)
+    while isinstance(fn, ExpandedDistribution | MaskedDistribution):
+        fn = fn.base_dist
+    return Site(**about, observed=True, scale=float(scale) if fixed else None, density=density, own=fn.batch_shape)
 
 
 def _check_scale(two: Site, three: Site, num_records: int) -> None:
@@ -481,13 +457,7 @@ def _check_scale(two: Site, three: Site, num_records: int) -> None:
         )
 
 
-def _without_plates(fn: Any) -> Any:
-    while isinstance(fn, ExpandedDistribution | MaskedDistribution):
-        fn = fn.base_dist
-    return fn
-
-
-def _density(site: Mapping[str, Any]) -> tuple[int, ...]:
+def _density(site: Message) -> tuple[int, ...]:
     """Shape of an observed site's log density."""
     fn, value = site["fn"], site["value"]
     shape = jnp.shape(value)
@@ -523,7 +493,7 @@ def _support(fn: Any) -> np.ndarray | None:
     return values.reshape(len(values), *fn.event_shape)
 
 
-def start_of_search(site: Mapping[str, Any]) -> Any:
+def start_of_search(site: Message) -> Any:
     """A value for an improper latent, and for a discrete one that which `find_structure` hides from an AutoGuide; or None."""
     if site["type"] != "sample" or site["value"] is not None or not site["fn"].support.is_discrete:
         return value_of_improper(site)
@@ -575,37 +545,39 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
     one = _trace_abstractly(programs, programs.model, 1, key, hint) if discrete else two
     summed = _sum_out(one, two, three, discrete)
 
-    check_auto_guide(guide)
-    check_point_guide(guide, [n for n in latents if n in inside])
-    auto = any(True for _ in auto_guides(guide))
+    guides = list(auto_guides(guide))
+    _check_kind_of_guide(guide, guides, [n for n in latents if n in inside])
     if programs.keeps_local is None and not inside.isdisjoint(latents):
-        keeps_local = keeps_by_itself(guide)
+        # An AutoGuide, or a list with one, that has parameters for each record's latents keeps them by itself.
+        is_auto = isinstance(guide, autoguide.AutoGuide)
+        keeps_local = is_auto and any(type(part) in _SITE_BY_SITE for part in guides)
     hidden = {site.name: site.support[0].astype(site.dtype) for site in summed}
+    set_up = functools.partial(
+        set_up_auto_guides,
+        programs=programs,
+        key=key,
+        record_plates=record_plates,
+        inside=inside,
+        hidden=hidden,
+        keeps_local=keeps_local,
+    )
+    traced: list[Traced] = []
 
-    def trace_guide(rows: int) -> Traced:
-        found: list[Traced] = []
-
-        def look() -> None:
-            if auto and keeps_local:
+    def trace_guide() -> None:
+        for rows in (2, 3):
+            if keeps_local:
                 # Its parameters have the shapes of the rows on which it is set up.
-                made_up = [jnp.repeat(x[:1], rows, axis=0) for x in placeholder]
-                set_up_auto_guides(programs, made_up, key, record_plates, inside, hidden, keeps_local)
+                set_up([jnp.repeat(x[:1], rows, axis=0) for x in placeholder])
             with _explained("guide", programs):
-                found.append(_trace_abstractly(programs, guide, rows, key, hint))
-
-        # On shapes alone: a search for initial values that only their number is wanted of, is not to be compiled.
-        jax.eval_shape(look)
-        return found[0]
-
-    def set_up() -> None:
-        if auto:
-            set_up_auto_guides(programs, placeholder, key, record_plates, inside, hidden, keeps_local)
+                traced.append(_trace_abstractly(programs, guide, rows, key, hint))
 
     if not keeps_local:
-        set_up()
-    guide_two, guide_three = trace_guide(2), trace_guide(3)
+        set_up(placeholder)
+    # On shapes alone: a search for initial values that only their number is wanted of, is not to be compiled.
+    jax.eval_shape(trace_guide)
+    guide_two, guide_three = traced
     if keeps_local:
-        set_up()
+        set_up(placeholder)
     _check_mutable("guide", guide_two.sites, programs, key, hint)
     guide_plates = changing_plates(guide_two, guide_three)
     if stray := guide_plates - record_plates:
@@ -795,7 +767,7 @@ def _check_mutable(
                 "layer or group normalisation, or fixed statistics (use_running_average=True, module.eval())."
             )
         # It reads no record, so artificial ones show what becomes of it.
-        start, end = jax.jit(states)(programs.records.zeros(2))
+        start, end = jax.jit(states)(programs.records.filled(0, 2))
         if len(start) != len(end) or not all(np.array_equal(a, b) for a, b in zip(start, end, strict=True)):
             raise ValueError(
                 f"The {what}'s mutable site {name!r} changes with each run, as the counter of random numbers of dropout or "
@@ -841,7 +813,7 @@ def _is_data_free(
     nobody declared public.
     """
 
-    def density(values: Mapping[str, Any], leaves: list[Any]) -> Any:
+    def density(values: Values, leaves: list[Any]) -> Any:
         site = programs.trace(programs.model, leaves, key, None, values, hint=hint)[0][name]
         log_prob = site["fn"].log_prob(site["value"], *([site["intermediates"]] if site["intermediates"] else []))
         return log_prob * (1.0 if site["scale"] is None else site["scale"])
