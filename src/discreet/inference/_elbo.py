@@ -42,7 +42,6 @@ from discreet._jax import (
 from discreet._numpyro import artificial_records, helpful_support_errors, one_model, scale_and_mask
 from discreet.inference._records import (
     Message,
-    Program,
     Programs,
     Records,
     Values,
@@ -163,6 +162,7 @@ class Objective:
                     raise
                 made_up = whole.records.filled(1, 1)
                 structure = find_structure(whole, made_up, structure_key)
+            whole = dataclasses.replace(whole, record_plates=structure.record_plates)
             psi, own, transforms, state = initial_parameters(whole, made_up, structure, values_key, init_params)
             whole = dataclasses.replace(whole, state=state)
             objective = cls(whole, tuple(made_up), structure, transforms, mean_field, num_particles, local_start=own)
@@ -192,21 +192,22 @@ class Objective:
 
     def draw_globals(self, params: Values, key: PRNGKeyArray) -> dict[str, Array]:
         """The global latents' values in one draw of the guide at constrained `params`."""
-        guide = self.trace(self.programs.guide, self.placeholder, key, params)
+        guide = self.programs.trace(self.programs.guide, self.placeholder, key, params)
         return {name: guide[name]["value"] for name in self.structure.global_latents}
 
     def points(self, key: PRNGKeyArray, values: Values) -> dict[str, Array]:
         """The global latents' unconstrained values in one run of the model, which draws those that have no value."""
-        model = self.trace(self.programs.model, self.placeholder, key, values)
+        model = self.programs.trace(self.programs.model, self.placeholder, key, values)
         return {name: bijection_of(model[name]).inv(model[name]["value"]) for name in self.structure.global_latents}
 
     def _draw(self, psi: Values, key: PRNGKeyArray, rows: Sequence[Any]) -> tuple[dict[str, Any], Scalar]:
         """One guide draw: the touched latents' unconstrained values, and the data-free term."""
-        params, latents = self.constrain(psi), self.structure.global_latents
+        programs, latents = self.programs, self.structure.global_latents
+        params = self.constrain(psi)
         guide_key, model_key = jax.random.split(key)
-        guide = self.trace(self.programs.guide, rows, guide_key, params)
+        guide = programs.trace(programs.guide, rows, guide_key, params)
         drawn = {name: guide[name]["value"] for name in latents}
-        model = self.trace(self.programs.model, rows, model_key, {**params, **drawn})
+        model = programs.trace(programs.model, rows, model_key, {**params, **drawn})
         free = jnp.zeros(())
         for name in self.structure.guide_globals:
             if name not in latents:
@@ -226,12 +227,6 @@ class Objective:
             except NotImplementedError:
                 pass
         return jnp.sum(log_density(guide_site)) - jnp.sum(log_density(model_site))
-
-    def trace(
-        self, program: Program, rows: Sequence[Any], key: PRNGKeyArray, values: Values, **options: Any
-    ) -> dict[str, Any]:
-        """The sites of one run of the model or the guide on rows, with values of some: see `Programs.trace`."""
-        return self.programs.trace(program, rows, key, self.structure.record_plates, values, **options)[0]
 
     # --- the records' side ----------------------------------------------------------------
 
@@ -276,13 +271,14 @@ class Objective:
                 return self.transforms[name](params[name])
             return value_of_improper(site)
 
-        model = functools.partial(self.trace, self.programs.model, rows, model_key, rule=from_u)
+        programs = self.programs
+        model = functools.partial(programs.trace, programs.model, rows, model_key, rule=from_u)
         if not self.structure.guide_locals:
             return model, {}
         # A guide may condition on the global latents, whose constrained values the model knows.
         sites = model({})
         known = {name: sites[name]["value"] for name in self.structure.global_latents}
-        guide = self.trace(self.programs.guide, rows, guide_key, known, rule=from_u)
+        guide = programs.trace(programs.guide, rows, guide_key, known, rule=from_u)
         return model, {name: guide[name] for name in self.structure.guide_locals}
 
     def _log_weights(
@@ -551,7 +547,7 @@ def _runs_finite(programs: Programs, rows: list[Array]) -> bool:
 
 def _has_finite_density(programs: Programs, rows: list[Array]) -> bool:
     def finite(rows: list[Array], key: PRNGKeyArray) -> Array:
-        trace, _ = programs.trace(programs.model, rows, key, hint=programs.num_records, rule=start_of_search)
+        trace = programs.trace(programs.model, rows, key, hint=programs.num_records, rule=start_of_search)
         observed = [site for site in trace.values() if site["type"] == "sample" and site["is_observed"]]
         fine: list[Any] = [True]
         for site in observed:
@@ -583,18 +579,18 @@ def initial_parameters(
     init_params: Values | None,
 ) -> tuple[dict[str, Any], dict[str, Array], dict[str, Any], dict[str, Any]]:
     """Unconstrained initial parameters, those that each record has of its own, transforms to constrained values, and state."""
-    given, plates = dict(init_params or {}), structure.record_plates
+    given = dict(init_params or {})
     transforms: dict[str, Any] = {}
 
-    def start(key: PRNGKeyArray) -> tuple[dict[str, Any], dict[str, Any]]:
+    def start(key: PRNGKeyArray) -> list[dict[str, Any]]:
         guide_key, model_key = jax.random.split(key)
-        guide_trace, _ = programs.trace(programs.guide, placeholder, guide_key, plates, given)
-        latents = {n: s["value"] for n, s in guide_trace.items() if s["type"] in ("sample", "param", "mutable")}
-        model_trace: dict[str, Any] = {}
+        guide = programs.trace(programs.guide, placeholder, guide_key, given)
+        model: dict[str, Any] = {}
         if structure.model_params:
-            model_trace, _ = programs.trace(programs.model, placeholder, model_key, plates, {**latents, **given})
+            latents = {n: s["value"] for n, s in guide.items() if s["type"] in ("sample", "param", "mutable")}
+            model = programs.trace(programs.model, placeholder, model_key, {**latents, **given})
         # A site in both belongs to the guide, as in NumPyro.
-        for site in [*model_trace.values(), *guide_trace.values()]:
+        for site in [*model.values(), *guide.values()]:
             if site["type"] != "param":
                 continue
             if not all(jnp.issubdtype(jnp.result_type(x), jnp.floating) for x in jax.tree.leaves(site["value"])):
@@ -604,9 +600,8 @@ def initial_parameters(
                 )
             with helpful_support_errors({**site, "fn": None}):
                 transforms[site["name"]] = biject_to(site["kwargs"].get("constraint", constraints.real))
-        sites = {**model_trace, **guide_trace}
-        params, state = ({n: s["value"] for n, s in sites.items() if s["type"] == x} for x in ("param", "mutable"))
-        return params, state
+        sites = {**model, **guide}.items()
+        return [{n: s["value"] for n, s in sites if s["type"] == kind} for kind in ("param", "mutable")]
 
     # NumPyro's guides have their initial values already: nothing is compiled for what else they compute.
     ready = is_numpyros(programs.guide) and not structure.model_params and not given
@@ -694,10 +689,7 @@ def refuse_couplings(objective: Objective, psi: Values) -> None:
     structure, programs, rng = objective.structure, objective.programs, np.random.default_rng(0)
     psi = moved_start(psi, rng)
     names = *structure.observed, *structure.local_latents, *(site.name for site in structure.summed)
-    made_up = (
-        [_made_up(np.asarray(x[0]), rng) for x in objective.placeholder],
-        [_made_up(np.asarray(x[0]), rng) for x in objective.placeholder],
-    )
+    made_up = [[_made_up(np.asarray(x[0]), rng) for x in objective.placeholder] for _ in range(2)]
     _compare(objective, "model", programs.model, names, psi, made_up, rng)
     # AutoGuides read no record, and have the size of the one row on which they were set up.
     covered = {name for part in auto_guides(programs.guide) for name in part.prototype_trace or ()}
@@ -711,7 +703,7 @@ def _compare(
     program: Callable[..., Any],
     names: Sequence[str],
     psi: Values,
-    made_up: tuple[list[np.ndarray], list[np.ndarray]],
+    made_up: list[list[np.ndarray]],
     rng: np.random.Generator,
 ) -> None:
     structure = objective.structure
@@ -726,7 +718,7 @@ def _compare(
         start = ((name, at, jnp.expand_dims(objective.local_start[name], at)) for name, at in structure.local_params)
         own = {name: objective.transforms[name](jnp.repeat(x, len(rows[0]), at)) for name, at, x in start}
         values = {**shared, **own, **given}
-        trace = objective.trace(program, rows, key, values, rule=rule)
+        trace = objective.programs.trace(program, rows, key, values, rule=rule)
         return {name: log_density(trace[name]) for name in names}, {name: trace[name]["value"] for name in local}
 
     def rule(site: Message) -> Any:

@@ -34,6 +34,7 @@ from discreet.mechanisms import InFiles
 Program = Callable[..., Any]
 Values = Mapping[str, Any]  # of sites, parameters or arguments, by name
 Message = Mapping[str, Any]  # a site as NumPyro's handlers and traces have it
+PlateSizes = dict[str, tuple[int, int | None]]  # declared, and subsampled or None
 
 # --- Arguments ---
 
@@ -180,16 +181,16 @@ def _as_records(leaf: Any, *, spread: bool) -> Any:
         raise TypeError("A record argument is an array of PRNG keys; records are numbers.")
     if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
         raise TypeError("A record array is complex. Pass real and imaginary parts as two arrays.")
-    if spread and isinstance(leaf, np.ndarray):
-        with np.errstate(over="ignore"):
-            return leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
-    if isinstance(leaf, np.ndarray) and not leaf.flags.writeable:
-        # Used where it lies, if its memory is laid out as JAX's: a memory map larger than memory is not read whole.
-        with np.errstate(over="ignore"):
-            return jax.device_put(leaf, may_alias=True)
+    if isinstance(leaf, jax.Array):
+        return leaf
+    # A number too large for float32 becomes infinite, and its record contributes zero; a warning would show it.
     with np.errstate(over="ignore"):
-        # A number too large for float32 becomes infinite, and its record contributes zero; a warning would show it.
-        return leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
+        if spread:
+            return leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
+        if not leaf.flags.writeable:
+            # Used where it lies, if its memory is laid out as JAX's: a memory map larger than memory is not read whole.
+            return jax.device_put(leaf, may_alias=True)
+        return jnp.asarray(leaf)
 
 
 def check_public(values: Values) -> None:
@@ -384,7 +385,15 @@ class WholePlates(Messenger):
     derives from it is undone by `Programs.trace`.
     """
 
-    def __init__(self, fn: Program, names: frozenset[str] | None, rows: int, *, num_records: int | None = None) -> None:
+    def __init__(
+        self,
+        fn: Program,
+        names: frozenset[str] | None,
+        rows: int,
+        *,
+        num_records: int | None = None,
+        sizes: PlateSizes | None = None,
+    ) -> None:
         """Wrap `fn`; `names` None means every plate (used while they are being found).
 
         With `num_records`, a plate of that size is taken for a record plate, whatever batches it declares.
@@ -393,7 +402,7 @@ class WholePlates(Messenger):
         self.names = names
         self.rows = rows
         self.num_records = num_records
-        self.sizes: dict[str, tuple[int, int | None]] = {}
+        self.sizes: PlateSizes = {} if sizes is None else sizes
 
     def process_message(self, msg: dict[str, Any]) -> None:
         """Set the indices of a plate; let `numpyro.subsample` pass on the rows that it is given."""
@@ -402,8 +411,7 @@ class WholePlates(Messenger):
         elif msg["type"] == "control_flow" and msg["fn"] is scan_wrapper:
             # NumPyro hides what happens in a loop's body from the handlers around the loop.
             body, *rest = msg["args"]
-            inside = WholePlates(body, self.names, self.rows, num_records=self.num_records)
-            inside.sizes = self.sizes
+            inside = WholePlates(body, self.names, self.rows, num_records=self.num_records, sizes=self.sizes)
             msg["args"] = (inside, *rest)
         elif msg["type"] == "plate":
             size, rows = msg["args"]
@@ -425,16 +433,15 @@ class WholePlates(Messenger):
 
         The plate would compare their number with the size that the model declares.
         """
-        plates = open_plates()
-        mine = [x for x in plates if self._covers(x.name)]
+        plates, covered = open_plates(), self.names
+        if covered is None:
+            covered = {name for name, sizes in self.sizes.items() if sizes == (self.num_records, self.rows)}
+        mine = [x for x in plates if x.name in covered]
         event_dim, shape = msg["kwargs"].get("event_dim"), jnp.shape(msg["value"])
         if not mine or event_dim is None or any(x.size != x.subsample_size for x in plates if x not in mine):
             return
         if all(len(shape) >= event_dim - x.dim and shape[x.dim - event_dim] == self.rows for x in mine):
             msg["kwargs"] = {**msg["kwargs"], "event_dim": None}
-
-    def _covers(self, name: str) -> bool:
-        return name in self.names if self.names is not None else self.sizes.get(name) == (self.num_records, self.rows)
 
 
 def value_of_improper(site: Message) -> Any:
@@ -473,25 +480,27 @@ class Programs:
     keeps_local: bool | None = False
     # Values of the mutable sites, which no run changes
     state: Values = dataclasses.field(default_factory=dict)
+    record_plates: frozenset[str] | None = None  # Names of the plates of the records; None: they are being found
 
     def trace(
         self,
         program: Program,
         rows: Sequence[Any],
         key: PRNGKeyArray,
-        plates: frozenset[str] | None = None,
         values: Values | None = None,
         *,
         rule: Callable[[Message], Any] = value_of_improper,
         hint: int | None = None,
-    ) -> tuple[dict[str, Any], WholePlates]:
-        """Run one of the programs, perhaps with handlers around it, on rows; its sites, and the plates that covered them.
+        sizes: PlateSizes | None = None,
+    ) -> dict[str, Any]:
+        """The sites of one run of a program, perhaps with handlers around it, on rows.
 
-        `plates` are the record plates; while they are being found they are None, and one of the size `hint` is taken for one.
-        Once they are known, the scales of sites are without the factor size / rows that NumPyro takes from these plates.
-        `rule` gives values of sites that are not among `values`, or None.
+        The scales of sites are without the factor size / rows that NumPyro takes from record plates. While these are being
+        found, a plate of the size `hint` is taken for one, and `sizes` is filled. `rule` gives values of sites that are not
+        among `values`, or None.
         """
-        whole = WholePlates(program, plates, rows[0].shape[0], num_records=hint)
+        sizes = {} if sizes is None else sizes
+        whole = WholePlates(program, self.record_plates, rows[0].shape[0], num_records=hint, sizes=sizes)
         run = handlers.substitute(handlers.seed(whole, key), substitute_fn=rule)
         args, kwargs = self.arguments(rows)
         values = {**self.state, **(values or {})}
@@ -502,9 +511,9 @@ class Programs:
         for site in (site for site in sites.values() if site["type"] == "sample"):
             site["scale"] = 1.0 if site["scale"] is None else site["scale"]
             for frame in site["cond_indep_stack"]:
-                if frame.name in (plates or ()):
-                    site["scale"] = site["scale"] * (frame.size / whole.sizes[frame.name][0])
-        return sites, whole
+                if frame.name in (self.record_plates or ()):
+                    site["scale"] = site["scale"] * (frame.size / sizes[frame.name][0])
+        return sites
 
     def arguments(self, rows: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What the programs are called with."""

@@ -43,10 +43,12 @@ from discreet._numpyro import (
 from discreet._validate import left_out
 from discreet.inference._records import (
     Message,
+    PlateSizes,
     Program,
     Programs,
     Values,
     WholePlates,
+    log_density,
     make_arguments,
     reached,
     value_of_improper,
@@ -366,12 +368,15 @@ class Structure:
         return {site.name: site.values()[index] for site, index in zip(self.summed, indices, strict=True)}
 
 
-class Traced(NamedTuple):
-    """Sites, plate sizes (declared, and subsampled or None) and the shapes of values of one abstract trace."""
+Sites = Mapping[str, Site]
 
-    sites: dict[str, Site]
-    sizes: dict[str, tuple[int, int | None]]
-    values: dict[str, Any]
+
+class Traced(NamedTuple):
+    """Sites, plate sizes and the shapes of values of one abstract trace."""
+
+    sites: Sites
+    sizes: PlateSizes
+    values: Values
 
 
 def changing_plates(two: Traced, three: Traced) -> frozenset[str]:
@@ -399,11 +404,10 @@ def _trace_abstractly(
 ) -> Traced:
     """Sites and plate sizes of a program for `rows` records, without computing anything."""
     sites: dict[str, Site] = {}
-    sizes: dict[str, tuple[int, int | None]] = {}
+    sizes: PlateSizes = {}
 
     def run(leaves: list[Any]) -> Values:
-        trace, plates = programs.trace(program, leaves, key, hint=hint)
-        sizes.update(plates.sizes)
+        trace = programs.trace(program, leaves, key, hint=hint, sizes=sizes)
         sites.update({name: _summary(site, sizes) for name, site in trace.items()})
         given = [n for n, s in sites.items() if s.kind in ("param", "mutable", "sample") and not s.observed]
         return {name: trace[name]["value"] for name in given}
@@ -412,7 +416,7 @@ def _trace_abstractly(
     return Traced(sites, sizes, values)
 
 
-def _summary(site: Message, sizes: Mapping[str, tuple[int, int | None]]) -> Site:
+def _summary(site: Message, sizes: PlateSizes) -> Site:
     kind, plates = site["type"], site.get("cond_indep_stack", ())
     about: dict[str, Any] = {"name": site["name"], "kind": kind, "plates": tuple(frame.name for frame in plates)}
     if kind in ("sample", "param"):
@@ -431,7 +435,7 @@ def _summary(site: Message, sizes: Mapping[str, tuple[int, int | None]]) -> Site
             auxiliary=bool(site["infer"].get("is_auxiliary", False)),
             support=_support(fn) if discrete else None,
         )
-    scale = 1.0 if site["scale"] is None else site["scale"]
+    scale = site["scale"]
     fixed = not isinstance(scale, Tracer) and np.ndim(scale) == 0
     for frame in plates if fixed else ():
         declared = sizes.get(frame.name, (frame.size, None))[0]
@@ -440,21 +444,6 @@ def _summary(site: Message, sizes: Mapping[str, tuple[int, int | None]]) -> Site
     while isinstance(fn, ExpandedDistribution | MaskedDistribution):
         fn = fn.base_dist
     return Site(**about, observed=True, scale=float(scale) if fixed else None, density=density, own=fn.batch_shape)
-
-
-def _check_scale(two: Site, three: Site, num_records: int) -> None:
-    """Refuse `handlers.scale` of a minibatch, which would weight the likelihood twice."""
-    if two.scale is None or three.scale is None:
-        return
-    follows = not math.isclose(two.scale, three.scale)
-    batch = num_records / two.scale if two.scale > 1.0 else math.inf
-    if follows or (math.isfinite(batch) and batch >= 1.0 and math.isclose(batch, round(batch), rel_tol=1e-6)):
-        how = "a number that follows the rows given" if follows else f"{two.scale:g}, as for batches of {batch:.0f}"
-        raise ValueError(
-            f"The observed site {two.name!r} is scaled by {how} (handlers.scale) with {num_records} records. The plan draws "
-            "the batches here and each record counts once, so this would weight the likelihood twice: omit the scale. "
-            "To weight it on purpose, use numpyro.factor(name, weight * distribution.log_prob(value)) inside the plate."
-        )
 
 
 def _density(site: Message) -> tuple[int, ...]:
@@ -478,10 +467,16 @@ def _density(site: Message) -> tuple[int, ...]:
         ) from None
 
 
-def _support(fn: Any) -> np.ndarray | None:
-    """The values of one element of a discrete distribution, if they are a fixed finite set."""
+def without_wrappers(fn: Any) -> Any:
+    """The distribution of one element."""
     while isinstance(fn, ExpandedDistribution | MaskedDistribution | Independent):
         fn = fn.base_dist
+    return fn
+
+
+def _support(fn: Any) -> np.ndarray | None:
+    """The values of one element of a discrete distribution, if they are a fixed finite set."""
+    fn = without_wrappers(fn)
     if not fn.has_enumerate_support:
         return None
     try:
@@ -525,9 +520,7 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
     unobserved = [s for s in two.sites.values() if s.kind == "sample" and not s.observed]
     latents = [s.name for s in unobserved if not s.discrete]
     discrete = [s.name for s in unobserved if s.discrete]
-    observed, factors = _sort_observed(two.sites, three.sites, inside)
-    for name in observed:
-        _check_scale(two.sites[name], three.sites[name], num_records)
+    observed, factors = _sort_observed(two.sites, three.sites, inside, num_records)
     if len(factors) > _FEWEST_TELLING_ROWS:
         raise ValueError(
             f"The model has {len(factors)} observed sites or factors that do not follow the number of records ({factors[0]!r} is "
@@ -535,7 +528,7 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
             "observe them in a plate."
         )
     whole = [n for n in factors if not _is_data_free(n, programs, key, two, hint, inside)]
-    observed, factors = (*observed, *whole), tuple(n for n in factors if n not in whole)
+    observed += whole
     if not observed:
         raise ValueError(
             "No plate of the model follows the number of records, and no observed site has an axis that does, so the model "
@@ -579,8 +572,7 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
     if keeps_local:
         set_up(placeholder)
     _check_mutable("guide", guide_two.sites, programs, key, hint)
-    guide_plates = changing_plates(guide_two, guide_three)
-    if stray := guide_plates - record_plates:
+    if stray := changing_plates(guide_two, guide_three) - record_plates:
         raise ValueError(
             f"The guide's plate {sorted(stray)[0]!r} follows the number of records, but the model has no "
             "record plate of that name. Use the model's name for it."
@@ -593,12 +585,12 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
         record_plates=record_plates,
         global_latents=tuple(n for n in latents if n not in inside),
         local_latents=tuple(n for n in latents if n in inside),
-        observed=observed,
+        observed=tuple(observed),
         guide_globals=tuple(n for n in guide_sites if n not in guide_inside),
         guide_locals=tuple(n for n in guide_sites if n in guide_inside),
         model_params=tuple(n for n, s in two.sites.items() if s.kind == "param"),
         local_params=local_params,
-        factors=factors,
+        factors=tuple(n for n in factors if n not in whole),
         summed=summed,
     )
 
@@ -702,8 +694,8 @@ _CUT = (
 
 def _check_plate_sizes(
     record_plates: frozenset[str],
-    sizes: Mapping[str, tuple[int, int | None]],
-    of_three: Mapping[str, tuple[int, int | None]],
+    sizes: PlateSizes,
+    of_three: PlateSizes,
     num_records: int,
 ) -> None:
     for name in sorted(record_plates):
@@ -721,7 +713,7 @@ def _check_plate_sizes(
             )
 
 
-def _check_model(two: Mapping[str, Site], three: Mapping[str, Site], inside: set[str], keeps_local: bool) -> None:
+def _check_model(two: Sites, three: Sites, inside: set[str], keeps_local: bool) -> None:
     for name, site in two.items():
         if site.kind == "param" and site.shape != three[name].shape:
             raise _per_record_parameters(name)
@@ -741,9 +733,7 @@ def _check_model(two: Mapping[str, Site], three: Mapping[str, Site], inside: set
             )
 
 
-def _check_mutable(
-    what: str, sites: Mapping[str, Site], programs: Programs, key: PRNGKeyArray, hint: int | None
-) -> None:
+def _check_mutable(what: str, sites: Sites, programs: Programs, key: PRNGKeyArray, hint: int | None) -> None:
     """Refuse state that a run of the model or the guide changes; statistics that stay as they are, are public constants."""
     program = programs.model if what == "model" else programs.guide
     for name in [n for n, s in sites.items() if s.kind == "mutable"]:
@@ -756,7 +746,7 @@ def _check_mutable(
                     if msg["type"] == "mutable" and msg["name"] == name and not start:
                         start.extend(jax.tree.leaves(msg["value"]))
 
-            trace, _ = programs.trace(Watch(program), leaves, key, hint=hint)
+            trace = programs.trace(Watch(program), leaves, key, hint=hint)
             return [_bits(x) for x in start], [_bits(x) for x in jax.tree.leaves(trace[name]["value"])]
 
         (reads,) = used_inputs(states, programs.records.shapes(2))
@@ -781,26 +771,44 @@ def _bits(x: Any) -> Any:
     return jax.random.key_data(x) if jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key) else jnp.asarray(x)
 
 
-def _sort_observed(
-    two: Mapping[str, Site], three: Mapping[str, Site], inside: set[str]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The observed sites of the records, and those that do not follow the number of records."""
+def _sort_observed(two: Sites, three: Sites, inside: set[str], num_records: int) -> tuple[list[str], list[str]]:
+    """The observed sites of the records, and those that do not follow the number of records.
+
+    Refused are sites in which each record meets every other, and those with a minibatch's `handlers.scale`, which would weight
+    the likelihood twice.
+    """
     records: list[str] = []
     rest: list[str] = []
     for name, site in two.items():
         if not site.observed:
             continue
-        shapes = site.density, three[name].density
-        changed = [a for a, b in zip(*shapes, strict=False) if a != b]
-        if len(shapes[0]) != len(shapes[1]) or len(changed) > 1:
+        other = three[name]
+        changed = [a for a, b in zip(site.density, other.density, strict=False) if a != b]
+        if len(site.density) != len(other.density) or len(changed) > 1:
             raise ValueError(
                 f"The observed site {name!r} has a log density of shape {site.density} where two records are given, so each "
                 f"record meets every other: its distribution has batch shape {site.own} and its value shape {site.shape}, "
                 f"which broadcast. Squeeze it: y[:, 0] instead of y for the array with the extra axis, so that both have "
                 "shape (records,)."
             )
-        (records if changed or name in inside else rest).append(name)
-    return tuple(records), tuple(rest)
+        if not changed and name not in inside:
+            rest.append(name)
+            continue
+        records.append(name)
+        if site.scale is None or other.scale is None:
+            continue
+        follows = not math.isclose(site.scale, other.scale)
+        batch = num_records / site.scale if site.scale > 1.0 else math.inf
+        if follows or (math.isfinite(batch) and batch >= 1.0 and math.isclose(batch, round(batch), rel_tol=1e-6)):
+            how = (
+                "a number that follows the rows given" if follows else f"{site.scale:g}, as for batches of {batch:.0f}"
+            )
+            raise ValueError(
+                f"The observed site {name!r} is scaled by {how} (handlers.scale) with {num_records} records. The plan draws "
+                "the batches here and each record counts once, so this would weight the likelihood twice: omit the scale. "
+                "To weight it on purpose, use numpyro.factor(name, weight * distribution.log_prob(value)) inside the plate."
+            )
+    return records, rest
 
 
 def _is_data_free(
@@ -814,9 +822,7 @@ def _is_data_free(
     """
 
     def density(values: Values, leaves: list[Any]) -> Any:
-        site = programs.trace(programs.model, leaves, key, None, values, hint=hint)[0][name]
-        log_prob = site["fn"].log_prob(site["value"], *([site["intermediates"]] if site["intermediates"] else []))
-        return log_prob * (1.0 if site["scale"] is None else site["scale"])
+        return log_density(programs.trace(programs.model, leaves, key, values, hint=hint)[name])
 
     leaves = programs.records.shapes(2)
     uses, reads = used_inputs(density, two.values, leaves)
@@ -875,7 +881,7 @@ def _per_record_parameters(name: str) -> ValueError:
     )
 
 
-def _local_params(two: Mapping[str, Site], three: Mapping[str, Site], keeps_local: bool) -> tuple[tuple[str, int], ...]:
+def _local_params(two: Sites, three: Sites, keeps_local: bool) -> tuple[tuple[str, int], ...]:
     """The guide's `param` sites with a value for each record, each with the axis that numbers the records."""
     found: list[tuple[str, int]] = []
     for name, site in two.items():
@@ -896,9 +902,7 @@ def _local_params(two: Mapping[str, Site], three: Mapping[str, Site], keeps_loca
     return tuple(found)
 
 
-def _check_guide(
-    two: Mapping[str, Site], latents: list[str], discrete: list[str], inside: set[str], guide_inside: set[str]
-) -> None:
+def _check_guide(two: Sites, latents: list[str], discrete: list[str], inside: set[str], guide_inside: set[str]) -> None:
     sampled = {n for n, s in two.items() if s.kind == "sample"}
     if missing := [n for n in latents if n not in sampled]:
         raise ValueError(

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool
-from numpyro.distributions import ExpandedDistribution, Independent, MaskedDistribution, constraints
+from numpyro.distributions import constraints
 
 from discreet._jax import (
     ClosedJaxpr,
@@ -40,7 +40,7 @@ from discreet._jax import (
 from discreet._validate import RefusedError
 from discreet.inference._elbo import Objective, moved_start
 from discreet.inference._records import Message, Values
-from discreet.inference._structure import FAILURES
+from discreet.inference._structure import FAILURES, without_wrappers
 
 # Numbers, and rows, that are looked at together at most.
 _MOST_NUMBERS, _MOST_ROWS = 2**20, 2**15
@@ -128,11 +128,11 @@ def _look_at(objective: Objective, psi: Values) -> _Look:
     rows, words = objective.programs.records.shapes(1), dict[str, str]()
 
     def drawn(key: Any, rows: Sequence[Any]) -> Values:
-        sites = objective.trace(model, rows, key, {}).items()
+        sites = objective.programs.trace(model, rows, key, {}).items()
         return {n: s["value"] for n, s in sites if s["type"] in ("sample", "param") and not s.get("is_observed")}
 
     def compare(values: Values, key: Any, rows: Sequence[Any]) -> list[Any]:
-        sites = objective.trace(model, rows, key, values)
+        sites = objective.programs.trace(model, rows, key, values)
         words.update({name: _in_words(sites[name]["fn"]) for name in observed})
         return [x for name in observed for x in _outside(sites[name])]
 
@@ -164,7 +164,7 @@ def _look_at(objective: Objective, psi: Values) -> _Look:
 
 def observed_of(objective: Objective, values: Values, record: Sequence[Array]) -> list[tuple[Array, Array]]:
     """What the model observes of a record, given its global latents' values, and whether that lies outside of the support."""
-    sites = objective.trace(objective.programs.model, [x[None] for x in record], jax.random.key(0), values)
+    sites = objective.programs.trace(objective.programs.model, [x[None] for x in record], jax.random.key(0), values)
     return [(sites[name]["value"], _outside(sites[name])[1]) for name in objective.structure.observed]
 
 
@@ -211,12 +211,6 @@ def _in_any(test: Test, leaves: Sequence[Any], held: Any) -> Bool[np.ndarray, " 
         return lax.fori_loop(0, -(-size // rows), in_chunk, jnp.zeros(example.shape, bool))
 
     return np.asarray(run_kept(run)(leaves, [] if held is None else [held]))
-
-
-def without_wrappers(fn: Any) -> Any:
-    while isinstance(fn, ExpandedDistribution | MaskedDistribution | Independent):
-        fn = fn.base_dist
-    return fn
 
 
 _IN_WORDS = (
