@@ -239,8 +239,8 @@ class Latents:
                     kinds[name] = type(getattr(transform, "base_transform", transform))
 
         jax.eval_shape(look)
-        scales = [name for name, kind in kinds.items() if kind is ExpTransform]
-        others = [name for name, kind in kinds.items() if kind is IdentityTransform]
+        scales = [name for name, kind in kinds.items() if issubclass(kind, ExpTransform)]
+        others = [name for name, kind in kinds.items() if issubclass(kind, IdentityTransform)]
         observed = jax.jit(functools.partial(observed_of, self.objective, self.values(jnp.zeros(self.size))))
         products = products_of(
             {name: shape for name, shape in self.touched if name in scales},

@@ -468,7 +468,7 @@ def _density(site: Message) -> tuple[int, ...]:
 
 
 def without_wrappers(fn: Any) -> Any:
-    """The distribution of one element."""
+    """A distribution without what plates, masks and `to_event` put around it."""
     while isinstance(fn, ExpandedDistribution | MaskedDistribution | Independent):
         fn = fn.base_dist
     return fn
