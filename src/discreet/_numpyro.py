@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpyro
+from jax.core import Tracer
 from numpyro import handlers
 from numpyro.contrib.control_flow.scan import scan_wrapper as scan_wrapper  # the function of a `scan` message
 from numpyro.distributions import distribution as numpyro_distribution  # its warning of values outside of a support
@@ -22,7 +23,7 @@ from numpyro.infer.util import helpful_support_errors as helpful_support_errors 
 from numpyro.optim import _NumPyroOptim as NumPyroOptim  # the base class of all optimizers
 from numpyro.primitives import _PYRO_STACK  # the handlers that are open
 
-from discreet._jax import release_numbers
+from discreet._jax import release_numbers, run_kept
 
 __all__ = ["NumPyroOptim", "helpful_support_errors", "scale_and_mask", "scan_wrapper"]
 
@@ -34,20 +35,16 @@ one_model = threading.RLock()
 model would be found in the trace of another's. Models run while they are traced, not in the compiled program."""
 
 
-def untried_numpyro() -> str:
-    """A sentence that warns users of an untested release of NumPyro; empty for a tested one."""
-    if release_numbers(TRIED_FROM) <= release_numbers(numpyro.__version__) < release_numbers(UNTRIED_FROM):
-        return ""
-    return (
-        f"discreet was tested on NumPyro {TRIED_FROM} to the last release before {UNTRIED_FROM}, and this is NumPyro "
-        f"{numpyro.__version__}, which may run a model otherwise: pip install 'numpyro>={TRIED_FROM},<{UNTRIED_FROM}'."
-    )
-
-
 def warn_of_numpyro() -> None:
     """Warn about an untested release of NumPyro."""
-    if why := untried_numpyro():
-        warnings.warn(why, UserWarning, stacklevel=3)
+    if release_numbers(TRIED_FROM) <= release_numbers(numpyro.__version__) < release_numbers(UNTRIED_FROM):
+        return
+    warnings.warn(
+        f"discreet was tested on NumPyro {TRIED_FROM} to the last release before {UNTRIED_FROM}, and this is NumPyro "
+        f"{numpyro.__version__}, which may run a model otherwise: pip install 'numpyro>={TRIED_FROM},<{UNTRIED_FROM}'.",
+        UserWarning,
+        stacklevel=3,
+    )
 
 
 def open_plates() -> list[Any]:
@@ -98,11 +95,23 @@ def set_up_prototype(guide: Any, *args: Any, **kwargs: Any) -> None:
 
 
 @contextmanager
-def searching_by(made_of: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    """Let AutoGuides search initial values by a function that is made of NumPyro's own; one thread at a time."""
+def compiled_search() -> Iterator[None]:
+    """Let AutoGuides search initial values by one compiled program; compiling each operation alone takes longer.
+
+    The values are the same: it is NumPyro's own search, of which only the first try would not have been compiled. One
+    thread at a time.
+    """
+
+    def at_once(key: Any, model: Any, *, prototype_params: Any = None, **options: Any) -> Any:
+        if isinstance(key, Tracer):
+            # On shapes alone: nothing is compiled.
+            return search(key, model, prototype_params=prototype_params, **options)
+        program = run_kept(lambda key, start: search(key, model, prototype_params=start, **options))
+        return program(key, prototype_params)
+
     with one_model:
         search = numpyro_util.find_valid_initial_params
-        numpyro_util.find_valid_initial_params = made_of(search)
+        numpyro_util.find_valid_initial_params = at_once
         try:
             yield
         finally:

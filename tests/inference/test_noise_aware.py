@@ -13,7 +13,7 @@ from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 
 import discreet as dp
 from discreet.inference import Trace
-from discreet.inference._trace import Probe, regress, tail_mean
+from discreet.inference._trace import locations_of, regress, tail_mean
 
 LEVELS = np.array([0.5, 0.8, 0.9, 0.95])
 COORDINATES, STEPS, RATE, NOISE = 1200, 500, 0.02, 1.0
@@ -100,7 +100,8 @@ class TestMeanOfTheTail:
     def test_it_is_calibrated(self, tail):
         optima, iterates = tail
         assert len(optima) > 150
-        assert is_calibrated(tail_mean(iterates).draws(np.random.default_rng(1), 400), optima)
+        _, _, draws = tail_mean(iterates)
+        assert is_calibrated(draws(np.random.default_rng(1), 400), optima)
 
     def test_iterates_taken_for_independent_are_not(self, tail):
         optima, iterates = tail
@@ -117,7 +118,8 @@ class TestMeanOfTheTail:
     def test_coordinates_that_fluctuate_together_stay_together(self):
         rng = np.random.default_rng(0)
         one = rng.normal(size=400)
-        drawn = tail_mean(np.stack([one, 2 * one, rng.normal(size=400), np.ones(400)], axis=1)).draws(rng, 4000)
+        _, _, draws = tail_mean(np.stack([one, 2 * one, rng.normal(size=400), np.ones(400)], axis=1))
+        drawn = draws(rng, 4000)
         correlations = np.corrcoef(drawn[:, :3].T)
         assert correlations[0, 1] > 0.95
         assert abs(correlations[0, 2]) < 0.2
@@ -269,7 +271,7 @@ def probed(model, guide, table):
     dpsvi = make(model, guide)
     state = dpsvi.init(dp.random.key(0), table)
     psi = dpsvi.optim.get_params(state.optim_state)
-    return Probe.of(dpsvi._initialised().objective, psi)
+    return locations_of(dpsvi._initialised().objective, psi)
 
 
 @pytest.mark.parametrize(
@@ -282,14 +284,15 @@ def probed(model, guide, table):
 )
 def test_locations_are_found_without_their_names(guide, table):
     """The fits above do the same for one latent; here are four, one of them positive."""
-    probe = probed(mixed, guide, table)
-    assert probe.latent[probe.latent >= 0].tolist() == [0, 1, 2, 3]
+    latent, spread = probed(mixed, guide, table)
+    assert latent[latent >= 0].tolist() == [0, 1, 2, 3]
     # Of 256 draws: four standard errors.
-    np.testing.assert_allclose(probe.spread, 0.04, rtol=0.36)
+    np.testing.assert_allclose(spread, 0.04, rtol=0.36)
 
 
 def test_a_guide_without_locations_has_none(table, result):
-    assert np.all(probed(model, stretched, table).latent == -1)
+    latent, _ = probed(model, stretched, table)
+    assert np.all(latent == -1)
     dpsvi = make(model, stretched)
     state = dpsvi.init(dp.random.key(0), table)
     shapeless = dataclasses.replace(result, params=dpsvi.get_params(state), _objective=dpsvi._initialised().objective)

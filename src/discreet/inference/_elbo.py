@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, Scalar
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.kl import kl_divergence
 
@@ -41,10 +41,10 @@ from discreet._jax import (
 )
 from discreet._numpyro import artificial_records, helpful_support_errors, one_model, scale_and_mask
 from discreet.inference._records import (
-    Program,
+    Message,
     Programs,
     Records,
-    WholePlates,
+    Values,
     log_density,
     refuse_reshaped,
     refuse_tables,
@@ -81,7 +81,7 @@ class Objective:
     programs: Programs  # model and guide with the shapes of their arguments
     placeholder: tuple[Any, ...]  # arrays of one artificial record
     structure: Structure  # see `Structure`
-    transforms: Mapping[str, Any]  # from unconstrained to constrained, for each `param` site
+    transforms: Values  # from unconstrained to constrained, for each `param` site
     mean_field: bool  # use analytic KL divergences where there are any (TraceMeanField_ELBO)
     num_particles: int  # number of guide draws that a step averages over
     touched_latents: tuple[str, ...] = ()  # global latents that a record's loss depends on
@@ -112,7 +112,7 @@ class Objective:
 
     def __hash__(self) -> int:
         """Hash of the program."""
-        return hash(self._facts()) if self.digest else id(self)
+        return hash(self.digest) if self.digest else id(self)
 
     @property
     def example(self) -> list[Any]:
@@ -127,11 +127,11 @@ class Objective:
         public = *static, *self.placeholder, *self.local_start.values(), *summed
         refuse_reshaped(self.held, public, self.programs.records.leaves, length, programs)
 
-    def constrain(self, psi: Mapping[str, Any]) -> dict[str, Any]:
+    def constrain(self, psi: Values) -> dict[str, Any]:
         """Values of the `param` sites from unconstrained parameters."""
         return {name: self.transforms[name](value) for name, value in psi.items()}
 
-    def unconstrain(self, params: Mapping[str, Any]) -> dict[str, Any]:
+    def unconstrain(self, params: Values) -> dict[str, Any]:
         """The inverse of `constrain`."""
         return {name: self.transforms[name].inv(value) for name, value in params.items()}
 
@@ -142,7 +142,7 @@ class Objective:
         key: PRNGKeyArray,
         *,
         placeholder: Sequence[Any] | None,
-        init_params: Mapping[str, Any] | None = None,
+        init_params: Values | None = None,
         mean_field: bool = False,
         num_particles: int = 1,
         look: bool = True,
@@ -162,6 +162,7 @@ class Objective:
                     raise
                 made_up = whole.records.filled(1, 1)
                 structure = find_structure(whole, made_up, structure_key)
+            whole = dataclasses.replace(whole, record_plates=structure.record_plates)
             psi, own, transforms, state = initial_parameters(whole, made_up, structure, values_key, init_params)
             whole = dataclasses.replace(whole, state=state)
             objective = cls(whole, tuple(made_up), structure, transforms, mean_field, num_particles, local_start=own)
@@ -169,123 +170,137 @@ class Objective:
 
     # --- the data-free side ---------------------------------------------------------------
 
-    def link(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> tuple[dict[str, Any], Float[Array, ""]]:
+    def link(self, psi: Values, key: PRNGKeyArray) -> tuple[dict[str, Any], Scalar]:
         """U and the data-free term, from `num_particles` guide draws shared by all records.
 
         Returns:
             u: `{"latent": {site: unconstrained value, leading axis particles}, "param": {...}}`;
             and the mean over the draws of log q(theta) - log p(theta), in nats.
         """
-
-        def one(draw: PRNGKeyArray) -> tuple[dict[str, Any], Float[Array, ""]]:
-            return self._draw(psi, draw, self.placeholder)
-
         if self.num_particles == 1:
-            latents, free = jax.tree.map(lambda x: x[None], one(key))
+            latents, free = jax.tree.map(lambda x: x[None], self._draw(psi, key, self.placeholder))
         else:
-            latents, free = jax.vmap(one)(jax.random.split(key, self.num_particles))
+            keys = jax.random.split(key, self.num_particles)
+            latents, free = jax.vmap(self._draw, (None, 0, None))(psi, keys, self.placeholder)
         params = {name: psi[name] for name in self.touched_params}
         return {LATENT: latents, PARAM: params}, jnp.mean(free)
 
     @functools.partial(jax.jit, static_argnums=(0, 3))
-    def draw_posterior(self, params: Mapping[str, Any], key: PRNGKeyArray, num_samples: int) -> dict[str, Array]:
+    def draw_posterior(self, params: Values, key: PRNGKeyArray, num_samples: int) -> dict[str, Array]:
         """The global latents' values in draws of the guide at constrained `params`."""
         return jax.vmap(lambda draw: self.draw_globals(params, draw))(jax.random.split(key, num_samples))
 
-    def draw_globals(self, params: Mapping[str, Any], key: PRNGKeyArray) -> dict[str, Array]:
+    def draw_globals(self, params: Values, key: PRNGKeyArray) -> dict[str, Array]:
         """The global latents' values in one draw of the guide at constrained `params`."""
-        trace, _ = self._trace(self.programs.guide, self.placeholder, key, params)
-        return {name: trace[name]["value"] for name in self.structure.global_latents}
+        guide = self.programs.trace(self.programs.guide, self.placeholder, key, params)
+        return {name: guide[name]["value"] for name in self.structure.global_latents}
 
-    def points(self, key: PRNGKeyArray, values: Mapping[str, Any]) -> dict[str, Array]:
+    def points(self, key: PRNGKeyArray, values: Values) -> dict[str, Array]:
         """The global latents' unconstrained values in one run of the model, which draws those that have no value."""
-        trace, _ = self._trace(self.programs.model, self.placeholder, key, values)
-        return {name: _unconstrained(trace[name]) for name in self.structure.global_latents}
+        model = self.programs.trace(self.programs.model, self.placeholder, key, values)
+        return {name: bijection_of(model[name]).inv(model[name]["value"]) for name in self.structure.global_latents}
 
-    def _draw(
-        self, psi: Mapping[str, Any], key: PRNGKeyArray, rows: Sequence[Any]
-    ) -> tuple[dict[str, Any], Float[Array, ""]]:
+    def _draw(self, psi: Values, key: PRNGKeyArray, rows: Sequence[Any]) -> tuple[dict[str, Any], Scalar]:
         """One guide draw: the touched latents' unconstrained values, and the data-free term."""
+        programs, latents = self.programs, self.structure.global_latents
         params = self.constrain(psi)
         guide_key, model_key = jax.random.split(key)
-        guide_trace, _ = self._trace(self.programs.guide, rows, guide_key, params)
-        drawn = {n: guide_trace[n]["value"] for n in self.structure.global_latents}
-        model_trace, _ = self._trace(self.programs.model, rows, model_key, {**params, **drawn})
-        globals_ = self.structure.global_latents
+        guide = programs.trace(programs.guide, rows, guide_key, params)
+        drawn = {name: guide[name]["value"] for name in latents}
+        model = programs.trace(programs.model, rows, model_key, {**params, **drawn})
         free = jnp.zeros(())
         for name in self.structure.guide_globals:
-            if name not in globals_:
-                free += _log_prob(guide_trace[name], guide_trace[name]["scale"])
-        for name in globals_:
-            free += self._divergence(
-                guide_trace[name], model_trace[name], guide_trace[name]["scale"], model_trace[name]["scale"]
-            )
+            if name not in latents:
+                free += jnp.sum(log_density(guide[name]))
+        for name in latents:
+            free += self._divergence(guide[name], model[name])
         for name in self.structure.factors:
-            free -= _log_prob(model_trace[name], model_trace[name]["scale"])
-        return {name: _unconstrained(model_trace[name]) for name in self.touched_latents}, free
+            free -= jnp.sum(log_density(model[name]))
+        return {name: bijection_of(model[name]).inv(model[name]["value"]) for name in self.touched_latents}, free
 
-    def _divergence(
-        self, guide_site: Mapping[str, Any], model_site: Mapping[str, Any], guide_scale: Any, model_scale: Any
-    ) -> Float[Array, ""]:
+    def _divergence(self, guide_site: Message, model_site: Message) -> Scalar:
         """Log q - log p of a latent, or its expectation where that is known and asked for."""
         if self.mean_field:
             try:
                 divergence = kl_divergence(guide_site["fn"], model_site["fn"])
-                return jnp.sum(scale_and_mask(divergence, scale=guide_scale))
+                return jnp.sum(scale_and_mask(divergence, scale=guide_site["scale"]))
             except NotImplementedError:
                 pass
-        return _log_prob(guide_site, guide_scale) - _log_prob(model_site, model_scale)
-
-    def _trace(
-        self, program: Program, rows: Sequence[Any], key: PRNGKeyArray, values: Mapping[str, Any], **options: Any
-    ) -> tuple[dict[str, Any], WholePlates]:
-        return self.programs.trace(program, rows, key, self.structure.record_plates, values, **options)
+        return jnp.sum(log_density(guide_site)) - jnp.sum(log_density(model_site))
 
     # --- the records' side ----------------------------------------------------------------
 
-    def record_loss(self, u: Mapping[str, Any], record: Sequence[Any], key: PRNGKeyArray) -> Float[Array, ""]:
+    def record_loss(self, u: Values, record: Sequence[Any], key: PRNGKeyArray) -> Scalar:
         """One record's -[log p(x, z | u) - log q(z | x, u)], unscaled, mean over the particles.
 
         `u` is what `link` returned; the record is its slices of the record arrays, then the unconstrained values of the `param`
         sites that are its own.
         """
-        rows, params = self._as_rows(u, record)
 
-        def one(latents: Mapping[str, Any], draw: PRNGKeyArray) -> Float[Array, ""]:
-            loss, log_joint = self._terms_of_rows(latents, params, rows, draw)
-            if not self.structure.summed:
-                return loss - log_joint({})[0]
-            logits, scale = self._log_weights(log_joint)
-            return loss - scale * jax.nn.logsumexp(logits)
+        def one(latents: Values, draw: PRNGKeyArray) -> Scalar:
+            model, guide = self._at_record(latents, u[PARAM], record, draw)
+            summed = bool(self.structure.summed)
+            sites = {} if summed else model({name: site["value"] for name, site in guide.items()})
+            loss = jnp.zeros(())
+            for name, site in guide.items():
+                loss += self._divergence(site, sites[name]) if name in sites else jnp.sum(log_density(site))
+            if summed:
+                logits, scale = self._log_weights(model, guide)
+                return loss - scale * jax.nn.logsumexp(logits)
+            return loss - sum((jnp.sum(log_density(sites[name])) for name in self.structure.observed), jnp.zeros(()))
 
         if self.num_particles == 1:
             return one(jax.tree.map(lambda x: x[0], u[LATENT]), key)
         keys = jax.random.split(key, self.num_particles)
         return jnp.mean(jax.vmap(one)(u[LATENT], keys))
 
-    def _as_rows(self, u: Mapping[str, Any], record: Sequence[Any]) -> tuple[list[Array], dict[str, Any]]:
-        """A record as a batch of one, and the unconstrained `param` sites that it meets: shared ones and its own."""
+    def _at_record(
+        self, latents: Values, params: Values, record: Sequence[Any], key: PRNGKeyArray
+    ) -> tuple[Callable[[Values], dict[str, Any]], dict[str, Any]]:
+        """The model of a record as a batch of one, as a function of values of sites, and the guide's sites of the record."""
         rows, own = [x[None] for x in record[: len(self.placeholder)]], record[len(self.placeholder) :]
         named = zip(self.structure.local_params, own, strict=True)
-        return rows, {**u[PARAM], **{name: jnp.expand_dims(value, axis) for (name, axis), value in named}}
+        params = {**params, **{name: jnp.expand_dims(value, axis) for (name, axis), value in named}}
+        guide_key, model_key = jax.random.split(key)
+
+        def from_u(site: Message) -> Any:
+            name = site["name"]
+            if site["type"] == "sample" and name in latents:
+                return bijection_of(site)(latents[name])
+            if site["type"] == "param" and name in params:
+                return self.transforms[name](params[name])
+            return value_of_improper(site)
+
+        programs = self.programs
+        model = functools.partial(programs.trace, programs.model, rows, model_key, rule=from_u)
+        if not self.structure.guide_locals:
+            return model, {}
+        # A guide may condition on the global latents, whose constrained values the model knows.
+        sites = model({})
+        known = {name: sites[name]["value"] for name in self.structure.global_latents}
+        guide = programs.trace(programs.guide, rows, guide_key, known, rule=from_u)
+        return model, {name: guide[name] for name in self.structure.guide_locals}
 
     def _log_weights(
-        self, log_joint: Callable[[Mapping[str, Any]], tuple[Float[Array, ""], Any]]
+        self, model: Callable[[Values], dict[str, Any]], guide: Values
     ) -> tuple[Float[Array, "combination"], Any]:
         """The log density of one record with each combination of its summed latents, and the scale of them all."""
         scales: list[Any] = []
 
-        def one(choice: Mapping[str, Any]) -> Float[Array, ""]:
-            value, scale = log_joint(choice)
-            scales.append(scale)
-            return value
+        def one(choice: Values) -> Scalar:
+            sites = model({**{name: site["value"] for name, site in guide.items()}, **choice})
+            # A latent's distribution in the model may depend on what is summed out; its log density is then in the sum.
+            sampled = [name for name in guide if name in self.structure.local_latents]
+            joint = [sites[name] for name in (*self.structure.observed, *sampled, *choice)]
+            scales.append(_common_scale(joint))
+            return sum((jnp.sum(log_density({**site, "scale": 1.0})) for site in joint), jnp.zeros(()))
 
         choices = {name: jnp.asarray(values) for name, values in self.structure.combinations().items()}
         return jax.vmap(one)(choices), scales[0]
 
     @functools.partial(jax.jit, static_argnums=(0, 4))
     def infer_discrete(
-        self, params: Mapping[str, Any], leaves: Sequence[Any], key: PRNGKeyArray, num_samples: int
+        self, params: Values, leaves: Sequence[Any], key: PRNGKeyArray, num_samples: int
     ) -> dict[str, Array]:
         """The summed latents of given records, each time with another draw of the guide at constrained `params`."""
         psi = self.unconstrain(params)
@@ -302,15 +317,14 @@ class Objective:
 
         return jax.vmap(one)(jax.random.split(key, num_samples))
 
-    def draw_discrete(self, u: Mapping[str, Any], record: Sequence[Any], key: PRNGKeyArray) -> dict[str, Array]:
+    def draw_discrete(self, u: Values, record: Sequence[Any], key: PRNGKeyArray) -> dict[str, Array]:
         """One record's summed latents, drawn from their exact joint posterior given `u` and the record.
 
         Not private: it is a function of the record, for records that are public or one's own.
         """
-        rows, params = self._as_rows(u, record)
         draw, local = jax.random.split(key)
         latents = jax.tree.map(lambda x: x[0], u[LATENT])
-        logits, _ = self._log_weights(self._terms_of_rows(latents, params, rows, local)[1])
+        logits, _ = self._log_weights(*self._at_record(latents, u[PARAM], record, local))
         index = jax.random.categorical(draw, logits)
         axes = {site.name: site.axis for site in self.structure.summed}
         return {
@@ -318,86 +332,22 @@ class Objective:
             for name, values in self.structure.combinations().items()
         }
 
-    def _terms_of_rows(
-        self, latents: Mapping[str, Any], params: Mapping[str, Any], rows: Sequence[Any], key: PRNGKeyArray
-    ) -> tuple[Float[Array, ""], Callable[[Mapping[str, Any]], tuple[Float[Array, ""], Any]]]:
-        """The guide's part of the loss, and the model's log density of the rows given values of the summed latents.
-
-        The latter comes with the scale that belongs outside of the sum over those values, 1 where nothing is summed.
-        """
-        guide_key, model_key = jax.random.split(key)
-        model, guide = self.programs.model, self.programs.guide
-
-        def from_u(site: Mapping[str, Any]) -> Any:
-            name = site["name"]
-            if site["type"] == "sample" and name in latents:
-                return _constrained(site, latents[name])
-            if site["type"] == "param" and name in params:
-                return self.transforms[name](params[name])
-            return value_of_improper(site)
-
-        def run(program: Program, draw: PRNGKeyArray, values: Mapping[str, Any]) -> tuple[Any, WholePlates]:
-            return self._trace(program, rows, draw, values, rule=from_u)
-
-        local: dict[str, Any] = {}
-        guide_trace: dict[str, Any] = {}
-        guide_plates = None
-        if self.structure.guide_locals:
-            # A guide may condition on the global latents, whose constrained values the model knows.
-            model_trace, _ = run(model, model_key, {})
-            known = {n: model_trace[n]["value"] for n in self.structure.global_latents}
-            guide_trace, guide_plates = run(guide, guide_key, known)
-            local = {n: guide_trace[n]["value"] for n in self.structure.guide_locals}
-        summed = bool(self.structure.summed)
-        loss = jnp.zeros(())
-        trace, plates = ({}, None) if summed else run(model, model_key, local)
-        # A latent's distribution in the model may depend on what is summed out; its log density is then in the sum.
-        sampled = [n for n in self.structure.guide_locals if n in self.structure.local_latents] if summed else []
-        for name in self.structure.guide_locals:
-            site = guide_trace[name]
-            assert guide_plates is not None
-            scale = guide_plates.unscaled(site)
-            if name in trace:
-                assert plates is not None
-                loss += self._divergence(site, trace[name], scale, plates.unscaled(trace[name]))
-            else:
-                loss += _log_prob(site, scale)
-
-        def log_joint(choice: Mapping[str, Any]) -> tuple[Float[Array, ""], Any]:
-            if not summed:
-                assert plates is not None
-                total = jnp.zeros(())
-                for name in self.structure.observed:
-                    total += _log_prob(trace[name], plates.unscaled(trace[name]))
-                return total, 1.0
-            chosen, whole = run(model, model_key, {**local, **choice})
-            total = jnp.zeros(())
-            for name in (*self.structure.observed, *sampled, *choice):
-                total += _log_prob(chosen[name], 1.0)
-            return total, _common_scale(chosen, whole, (*self.structure.observed, *sampled, *choice))
-
-        return loss, log_joint
-
-    @functools.partial(run_once, static_argnums=0)
-    def start(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """The data-free term and the placeholder record's loss, in nats."""
+    def terms(self, psi: Values, record: Sequence[Any], key: PRNGKeyArray) -> tuple[Scalar, Scalar]:
+        """The data-free term and one record's loss, in nats, with a guide draw for it alone."""
         draw, local = jax.random.split(key)
         u, free = self.link(psi, draw)
-        return free, self.record_loss(u, self.example, local)
+        return free, self.record_loss(u, record, local)
 
     # --- d3p's rule -----------------------------------------------------------------------
 
-    def whole_loss(
-        self, psi: Mapping[str, Any], record: Sequence[Any], key: PRNGKeyArray, num_records: int
-    ) -> Float[Array, ""]:
+    def whole_loss(self, psi: Values, record: Sequence[Any], key: PRNGKeyArray, num_records: int) -> Scalar:
         """One record's share of the whole negative ELBO, with a guide draw of its own.
 
         The prior and entropy are spread evenly over the public number of records. This is the
         per-example loss of d3p (PoPETs 2022(2), Section 4.2), in units of one record.
         """
-        draw, local = jax.random.split(key)
-        u, free = self.link(psi, draw)
-        return self.record_loss(u, record, local) + free / num_records
+        free, loss = self.terms(psi, record, key)
+        return loss + free / num_records
 
     # --- dependencies ---------------------------------------------------------------------
 
@@ -430,11 +380,17 @@ class Objective:
             )
         return _REACHED[self, num_records]
 
-    def with_dependencies(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> Objective:
+    def with_dependencies(self, psi: Values, key: PRNGKeyArray) -> Objective:
         """Find which latents and parameters a record's loss depends on."""
         everything = dataclasses.replace(self, touched_latents=self.structure.global_latents, touched_params=tuple(psi))
         program = jax.make_jaxpr(everything._all)(psi, key, self.example)
-        _refuse_callbacks(program)
+        names = {equation.primitive.name for inner in programs_in(program) for equation in inner.jaxpr.eqns}
+        if calls := sorted(name for name in names if "callback" in name or "debug_print" in name):
+            raise ValueError(
+                f"The model or the guide prints or calls Python while it runs ({calls[0]}, as by jax.debug.print, "
+                "jax.debug.callback or io_callback), which would show single records. Remove the call; to inspect a model, "
+                "run it on artificial records under numpyro.handlers.trace."
+            )
         known = [*self.placeholder, *self.local_start.values(), *self.structure.combinations().values()]
         known += jax.tree.leaves(self.programs.state)
         if is_numpyros(self.programs.guide):
@@ -449,11 +405,10 @@ class Objective:
         # The checks also depend on programs of several rows, which the digest does not cover.
         name = everything, _identity(self.programs.model), _identity(self.programs.guide)
         if name not in _LOOKED_AT:
-            found = everything._look(psi, key)
-            _LOOKED_AT[name] = {"touched_latents": found[0], "touched_params": found[1], "uses_key": found[2]}
+            _LOOKED_AT[name] = everything._look(psi, key)
         return dataclasses.replace(everything, **_LOOKED_AT[name])
 
-    def _all(self, psi: Mapping[str, Any], key: PRNGKeyArray, record: Sequence[Any]) -> Any:
+    def _all(self, psi: Values, key: PRNGKeyArray, record: Sequence[Any]) -> Any:
         """All programs computed from an objective, with their derivatives."""
         (u, free), pull = jax.vjp(lambda p: self.link(p, key), psi)
         params = self.constrain(psi)
@@ -462,27 +417,26 @@ class Objective:
         discrete = self.draw_discrete(u, record, key) if self.structure.summed else None
         return u, free, pull((u, free)), params, self.unconstrain(params), values, loss, discrete
 
-    def _look(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
-        """The latents and parameters that a record's loss depends on, and whether it depends on the key."""
+    def _look(self, psi: Values, key: PRNGKeyArray) -> dict[str, Any]:
+        """The latents and parameters that a record's loss depends on, and whether it depends on the key, as named here."""
         u, _ = jax.eval_shape(self.link, psi, key)
         touched, _, uses_key = used_inputs(self.record_loss, u, self.example, key)
         latents, params = (
             tuple(name for name, uses in touched[kind].items() if any(jax.tree.leaves(uses)))
             for kind in (LATENT, PARAM)
         )
+        found = {"touched_latents": latents, "touched_params": params, "uses_key": any(jax.tree.leaves(uses_key))}
         if not (latents or params):
             raise ValueError(
                 "No record's loss depends on a latent or a parameter, so there is nothing to learn. Let the likelihood use "
                 "the sampled values."
             )
-        result = dataclasses.replace(
-            self, touched_latents=latents, touched_params=params, uses_key=any(jax.tree.leaves(uses_key))
-        )
+        result = dataclasses.replace(self, **found)
         result._check_data_free(psi, key)
         refuse_couplings(result, psi)
-        return latents, params, result.uses_key
+        return found
 
-    def _check_data_free(self, psi: Mapping[str, Any], key: PRNGKeyArray) -> None:
+    def _check_data_free(self, psi: Values, key: PRNGKeyArray) -> None:
         rows = list(self.placeholder)
         _, _, uses = used_inputs(self._draw, psi, key, rows)
         if any(jax.tree.leaves(uses)):
@@ -508,17 +462,6 @@ class Objective:
             )
 
 
-def _refuse_callbacks(program: Any) -> None:
-    """Refuse a model or guide with callbacks or prints."""
-    names = {equation.primitive.name for inner in programs_in(program) for equation in inner.jaxpr.eqns}
-    if calls := sorted(name for name in names if "callback" in name or "debug_print" in name):
-        raise ValueError(
-            f"The model or the guide prints or calls Python while it runs ({calls[0]}, as by jax.debug.print, "
-            "jax.debug.callback or io_callback), which would show single records. Remove the call; to inspect a model, run it "
-            "on artificial records under numpyro.handlers.trace."
-        )
-
-
 def _is_known(array: Any, public: Sequence[np.ndarray]) -> bool:
     """True if an array of a program contains no data: it is public here, or constant."""
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
@@ -536,13 +479,9 @@ def _identity(program: Any) -> Any:
     return program if isinstance(program, Hashable) else object()
 
 
-def _log_prob(site: Mapping[str, Any], scale: Any) -> Float[Array, ""]:
-    return jnp.sum(log_density(site, scale))
-
-
-def _common_scale(trace: Mapping[str, Any], plates: WholePlates, names: Sequence[str]) -> Any:
-    """The scale of the observed sites, which must be one where latents are summed out: it stands before the logarithm."""
-    scales = [plates.unscaled(trace[name]) for name in names]
+def _common_scale(sites: Sequence[Message]) -> Any:
+    """The scale of a record's sites, which must be one where latents are summed out: it stands before the logarithm."""
+    scales = [site["scale"] for site in sites]
     numbers = {float(x) for x in scales if not isinstance(x, Tracer)}
     if len(numbers) != 1 or any(isinstance(x, Tracer) for x in scales):
         raise ValueError(
@@ -550,21 +489,6 @@ def _common_scale(trace: Mapping[str, Any], plates: WholePlates, names: Sequence
             "them. Scale all sites of a record by the same number."
         )
     return numbers.pop()
-
-
-def _is_real(site: Mapping[str, Any]) -> bool:
-    support = site["fn"].support
-    if isinstance(support, constraints.independent):
-        support = support.base_constraint
-    return support is constraints.real
-
-
-def _constrained(site: Mapping[str, Any], value: Any) -> Any:
-    return value if _is_real(site) else bijection_of(site)(value)
-
-
-def _unconstrained(site: Mapping[str, Any]) -> Any:
-    return site["value"] if _is_real(site) else bijection_of(site).inv(site["value"])
 
 
 # --- Where a fit starts ---
@@ -587,7 +511,7 @@ def choose_placeholder(programs: Programs, given: Sequence[Any] | None, key: PRN
                 "shaped like the records' with a leading axis of one, in the same order."
             )
         return [x.astype(r.dtype) for x, r in zip(made_up, records.leaves, strict=True)]
-    for candidate in (records.zeros(1), records.filled(1, 1), records.filled(0.5, 1)):
+    for candidate in (records.filled(0, 1), records.filled(1, 1), records.filled(0.5, 1)):
         try:
             if _has_finite_density(programs, candidate):
                 return candidate
@@ -611,7 +535,7 @@ def choose_placeholder(programs: Programs, given: Sequence[Any] | None, key: PRN
                 "evaluated alone. Scale by public numbers in its place, as (age - 40) / 15, or before the fit by "
                 "discreet.standardise.private_standardisation, which is another release with its own cost."
             )
-    return records.zeros(1)
+    return records.filled(0, 1)
 
 
 def _runs_finite(programs: Programs, rows: list[Array]) -> bool:
@@ -623,30 +547,28 @@ def _runs_finite(programs: Programs, rows: list[Array]) -> bool:
 
 def _has_finite_density(programs: Programs, rows: list[Array]) -> bool:
     def finite(rows: list[Array], key: PRNGKeyArray) -> Array:
-        trace, _ = programs.trace(programs.model, rows, key, hint=programs.num_records, rule=start_of_search)
+        trace = programs.trace(programs.model, rows, key, hint=programs.num_records, rule=start_of_search)
         observed = [site for site in trace.values() if site["type"] == "sample" and site["is_observed"]]
-        fine = [jnp.all(jnp.isfinite(_log_density(site))) for site in observed]
+        fine: list[Any] = [True]
+        for site in observed:
+            fn, value = site["fn"], site["value"]
+            try:
+                fine.append(jnp.all(jnp.isfinite(fn.log_prob(value))))
+            except TypeError as error:
+                if jnp.issubdtype(jnp.result_type(value), jnp.integer) or "integer" not in str(error):
+                    raise
+                raise TypeError(
+                    f"The observed site {site['name']!r} has values of the type {jnp.result_type(value)}, and its "
+                    f"distribution, {type(fn).__name__}, takes integers. Convert them in the model, by obs=y.astype(int)."
+                ) from error
         # A Bernoulli of NaN has a finite density.
         numbers = [x for x in jax.tree.leaves([site["fn"] for site in observed]) if isinstance(x, jax.Array)]
         fine += [~jnp.any(jnp.isnan(x)) for x in numbers if jnp.issubdtype(x.dtype, jnp.floating)]
-        return jnp.all(jnp.array([True, *fine]))
+        return jnp.all(jnp.array(fine))
 
     with artificial_records():
         # A key of its own, so that whether zeros will do depends on the model alone.
         return bool(run_kept(lambda: finite(rows, jax.random.key(0)))())
-
-
-def _log_density(site: Mapping[str, Any]) -> Array:
-    fn, value = site["fn"], site["value"]
-    try:
-        return fn.log_prob(value)
-    except TypeError as error:
-        if jnp.issubdtype(jnp.result_type(value), jnp.integer) or "integer" not in str(error):
-            raise
-        raise TypeError(
-            f"The observed site {site['name']!r} has values of the type {jnp.result_type(value)}, and its distribution, "
-            f"{type(fn).__name__}, takes integers. Convert them in the model, by obs=y.astype(int)."
-        ) from error
 
 
 def initial_parameters(
@@ -654,21 +576,21 @@ def initial_parameters(
     placeholder: list[Array],
     structure: Structure,
     key: PRNGKeyArray,
-    init_params: Mapping[str, Any] | None,
+    init_params: Values | None,
 ) -> tuple[dict[str, Any], dict[str, Array], dict[str, Any], dict[str, Any]]:
     """Unconstrained initial parameters, those that each record has of its own, transforms to constrained values, and state."""
-    given, plates = dict(init_params or {}), structure.record_plates
+    given = dict(init_params or {})
     transforms: dict[str, Any] = {}
 
-    def start(key: PRNGKeyArray) -> tuple[dict[str, Any], dict[str, Any]]:
+    def start(key: PRNGKeyArray) -> list[dict[str, Any]]:
         guide_key, model_key = jax.random.split(key)
-        guide_trace, _ = programs.trace(programs.guide, placeholder, guide_key, plates, given)
-        latents = {n: s["value"] for n, s in guide_trace.items() if s["type"] in ("sample", "param", "mutable")}
-        model_trace: dict[str, Any] = {}
+        guide = programs.trace(programs.guide, placeholder, guide_key, given)
+        model: dict[str, Any] = {}
         if structure.model_params:
-            model_trace, _ = programs.trace(programs.model, placeholder, model_key, plates, {**latents, **given})
+            latents = {n: s["value"] for n, s in guide.items() if s["type"] in ("sample", "param", "mutable")}
+            model = programs.trace(programs.model, placeholder, model_key, {**latents, **given})
         # A site in both belongs to the guide, as in NumPyro.
-        for site in [*model_trace.values(), *guide_trace.values()]:
+        for site in [*model.values(), *guide.values()]:
             if site["type"] != "param":
                 continue
             if not all(jnp.issubdtype(jnp.result_type(x), jnp.floating) for x in jax.tree.leaves(site["value"])):
@@ -678,9 +600,8 @@ def initial_parameters(
                 )
             with helpful_support_errors({**site, "fn": None}):
                 transforms[site["name"]] = biject_to(site["kwargs"].get("constraint", constraints.real))
-        sites = {**model_trace, **guide_trace}
-        params, state = ({n: s["value"] for n, s in sites.items() if s["type"] == x} for x in ("param", "mutable"))
-        return params, state
+        sites = {**model, **guide}.items()
+        return [{n: s["value"] for n, s in sites if s["type"] == kind} for kind in ("param", "mutable")]
 
     # NumPyro's guides have their initial values already: nothing is compiled for what else they compute.
     ready = is_numpyros(programs.guide) and not structure.model_params and not given
@@ -722,10 +643,14 @@ def _of_one(name: str, rows: Array, axis: int, transform: Any) -> Array:
     return jnp.take(rows, 0, axis=axis)
 
 
-def loss_at_start(objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArray) -> Float[Array, ""]:
+# Of equal objectives compiled once.
+_terms_at_start = run_once(lambda objective, psi, key: objective.terms(psi, objective.example, key), static_argnums=0)
+
+
+def loss_at_start(objective: Objective, psi: Values, key: PRNGKeyArray) -> Scalar:
     """The placeholder record's loss, which like the data-free term must be finite."""
     with artificial_records():
-        free, loss = objective.start(psi, key)
+        free, loss = _terms_at_start(objective, psi, key)
     for value, what in ((free, "The prior or the guide"), (loss, "The loss of the placeholder record")):
         if not bool(jnp.isfinite(value)):
             raise ValueError(
@@ -754,20 +679,17 @@ def loss_at_start(objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArra
 _ROWS = 101
 
 
-def moved_start(psi: Mapping[str, Any], rng: np.random.Generator) -> Any:
+def moved_start(psi: Values, rng: np.random.Generator) -> Any:
     """Parameters near those with which a fit starts: weights that start at zero would hide what they multiply."""
     return jax.tree.map(lambda x: np.asarray(x + rng.uniform(0.1, 0.2, jnp.shape(x)), jnp.result_type(x)), psi)
 
 
-def refuse_couplings(objective: Objective, psi: Mapping[str, Any]) -> None:
+def refuse_couplings(objective: Objective, psi: Values) -> None:
     """Refuse a model or guide whose density of many rows is no product over them."""
     structure, programs, rng = objective.structure, objective.programs, np.random.default_rng(0)
     psi = moved_start(psi, rng)
     names = *structure.observed, *structure.local_latents, *(site.name for site in structure.summed)
-    made_up = (
-        [_made_up(np.asarray(x[0]), rng) for x in objective.placeholder],
-        [_made_up(np.asarray(x[0]), rng) for x in objective.placeholder],
-    )
+    made_up = [[_made_up(np.asarray(x[0]), rng) for x in objective.placeholder] for _ in range(2)]
     _compare(objective, "model", programs.model, names, psi, made_up, rng)
     # AutoGuides read no record, and have the size of the one row on which they were set up.
     covered = {name for part in auto_guides(programs.guide) for name in part.prototype_trace or ()}
@@ -780,8 +702,8 @@ def _compare(
     what: str,
     program: Callable[..., Any],
     names: Sequence[str],
-    psi: Mapping[str, Any],
-    made_up: tuple[list[np.ndarray], list[np.ndarray]],
+    psi: Values,
+    made_up: list[list[np.ndarray]],
     rng: np.random.Generator,
 ) -> None:
     structure = objective.structure
@@ -791,16 +713,15 @@ def _compare(
     axes = {site.name: site.axis for site in summed}
     together = {name: jnp.asarray(np.concatenate(list(x), axis=axes[name])) for name, x in choices.items()}
 
-    def run(rows: Any, given: Mapping[str, Any], shared: Any, key: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def run(rows: Any, given: Values, shared: Any, key: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """The log density of each site, and the records' latents."""
         start = ((name, at, jnp.expand_dims(objective.local_start[name], at)) for name, at in structure.local_params)
         own = {name: objective.transforms[name](jnp.repeat(x, len(rows[0]), at)) for name, at, x in start}
         values = {**shared, **own, **given}
-        trace, plates = objective.programs.trace(program, rows, key, structure.record_plates, values, rule=rule)
-        densities = {name: log_density(trace[name], plates.unscaled(trace[name])) for name in names}
-        return densities, {name: trace[name]["value"] for name in local}
+        trace = objective.programs.trace(program, rows, key, values, rule=rule)
+        return {name: log_density(trace[name]) for name in names}, {name: trace[name]["value"] for name in local}
 
-    def rule(site: Mapping[str, Any]) -> Any:
+    def rule(site: Message) -> Any:
         """A value of a record's latent in the model, without a sampler, which may take long to compile."""
         if site["type"] != "sample" or site["value"] is not None or what == "guide" or site["name"] not in local:
             return value_of_improper(site)
@@ -812,9 +733,7 @@ def _compare(
         params = objective.constrain(psi)
         return {**params, **objective.draw_globals(params, key)}
 
-    def of_all(
-        rows: Any, given: Mapping[str, Any], shared: Any, key: Any
-    ) -> tuple[Float[Array, "row"], dict[str, Any]]:
+    def of_all(rows: Any, given: Values, shared: Any, key: Any) -> tuple[Float[Array, "row"], dict[str, Any]]:
         densities, values = run(rows, {**together, **given}, shared, key)
         found = [
             jnp.sum(jnp.moveaxis(densities[n], at[0][n], 0).reshape(_ROWS, -1), 1) for n in densities if n not in whole
@@ -823,7 +742,7 @@ def _compare(
         of_none = sum((jnp.sum(densities[name]) for name in whole), jnp.zeros(()))
         return jnp.sum(jnp.stack([*found, jnp.zeros(_ROWS)]), 0).at[0].add(of_none), values
 
-    def of_one(row: Any, given: Mapping[str, Any], shared: Any, key: Any) -> Float[Array, ""]:
+    def of_one(row: Any, given: Values, shared: Any, key: Any) -> Scalar:
         given = {name: jnp.expand_dims(x, at[1][name]) for name, x in given.items()}
         densities, _ = run([x[None] for x in row], given, shared, key)
         return sum((jnp.sum(x) for x in densities.values()), jnp.zeros(()))

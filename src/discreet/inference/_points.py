@@ -8,22 +8,22 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, Scalar
 from numpyro.distributions import Cauchy, Laplace, Logistic, Normal, StudentT
 from numpyro.distributions.transforms import ExpTransform, IdentityTransform
 
 from discreet._jax import inputs_of_outputs
 from discreet.inference._elbo import LATENT, PARAM, Objective, loss_at_start
 from discreet.inference._products import Products, products_of
-from discreet.inference._records import Program, Records, refuse_tables, value_of_improper
-from discreet.inference._structure import NoPointError, PointGuide, bijection_of, parameter_of
-from discreet.inference._support import observed_of, outside_of_arrays, refuse_outside_support, without_wrappers
+from discreet.inference._records import Message, Program, Records, Values, refuse_tables, value_of_improper
+from discreet.inference._structure import NoPointError, PointGuide, bijection_of, parameter_of, without_wrappers
+from discreet.inference._support import observed_of, outside_of_arrays, refuse_outside_support
 
 
 def objective_of_points(
@@ -62,16 +62,16 @@ def _check_priors(objective: Objective) -> None:
     """A likelihood that is bounded, or hidden by noise, leaves an improper prior improper: there would be no posterior."""
     improper: list[str] = []
 
-    def watch(site: Mapping[str, Any]) -> Any:
+    def watch(site: Message) -> Any:
         value = value_of_improper(site)
         if value is not None:
             improper.append(site["name"])
         return value
 
-    programs, plates = objective.programs, objective.structure.record_plates
+    programs = objective.programs
 
     def look(rows: Any) -> None:
-        programs.trace(programs.model, rows, jax.random.key(0), plates, rule=watch)
+        programs.trace(programs.model, rows, jax.random.key(0), rule=watch)
 
     jax.eval_shape(look, objective.placeholder)
     if improper:
@@ -105,7 +105,7 @@ class Latents:
     scaled: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, objective: Objective, psi: Mapping[str, Any]) -> Latents:
+    def of(cls, objective: Objective, psi: Values) -> Latents:
         """Those of a model; `psi` has values of the point guide's parameters."""
         named = [(name, np.shape(psi[parameter_of(name)])) for name in objective.structure.global_latents]
         touched = tuple(pair for pair in named if pair[0] in objective.touched_latents)
@@ -136,7 +136,7 @@ class Latents:
             start = end
         return found
 
-    def joined(self, points: Mapping[str, Any]) -> Float[Array, " latent"]:
+    def joined(self, points: Values) -> Float[Array, " latent"]:
         """The vector of latents' unconstrained values."""
         found = dict(points)
         for name, logs in self._log_scales(points):
@@ -150,20 +150,19 @@ class Latents:
             points[name] = (points[name] - location) / scale
         return jnp.concatenate([jnp.ravel(points[name]) for name, _ in self.sites])
 
-    def together(self, vector: Array) -> tuple[Float[Array, " latent"], Float[Array, ""]]:
+    def together(self, vector: Array) -> tuple[Float[Array, " latent"], Scalar]:
         """The inverse of `apart`, and the logarithm of by how much it enlarges volumes."""
         standard = self.split(vector)
         own = self.objective.constrain({parameter_of(name): value for name, value in standard.items()})
         values = self.objective.draw_globals(own, jax.random.key(0))
 
-        def rule(site: Mapping[str, Any]) -> Any:
+        def rule(site: Message) -> Any:
             if site["name"] not in self.scaled:
                 return value_of_improper(site)
             fn = without_wrappers(site["fn"])
             return fn.loc + fn.scale * standard[site["name"]]
 
-        others = {name: value for name, value in values.items() if name not in self.scaled}
-        trace = self._trace(others, rule)
+        trace = self._trace({name: value for name, value in values.items() if name not in self.scaled}, rule)
         found = {name: trace[name]["value"] for name in self.scaled}
         points = standard | found
         volume = self.log_volume(points)
@@ -171,23 +170,22 @@ class Latents:
             volume += jnp.sum(jnp.broadcast_to(jnp.log(scale), points[name].shape))
         return self.joined(points), volume
 
-    def _trace(self, values: Mapping[str, Any], rule: Any = value_of_improper) -> dict[str, Any]:
+    def _trace(self, values: Values, rule: Any = value_of_improper) -> dict[str, Any]:
         """The model's sites, with values of global latents."""
-        objective, key = self.objective, jax.random.key(0)
-        programs, plates = objective.programs, objective.structure.record_plates
-        return programs.trace(programs.model, objective.placeholder, key, plates, values, rule=rule)[0]
+        programs, rows = self.objective.programs, self.objective.placeholder
+        return programs.trace(programs.model, rows, jax.random.key(0), values, rule=rule)
 
-    def _standards(self, values: Mapping[str, Any]) -> dict[str, tuple[Array, Array]]:
+    def _standards(self, values: Values) -> dict[str, tuple[Array, Array]]:
         """Location and scale of the prior of each latent that is `scaled`."""
         trace = self._trace(values) if self.scaled else {}
         found = {name: without_wrappers(trace[name]["fn"]) for name in self.scaled}
         return {name: (fn.loc, fn.scale) for name, fn in found.items()}
 
-    def log_volume(self, points: Mapping[str, Any]) -> Float[Array, ""]:
+    def log_volume(self, points: Values) -> Scalar:
         """The logarithm of by how much products enlarge volumes."""
         return jnp.asarray(sum((jnp.sum(logs) for _, logs in self._log_scales(points)), 0.0))
 
-    def _log_scales(self, points: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    def _log_scales(self, points: Values) -> Iterator[tuple[str, Any]]:
         """The latents that are in a product, with the logarithm of its scale."""
         for name, scales in self.products:
             yield name, sum(jnp.broadcast_to(points[scale], jnp.shape(points[name])) for scale in scales)
@@ -213,7 +211,7 @@ class Latents:
 
         return -jax.grad(loss)(at)
 
-    def log_prior(self, vector: Array) -> Float[Array, ""]:
+    def log_prior(self, vector: Array) -> Scalar:
         """Log prior density of the unconstrained vector."""
         _, free = self.objective.link(self._psi(vector), jax.random.key(0))
         return -free - self.log_volume(self.split(vector))
@@ -226,23 +224,27 @@ class Latents:
         """A draw of the vector from the prior."""
         return self.joined(self.objective.points(key, {}))
 
-    def arranged(self, psi: Mapping[str, Any]) -> Latents:
+    def arranged(self, psi: Values) -> Latents:
         """The latents with products in the place of those that records touch only beside a scale, and what is `scaled`.
 
         Args:
             psi: As for `of`.
         """
-        scales, others = [], []
-        for name, transform in _transforms_of(self.objective).items():
-            if isinstance(transform, ExpTransform):
-                scales.append(name)
-            if isinstance(transform, IdentityTransform):
-                others.append(name)
-        shapes = dict(self.touched)
+        kinds: dict[str, type] = {}
+
+        def look() -> None:
+            for name, site in self._trace({}).items():
+                if name in self.objective.structure.global_latents:
+                    transform = bijection_of(site)
+                    kinds[name] = type(getattr(transform, "base_transform", transform))
+
+        jax.eval_shape(look)
+        scales = [name for name, kind in kinds.items() if issubclass(kind, ExpTransform)]
+        others = [name for name, kind in kinds.items() if issubclass(kind, IdentityTransform)]
         observed = jax.jit(functools.partial(observed_of, self.objective, self.values(jnp.zeros(self.size))))
         products = products_of(
-            {name: shapes[name] for name in scales if name in shapes},
-            {name: shapes[name] for name in others if name in shapes},
+            {name: shape for name, shape in self.touched if name in scales},
+            {name: shape for name, shape in self.touched if name in others},
             self.num_touched,
             jax.jit(lambda at, record: self.split(self.gradients(at, record))),
             self.split,
@@ -270,24 +272,7 @@ class Latents:
         return tuple(name for name, used in zip(found, inputs_of_outputs(program), strict=True) if any(used))
 
 
-def _transforms_of(objective: Objective) -> dict[str, Any]:
-    """By which map each global latent's unconstrained values become values in the model."""
-    found: dict[str, Any] = {}
-    programs = objective.programs
-
-    def look() -> None:
-        trace, _ = programs.trace(
-            programs.model, objective.placeholder, jax.random.key(0), objective.structure.record_plates
-        )
-        for name in objective.structure.global_latents:
-            transform = bijection_of(trace[name])
-            found[name] = getattr(transform, "base_transform", transform)
-
-    jax.eval_shape(look)
-    return found
-
-
-def latents_of(records: Records, key: PRNGKeyArray, *, static: Mapping[str, Any], **made_of: Any) -> Latents:
+def latents_of(records: Records, key: PRNGKeyArray, *, static: Values, **made_of: Any) -> Latents:
     """The latents of a model that records are given to.
 
     Args:

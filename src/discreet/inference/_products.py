@@ -85,20 +85,13 @@ def products_of(
     rng = np.random.default_rng(0)
     codes = max([FEWEST_CODES, *(length for shape in (*scales.values(), *others.values()) for length in shape)])
     tried = []
-
-    def pulls_of(at: np.ndarray, near: Sequence[Array]) -> Values | None:
-        """None where the record has none that are finite."""
-        if astray(near):
-            return None
-        pulls = {name: np.asarray(pull) for name, pull in gradients(jnp.asarray(at, float), near).items()}
-        return pulls if all(np.isfinite(pull).all() for pull in pulls.values()) else None
-
     kinds = kinds_of(record, inside, rng)
     for at in rng.normal(size=(NUM_POINTS, size)):
         for near in _records_near(record, kinds, codes, rng):
-            pulls = pulls_of(at, near)
-            if pulls is not None:
-                tried.append((split(at), pulls))
+            if not astray(near):
+                pulls = {name: np.asarray(pull) for name, pull in gradients(jnp.asarray(at, float), near).items()}
+                if all(np.isfinite(pull).all() for pull in pulls.values()):
+                    tried.append((split(at), pulls))
     found: dict[str, tuple[str, ...]] = {}
     # What no such record touches may stand beside a scale where others do.
     if not tried or any(not np.any([pulls[name] != 0 for _, pulls in tried], axis=0).all() for name in tried[0][1]):

@@ -13,7 +13,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -32,6 +32,9 @@ from discreet._validate import integer
 from discreet.mechanisms import InFiles
 
 Program = Callable[..., Any]
+Values = Mapping[str, Any]  # of sites, parameters or arguments, by name
+Message = Mapping[str, Any]  # a site as NumPyro's handlers and traces have it
+PlateSizes = dict[str, tuple[int, int | None]]  # declared, and subsampled or None
 
 # --- Arguments ---
 
@@ -61,12 +64,8 @@ class Records(NamedTuple):
         """Number of records, or of rows of a batch."""
         return self.leaves[0].shape[0]
 
-    def zeros(self, size: int) -> list[Array]:
-        """`size` placeholder records: zeros of the right shapes and dtypes, free of data."""
-        return [jnp.zeros((size, *x.shape[1:]), x.dtype) for x in self.leaves]
-
     def filled(self, value: float, size: int) -> list[Array]:
-        """The same as `zeros`, with another constant; of integers its whole part."""
+        """`size` placeholder records of the right shapes and dtypes, free of data: a constant; of integers its whole part."""
         return [jnp.full((size, *x.shape[1:]), value, x.dtype) for x in self.leaves]
 
     def shapes(self, size: int) -> list[jax.ShapeDtypeStruct]:
@@ -77,7 +76,7 @@ class Records(NamedTuple):
 _OPTIONS = {"checkpoint", "keep_gradients", "ledger", "progress_bar", "require_proof"}
 
 
-def refuse_options(given: Mapping[str, Any]) -> None:
+def refuse_options(given: Values) -> None:
     """Refuse options of other methods: a model that takes any keyword would take them in silence."""
     if options := sorted(_OPTIONS & given.keys()):
         raise TypeError(
@@ -86,9 +85,7 @@ def refuse_options(given: Mapping[str, Any]) -> None:
         )
 
 
-def take_apart(
-    args: Sequence[Any], kwargs: Mapping[str, Any], mesh: Any = None, programs: Sequence[Program] = ()
-) -> Records:
+def take_apart(args: Sequence[Any], kwargs: Values, mesh: Any = None, programs: Sequence[Program] = ()) -> Records:
     """Find the record arrays among the arguments of a model.
 
     Every function that takes records comes through here before it does anything else, so this is where several processes
@@ -184,19 +181,19 @@ def _as_records(leaf: Any, *, spread: bool) -> Any:
         raise TypeError("A record argument is an array of PRNG keys; records are numbers.")
     if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
         raise TypeError("A record array is complex. Pass real and imaginary parts as two arrays.")
-    if spread and isinstance(leaf, np.ndarray):
-        with np.errstate(over="ignore"):
-            return leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
-    if isinstance(leaf, np.ndarray) and not leaf.flags.writeable:
-        # Used where it lies, if its memory is laid out as JAX's: a memory map larger than memory is not read whole.
-        with np.errstate(over="ignore"):
-            return jax.device_put(leaf, may_alias=True)
+    if isinstance(leaf, jax.Array):
+        return leaf
+    # A number too large for float32 becomes infinite, and its record contributes zero; a warning would show it.
     with np.errstate(over="ignore"):
-        # A number too large for float32 becomes infinite, and its record contributes zero; a warning would show it.
-        return leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
+        if spread:
+            return leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
+        if not leaf.flags.writeable:
+            # Used where it lies, if its memory is laid out as JAX's: a memory map larger than memory is not read whole.
+            return jax.device_put(leaf, may_alias=True)
+        return jnp.asarray(leaf)
 
 
-def check_public(values: Mapping[str, Any]) -> None:
+def check_public(values: Values) -> None:
     """Refuse NaN, infinity and options of `run` in public keyword arguments."""
     refuse_options(values)
     for name, value in values.items():
@@ -261,16 +258,6 @@ _COUNTS: Mapping[Any, Callable[[int], Any]] = {
 }
 
 
-class _Bound:
-    """A module with some of its names bound otherwise."""
-
-    def __init__(self, module: Any, names: Mapping[str, Any]) -> None:
-        self.__dict__.update(names, _module=module)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
-
-
 class with_levels:  # noqa: N801 - used like NumPyro's handlers
     """A model whose sizes are public numbers, where its text takes them from columns of codes.
 
@@ -316,7 +303,11 @@ class with_levels:  # noqa: N801 - used like NumPyro's handlers
         def counting(value: Any) -> Any:
             """One of the functions that count, or a module that has them, with the columns' levels."""
             if value in (np, jnp):
-                return _Bound(value, {name: counting(getattr(value, name)) for name in ("unique", "max", "amax")})
+                bound = ModuleType(value.__name__)
+                own = {name: counting(getattr(value, name)) for name in ("unique", "max", "amax")}
+                # All other names are the module's.
+                vars(bound).update(own, __getattr__=functools.partial(getattr, value))
+                return bound
 
             def counted(*operands: Any, **options: Any) -> Any:
                 found = [n for column, n in columns if len(operands) == 1 and not options and operands[0] is column]
@@ -350,7 +341,7 @@ def reached(program: Any, name: str = "", seen: set[int] | None = None) -> Itera
         return
     seen.add(id(program))
     yield name, program
-    inner: Mapping[str, Any] = {}
+    inner: Values = {}
     parts: Sequence[Any] = ()
     if isinstance(program, AutoGuideList | list | tuple):
         parts = list(program)
@@ -391,10 +382,18 @@ class WholePlates(Messenger):
     """Makes plates cover the rows they are given, in order, instead of a random subsample.
 
     The size that a model declares stays visible in `sizes`; the scale factor that NumPyro
-    derives from it is undone by `unscaled`.
+    derives from it is undone by `Programs.trace`.
     """
 
-    def __init__(self, fn: Program, names: frozenset[str] | None, rows: int, *, num_records: int | None = None) -> None:
+    def __init__(
+        self,
+        fn: Program,
+        names: frozenset[str] | None,
+        rows: int,
+        *,
+        num_records: int | None = None,
+        sizes: PlateSizes | None = None,
+    ) -> None:
         """Wrap `fn`; `names` None means every plate (used while they are being found).
 
         With `num_records`, a plate of that size is taken for a record plate, whatever batches it declares.
@@ -403,7 +402,7 @@ class WholePlates(Messenger):
         self.names = names
         self.rows = rows
         self.num_records = num_records
-        self.sizes: dict[str, tuple[int, int | None]] = {}
+        self.sizes: PlateSizes = {} if sizes is None else sizes
 
     def process_message(self, msg: dict[str, Any]) -> None:
         """Set the indices of a plate; let `numpyro.subsample` pass on the rows that it is given."""
@@ -412,69 +411,40 @@ class WholePlates(Messenger):
         elif msg["type"] == "control_flow" and msg["fn"] is scan_wrapper:
             # NumPyro hides what happens in a loop's body from the handlers around the loop.
             body, *rest = msg["args"]
-            inside = WholePlates(body, self.names, self.rows, num_records=self.num_records)
-            inside.sizes = self.sizes
+            inside = WholePlates(body, self.names, self.rows, num_records=self.num_records, sizes=self.sizes)
             msg["args"] = (inside, *rest)
         elif msg["type"] == "plate":
-            self._cover(msg)
-
-    def _cover(self, msg: dict[str, Any]) -> None:
-        name = msg["name"]
-        size, subsample_size = msg["args"]
-        if self.num_records == size:
-            # A batch size that the program declares says nothing here: the plan draws the batches.
-            subsample_size = self.rows
-        self.sizes[name] = (size, subsample_size)
-        if self.names is None:
-            rows = size if subsample_size is None else min(size, subsample_size)
-        elif name in self.names:
-            rows = self.rows
-        else:
-            return
-        msg["args"] = (size, rows)
-        msg["value"] = jnp.arange(rows)
+            size, rows = msg["args"]
+            if self.num_records == size:
+                # A batch size that the program declares says nothing here: the plan draws the batches.
+                rows = self.rows
+            self.sizes[msg["name"]] = (size, rows)
+            if self.names is None:
+                rows = size if rows is None else min(size, rows)
+            elif msg["name"] in self.names:
+                rows = self.rows
+            else:
+                return
+            msg["args"] = (size, rows)
+            msg["value"] = jnp.arange(rows)
 
     def _pass_on(self, msg: dict[str, Any]) -> None:
         """Rows of a record plate are the ones that the plate covers: there is nothing left to take from them.
 
         The plate would compare their number with the size that the model declares.
         """
-        plates = open_plates()
-        mine = [x for x in plates if self._covers(x.name)]
+        plates, covered = open_plates(), self.names
+        if covered is None:
+            covered = {name for name, sizes in self.sizes.items() if sizes == (self.num_records, self.rows)}
+        mine = [x for x in plates if x.name in covered]
         event_dim, shape = msg["kwargs"].get("event_dim"), jnp.shape(msg["value"])
         if not mine or event_dim is None or any(x.size != x.subsample_size for x in plates if x not in mine):
             return
         if all(len(shape) >= event_dim - x.dim and shape[x.dim - event_dim] == self.rows for x in mine):
             msg["kwargs"] = {**msg["kwargs"], "event_dim": None}
 
-    def _covers(self, name: str) -> bool:
-        return name in self.names if self.names is not None else self.sizes.get(name) == (self.num_records, self.rows)
 
-    def unscaled(self, site: Mapping[str, Any]) -> Any:
-        """The scale of a site without the factor size / rows of its record plates."""
-        scale = 1.0 if site["scale"] is None else site["scale"]
-        for frame in site["cond_indep_stack"]:
-            if self.names is not None and frame.name in self.names:
-                scale = scale * (frame.size / self.sizes[frame.name][0])
-        return scale
-
-
-class Fixed(Messenger):
-    """Puts sites at one value each and hides them from every handler outside, such as an AutoGuide."""
-
-    def __init__(self, fn: Program, values: Mapping[str, Any]) -> None:
-        """Wrap `fn`; `values` are broadcast to the sites' shapes."""
-        super().__init__(fn)
-        self.values = values
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        """Give a site its value."""
-        if msg["type"] == "sample" and msg["name"] in self.values:
-            msg["value"] = jnp.broadcast_to(self.values[msg["name"]], msg["fn"].shape())
-            msg["stop"] = True
-
-
-def value_of_improper(site: Mapping[str, Any]) -> Any:
+def value_of_improper(site: Message) -> Any:
     """A value for a latent whose improper prior has no sampler; None, which leaves it alone, for every other site."""
     if site["type"] != "sample" or site["value"] is not None:
         return None
@@ -488,10 +458,10 @@ def value_of_improper(site: Mapping[str, Any]) -> Any:
     return transform(jnp.zeros(shape))
 
 
-def log_density(site: Mapping[str, Any], scale: Any) -> Any:
+def log_density(site: Message) -> Any:
     """The log density of a site's value, with a term for each of its distribution's batch."""
     options = [site["intermediates"]] if site["intermediates"] else []
-    return scale_and_mask(site["fn"].log_prob(site["value"], *options), scale=scale)
+    return scale_and_mask(site["fn"].log_prob(site["value"], *options), scale=site["scale"])
 
 
 # --- Model and guide with their arguments ---
@@ -504,37 +474,46 @@ class Programs:
     model: Program
     guide: Program
     records: Records
-    static: Mapping[str, Any]  # Public keyword arguments
+    static: Values  # Public keyword arguments
     num_records: int  # How many records a table has, as far as that is public
     # Whether the guide may have `param` sites with a value for each record; None: an AutoNormal or AutoDelta may
     keeps_local: bool | None = False
     # Values of the mutable sites, which no run changes
-    state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    state: Values = dataclasses.field(default_factory=dict)
+    record_plates: frozenset[str] | None = None  # Names of the plates of the records; None: they are being found
 
     def trace(
         self,
         program: Program,
         rows: Sequence[Any],
         key: PRNGKeyArray,
-        plates: frozenset[str] | None = None,
-        values: Mapping[str, Any] | None = None,
+        values: Values | None = None,
         *,
-        rule: Callable[[Mapping[str, Any]], Any] = value_of_improper,
+        rule: Callable[[Message], Any] = value_of_improper,
         hint: int | None = None,
-    ) -> tuple[dict[str, Any], WholePlates]:
-        """Run one of the programs, perhaps with handlers around it, on rows; its sites, and the plates that covered them.
+        sizes: PlateSizes | None = None,
+    ) -> dict[str, Any]:
+        """The sites of one run of a program, perhaps with handlers around it, on rows.
 
-        `plates` are the record plates; while they are being found they are None, and one of the size `hint` is taken for one.
-        `rule` gives values of sites that are not among `values`, or None.
+        The scales of sites are without the factor size / rows that NumPyro takes from record plates. While these are being
+        found, a plate of the size `hint` is taken for one, and `sizes` is filled. `rule` gives values of sites that are not
+        among `values`, or None.
         """
-        whole = WholePlates(program, plates, rows[0].shape[0], num_records=hint)
+        sizes = {} if sizes is None else sizes
+        whole = WholePlates(program, self.record_plates, rows[0].shape[0], num_records=hint, sizes=sizes)
         run = handlers.substitute(handlers.seed(whole, key), substitute_fn=rule)
         args, kwargs = self.arguments(rows)
         values = {**self.state, **(values or {})}
         run = handlers.substitute(run, data=values) if values else run
         # Records are artificial here, or traced, of which NumPyro does not warn.
         with artificial_records():
-            return trace_of(run, *args, **kwargs), whole
+            sites = trace_of(run, *args, **kwargs)
+        for site in (site for site in sites.values() if site["type"] == "sample"):
+            site["scale"] = 1.0 if site["scale"] is None else site["scale"]
+            for frame in site["cond_indep_stack"]:
+                if frame.name in (self.record_plates or ()):
+                    site["scale"] = site["scale"] * (frame.size / sizes[frame.name][0])
+        return sites
 
     def arguments(self, rows: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What the programs are called with."""

@@ -31,21 +31,24 @@ from numpyro.distributions import Delta, ExpandedDistribution, Independent, Mask
 from numpyro.infer import autoguide
 from numpyro.primitives import Messenger
 
-from discreet._jax import captured_arrays, run_kept, used_inputs, users_file
+from discreet._jax import captured_arrays, used_inputs, users_file
 from discreet._numpyro import (
     artificial_records,
+    compiled_search,
     helpful_support_errors,
     one_model,
-    searching_by,
     set_up_prototype,
     trace_of,
 )
 from discreet._validate import left_out
 from discreet.inference._records import (
-    Fixed,
+    Message,
+    PlateSizes,
     Program,
     Programs,
+    Values,
     WholePlates,
+    log_density,
     make_arguments,
     reached,
     value_of_improper,
@@ -64,18 +67,20 @@ _DATA_READING_GUIDES = (
 _SITE_BY_SITE = (autoguide.AutoNormal, autoguide.AutoDelta)
 
 
-def check_auto_guide(guide: Callable[..., Any]) -> None:
-    if reading := [g for g in auto_guides(guide) if isinstance(g, _DATA_READING_GUIDES)]:
+def _check_kind_of_guide(guide: Program, guides: Sequence[Any], local_latents: Sequence[str]) -> None:
+    """Refuse AutoGuides that read the data, and a point guide for a model with latents inside the record plate."""
+    if reading := [part for part in guides if isinstance(part, _DATA_READING_GUIDES)]:
         raise ValueError(
             f"{type(reading[0]).__name__} reads the data outside the private step (its density or its Hessian "
             "is that of the model given the data). Use AutoNormal, AutoMultivariateNormal or another "
             "guide that only samples."
         )
-
-
-def keeps_by_itself(guide: Callable[..., Any]) -> bool:
-    """True for an AutoGuide, or a list with one, that has parameters for each record's latents."""
-    return isinstance(guide, autoguide.AutoGuide) and any(type(part) in _SITE_BY_SITE for part in auto_guides(guide))
+    if isinstance(guide, PointGuide) and local_latents:
+        raise NoPointError(
+            f"The latent site {local_latents[0]!r} is inside the record plate: each record would have its own point, and "
+            "publishing it publishes the record. Sum or integrate it out of the model (for a mixture, "
+            "numpyro.distributions.MixtureSameFamily), or fit it by DPSVI with an amortised guide."
+        )
 
 
 def _check_coverage(part: Any, inside: set[str], keeps_local: bool) -> None:
@@ -103,22 +108,29 @@ class NoInitialValuesError(ValueError):
 
 
 def set_up_auto_guides(
-    programs: Programs,
     rows: list[Any],
+    programs: Programs,
     key: PRNGKeyArray,
     record_plates: frozenset[str],
     inside: set[str],
-    hidden: Mapping[str, Any],
+    hidden: Values,
     keeps_local: bool,
 ) -> None:
-    """Set up an AutoGuide on artificial rows, discarding any earlier setup.
+    """Set up an AutoGuide on artificial rows, discarding any earlier setup; of other guides there is nothing to set up.
 
     An AutoGuide searches initial values until the model's density is finite on the arguments of its first call. Had that
     been a call with data, the initial values would depend on them. `hidden` has values of the sites that are summed out,
     which the guide must not see.
     """
+
+    def fixed(site: Message) -> Any:
+        value = hidden.get(site["name"])
+        return None if value is None else jnp.broadcast_to(value, site["fn"].shape())
+
     guide = programs.guide
     guides = list(auto_guides(guide))
+    if not guides:
+        return
     for part in guides:
         if not hasattr(part, "model") or not hasattr(part, "prototype_trace"):
             raise ValueError(
@@ -126,16 +138,17 @@ def set_up_auto_guides(
                 "super().__init__(model)."
             )
     models = [part.model for part in guides]
-    args, kwargs = programs.records.rebuild(rows)
+    args, kwargs = programs.arguments(rows)
     try:
         for part in guides:
             part.prototype_trace = None
-            part.model = WholePlates(Fixed(part.model, hidden), record_plates, len(rows[0]))
-        with searching_by(_at_once), handlers.block(), handlers.seed(rng_seed=key):
+            seen = handlers.block(handlers.substitute(part.model, substitute_fn=fixed), hide=list(hidden))
+            part.model = WholePlates(seen, record_plates, len(rows[0]))
+        with compiled_search(), handlers.block(), handlers.seed(rng_seed=key):
             # Its first call also draws from it, operation by operation, each of which would be compiled.
             alone = is_numpyros(guide) and not isinstance(guide, autoguide.AutoGuideList)
             first_call = functools.partial(set_up_prototype, guide) if alone else guide
-            first_call(*args, **kwargs, **programs.static)
+            first_call(*args, **kwargs)
         for part in guides:
             # A list knows the whole model; what it covers are its parts.
             if not isinstance(part, autoguide.AutoGuideList):
@@ -149,23 +162,6 @@ def set_up_auto_guides(
     finally:
         for part, model in zip(guides, models, strict=True):
             part.model = model
-
-
-def _at_once(search: Program) -> Program:
-    """Compile NumPyro's search for initial values as one program; compiling each operation alone takes longer.
-
-    The values are the same: it is NumPyro's own search, of which only the first try would not have been compiled.
-    """
-
-    def at_once(key: PRNGKeyArray, model: Program, *, prototype_params: Any = None, **options: Any) -> Any:
-        if isinstance(key, Tracer):
-            # On shapes alone: nothing is compiled.
-            return search(key, model, prototype_params=prototype_params, **options)
-        return run_kept(lambda *start: search(start[0], model, prototype_params=start[1], **options))(
-            key, prototype_params
-        )
-
-    return at_once
 
 
 def is_numpyros(guide: Any) -> bool:
@@ -208,7 +204,7 @@ class PointGuide:
         start = self._start(key, args, kwargs)
         point = {name: numpyro.param(parameter_of(name), value) for name, value in start.items()}
 
-        def at_point(site: Mapping[str, Any]) -> Any:
+        def at_point(site: Message) -> Any:
             if site["type"] == "sample" and site["name"] in point:
                 return bijection_of(site)(point[site["name"]])
             return None
@@ -220,7 +216,7 @@ class PointGuide:
             values[name] = numpyro.sample(name, Delta(value, log_density=-log_det, event_dim=jnp.ndim(value)))
         return values
 
-    def _start(self, key: PRNGKeyArray, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Array]:
+    def _start(self, key: PRNGKeyArray, args: Sequence[Any], kwargs: Values) -> dict[str, Array]:
         """Unconstrained initial values."""
         if self.init_loc_fn is not None:
             initial = self.init_loc_fn
@@ -251,18 +247,8 @@ class NoPointError(ValueError):
     """The model has no posterior density at a point of its global latents, which DPSVI does not need."""
 
 
-def check_point_guide(guide: Program, local_latents: Sequence[str]) -> None:
-    """Refuse a point guide for a model with latents inside the record plate."""
-    if isinstance(guide, PointGuide) and local_latents:
-        raise NoPointError(
-            f"The latent site {local_latents[0]!r} is inside the record plate: each record would have its own point, and "
-            "publishing it publishes the record. Sum or integrate it out of the model (for a mixture, "
-            "numpyro.distributions.MixtureSameFamily), or fit it by DPSVI with an amortised guide."
-        )
-
-
 def _latents(
-    model: Program, key: PRNGKeyArray, values: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    model: Program, key: PRNGKeyArray, values: Callable[..., Any], args: Sequence[Any], kwargs: Values
 ) -> dict[str, Any]:
     """The latent sites of a run of the model, in its order, at the values that `values` gives."""
     run = handlers.substitute(handlers.seed(model, key), substitute_fn=values)
@@ -283,7 +269,7 @@ def _latents(
     return {n: s for n, s in latents.items() if not s["fn"].support.is_discrete}
 
 
-def bijection_of(site: Mapping[str, Any]) -> Any:
+def bijection_of(site: Message) -> Any:
     """The transform from unconstrained space into a site's support."""
     with helpful_support_errors(site):
         return biject_to(site["fn"].support)
@@ -313,18 +299,18 @@ class Site:
 
     name: str
     kind: str
-    observed: bool
-    discrete: bool
-    reparametrized: bool
-    auxiliary: bool
-    shape: Any
-    dtype: Any
     plates: tuple[str, ...]
+    shape: Any = None
+    dtype: Any = None
+    batch: tuple[int, ...] = ()  # batch shape of a site's distribution
+    observed: bool = False
     # factor of an observed site's log density beside those of its plates; None: not a fixed number
     scale: float | None = 1.0
     density: tuple[int, ...] = ()  # shape of an observed site's log density
     own: tuple[int, ...] = ()  # batch shape of an observed site's distribution, without what its plates add
-    batch: tuple[int, ...] = ()  # batch shape of a site's distribution
+    discrete: bool = False
+    reparametrized: bool = False
+    auxiliary: bool = False
     # the values that one element of a discrete latent can have; None: no fixed finite set
     support: np.ndarray | None = None
 
@@ -382,12 +368,15 @@ class Structure:
         return {site.name: site.values()[index] for site, index in zip(self.summed, indices, strict=True)}
 
 
-class Traced(NamedTuple):
-    """Sites, plate sizes (declared, and subsampled or None) and the shapes of values of one abstract trace."""
+Sites = Mapping[str, Site]
 
-    sites: dict[str, Site]
-    sizes: dict[str, tuple[int, int | None]]
-    values: dict[str, Any]
+
+class Traced(NamedTuple):
+    """Sites, plate sizes and the shapes of values of one abstract trace."""
+
+    sites: Sites
+    sizes: PlateSizes
+    values: Values
 
 
 def changing_plates(two: Traced, three: Traced) -> frozenset[str]:
@@ -415,79 +404,49 @@ def _trace_abstractly(
 ) -> Traced:
     """Sites and plate sizes of a program for `rows` records, without computing anything."""
     sites: dict[str, Site] = {}
-    sizes: dict[str, tuple[int, int | None]] = {}
+    sizes: PlateSizes = {}
 
-    def run(leaves: list[Any]) -> dict[str, Any]:
-        trace, plates = programs.trace(program, leaves, key, hint=hint)
-        sizes.update(plates.sizes)
-        for name, site in trace.items():
-            sites[name] = _summary(site, sizes)
-        given = [
-            n for n, s in sites.items() if s.kind in ("param", "mutable") or (s.kind == "sample" and not s.observed)
-        ]
+    def run(leaves: list[Any]) -> Values:
+        trace = programs.trace(program, leaves, key, hint=hint, sizes=sizes)
+        sites.update({name: _summary(site, sizes) for name, site in trace.items()})
+        given = [n for n, s in sites.items() if s.kind in ("param", "mutable", "sample") and not s.observed]
         return {name: trace[name]["value"] for name in given}
 
     values = jax.eval_shape(run, programs.records.shapes(rows))
     return Traced(sites, sizes, values)
 
 
-def _summary(site: Mapping[str, Any], sizes: Mapping[str, tuple[int, int | None]]) -> Site:
-    kind, value = site["type"], site["value"]
-    sample = kind == "sample"
-    observed = bool(sample and site["is_observed"])
-    # A distribution that is only ever observed need not say what its support is.
-    support = site["fn"].support if sample and not observed else None
-    discrete = bool(support is not None and support.is_discrete)
-    return Site(
-        name=site["name"],
-        kind=kind,
-        observed=observed,
-        discrete=discrete,
-        reparametrized=bool(sample and site["fn"].has_rsample),
-        auxiliary=bool(sample and site["infer"].get("is_auxiliary", False)),
-        shape=jax.tree.map(jnp.shape, value) if kind in ("sample", "param") else None,
-        dtype=jnp.result_type(value) if sample else None,
-        plates=tuple(frame.name for frame in site.get("cond_indep_stack", ())),
-        scale=_scale(site, sizes) if observed else 1.0,
-        density=_density(site) if observed else (),
-        own=_without_plates(site["fn"]).batch_shape if observed else (),
-        batch=tuple(site["fn"].batch_shape) if sample else (),
-        support=_support(site["fn"]) if discrete else None,
-    )
-
-
-def _scale(site: Mapping[str, Any], sizes: Mapping[str, tuple[int, int | None]]) -> float | None:
-    scale = 1.0 if site["scale"] is None else site["scale"]
-    if isinstance(scale, Tracer) or np.ndim(scale):
-        return None
-    for frame in site["cond_indep_stack"]:
+def _summary(site: Message, sizes: PlateSizes) -> Site:
+    kind, plates = site["type"], site.get("cond_indep_stack", ())
+    about: dict[str, Any] = {"name": site["name"], "kind": kind, "plates": tuple(frame.name for frame in plates)}
+    if kind in ("sample", "param"):
+        about["shape"] = jax.tree.map(jnp.shape, site["value"])
+    if kind != "sample":
+        return Site(**about)
+    fn = site["fn"]
+    about |= {"dtype": jnp.result_type(site["value"]), "batch": tuple(fn.batch_shape)}
+    if not site["is_observed"]:
+        # A distribution that is only ever observed need not say what its support is.
+        discrete = bool(fn.support is not None and fn.support.is_discrete)
+        return Site(
+            **about,
+            discrete=discrete,
+            reparametrized=bool(fn.has_rsample),
+            auxiliary=bool(site["infer"].get("is_auxiliary", False)),
+            support=_support(fn) if discrete else None,
+        )
+    scale = site["scale"]
+    fixed = not isinstance(scale, Tracer) and np.ndim(scale) == 0
+    for frame in plates if fixed else ():
         declared = sizes.get(frame.name, (frame.size, None))[0]
         scale = scale * (frame.size / declared) if declared else scale
-    return float(scale)
-
-
-def _check_scale(two: Site, three: Site, num_records: int) -> None:
-    """Refuse `handlers.scale` of a minibatch, which would weight the likelihood twice."""
-    if two.scale is None or three.scale is None:
-        return
-    follows = not math.isclose(two.scale, three.scale)
-    batch = num_records / two.scale if two.scale > 1.0 else math.inf
-    if follows or (math.isfinite(batch) and batch >= 1.0 and math.isclose(batch, round(batch), rel_tol=1e-6)):
-        how = "a number that follows the rows given" if follows else f"{two.scale:g}, as for batches of {batch:.0f}"
-        raise ValueError(
-            f"The observed site {two.name!r} is scaled by {how} (handlers.scale) with {num_records} records. The plan draws "
-            "the batches here and each record counts once, so this would weight the likelihood twice: omit the scale. "
-            "To weight it on purpose, use numpyro.factor(name, weight * distribution.log_prob(value)) inside the plate."
-        )
-
-
-def _without_plates(fn: Any) -> Any:
+    density = _density(site)
     while isinstance(fn, ExpandedDistribution | MaskedDistribution):
         fn = fn.base_dist
-    return fn
+    return Site(**about, observed=True, scale=float(scale) if fixed else None, density=density, own=fn.batch_shape)
 
 
-def _density(site: Mapping[str, Any]) -> tuple[int, ...]:
+def _density(site: Message) -> tuple[int, ...]:
     """Shape of an observed site's log density."""
     fn, value = site["fn"], site["value"]
     shape = jnp.shape(value)
@@ -508,10 +467,16 @@ def _density(site: Mapping[str, Any]) -> tuple[int, ...]:
         ) from None
 
 
-def _support(fn: Any) -> np.ndarray | None:
-    """The values of one element of a discrete distribution, if they are a fixed finite set."""
+def without_wrappers(fn: Any) -> Any:
+    """A distribution without what plates, masks and `to_event` put around it."""
     while isinstance(fn, ExpandedDistribution | MaskedDistribution | Independent):
         fn = fn.base_dist
+    return fn
+
+
+def _support(fn: Any) -> np.ndarray | None:
+    """The values of one element of a discrete distribution, if they are a fixed finite set."""
+    fn = without_wrappers(fn)
     if not fn.has_enumerate_support:
         return None
     try:
@@ -523,7 +488,7 @@ def _support(fn: Any) -> np.ndarray | None:
     return values.reshape(len(values), *fn.event_shape)
 
 
-def start_of_search(site: Mapping[str, Any]) -> Any:
+def start_of_search(site: Message) -> Any:
     """A value for an improper latent, and for a discrete one that which `find_structure` hides from an AutoGuide; or None."""
     if site["type"] != "sample" or site["value"] is not None or not site["fn"].support.is_discrete:
         return value_of_improper(site)
@@ -555,9 +520,7 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
     unobserved = [s for s in two.sites.values() if s.kind == "sample" and not s.observed]
     latents = [s.name for s in unobserved if not s.discrete]
     discrete = [s.name for s in unobserved if s.discrete]
-    observed, factors = _sort_observed(two.sites, three.sites, inside)
-    for name in observed:
-        _check_scale(two.sites[name], three.sites[name], num_records)
+    observed, factors = _sort_observed(two.sites, three.sites, inside, num_records)
     if len(factors) > _FEWEST_TELLING_ROWS:
         raise ValueError(
             f"The model has {len(factors)} observed sites or factors that do not follow the number of records ({factors[0]!r} is "
@@ -565,7 +528,7 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
             "observe them in a plate."
         )
     whole = [n for n in factors if not _is_data_free(n, programs, key, two, hint, inside)]
-    observed, factors = (*observed, *whole), tuple(n for n in factors if n not in whole)
+    observed += whole
     if not observed:
         raise ValueError(
             "No plate of the model follows the number of records, and no observed site has an axis that does, so the model "
@@ -575,40 +538,41 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
     one = _trace_abstractly(programs, programs.model, 1, key, hint) if discrete else two
     summed = _sum_out(one, two, three, discrete)
 
-    check_auto_guide(guide)
-    check_point_guide(guide, [n for n in latents if n in inside])
-    auto = any(True for _ in auto_guides(guide))
+    guides = list(auto_guides(guide))
+    _check_kind_of_guide(guide, guides, [n for n in latents if n in inside])
     if programs.keeps_local is None and not inside.isdisjoint(latents):
-        keeps_local = keeps_by_itself(guide)
+        # An AutoGuide, or a list with one, that has parameters for each record's latents keeps them by itself.
+        is_auto = isinstance(guide, autoguide.AutoGuide)
+        keeps_local = is_auto and any(type(part) in _SITE_BY_SITE for part in guides)
     hidden = {site.name: site.support[0].astype(site.dtype) for site in summed}
+    set_up = functools.partial(
+        set_up_auto_guides,
+        programs=programs,
+        key=key,
+        record_plates=record_plates,
+        inside=inside,
+        hidden=hidden,
+        keeps_local=keeps_local,
+    )
+    traced: list[Traced] = []
 
-    def trace_guide(rows: int) -> Traced:
-        found: list[Traced] = []
-
-        def look() -> None:
-            if auto and keeps_local:
+    def trace_guide() -> None:
+        for rows in (2, 3):
+            if keeps_local:
                 # Its parameters have the shapes of the rows on which it is set up.
-                made_up = [jnp.repeat(x[:1], rows, axis=0) for x in placeholder]
-                set_up_auto_guides(programs, made_up, key, record_plates, inside, hidden, keeps_local)
+                set_up([jnp.repeat(x[:1], rows, axis=0) for x in placeholder])
             with _explained("guide", programs):
-                found.append(_trace_abstractly(programs, guide, rows, key, hint))
-
-        # On shapes alone: a search for initial values that only their number is wanted of, is not to be compiled.
-        jax.eval_shape(look)
-        return found[0]
-
-    def set_up() -> None:
-        if auto:
-            set_up_auto_guides(programs, placeholder, key, record_plates, inside, hidden, keeps_local)
+                traced.append(_trace_abstractly(programs, guide, rows, key, hint))
 
     if not keeps_local:
-        set_up()
-    guide_two, guide_three = trace_guide(2), trace_guide(3)
+        set_up(placeholder)
+    # On shapes alone: a search for initial values that only their number is wanted of, is not to be compiled.
+    jax.eval_shape(trace_guide)
+    guide_two, guide_three = traced
     if keeps_local:
-        set_up()
+        set_up(placeholder)
     _check_mutable("guide", guide_two.sites, programs, key, hint)
-    guide_plates = changing_plates(guide_two, guide_three)
-    if stray := guide_plates - record_plates:
+    if stray := changing_plates(guide_two, guide_three) - record_plates:
         raise ValueError(
             f"The guide's plate {sorted(stray)[0]!r} follows the number of records, but the model has no "
             "record plate of that name. Use the model's name for it."
@@ -621,12 +585,12 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
         record_plates=record_plates,
         global_latents=tuple(n for n in latents if n not in inside),
         local_latents=tuple(n for n in latents if n in inside),
-        observed=observed,
+        observed=tuple(observed),
         guide_globals=tuple(n for n in guide_sites if n not in guide_inside),
         guide_locals=tuple(n for n in guide_sites if n in guide_inside),
         model_params=tuple(n for n, s in two.sites.items() if s.kind == "param"),
         local_params=local_params,
-        factors=factors,
+        factors=tuple(n for n in factors if n not in whole),
         summed=summed,
     )
 
@@ -730,8 +694,8 @@ _CUT = (
 
 def _check_plate_sizes(
     record_plates: frozenset[str],
-    sizes: Mapping[str, tuple[int, int | None]],
-    of_three: Mapping[str, tuple[int, int | None]],
+    sizes: PlateSizes,
+    of_three: PlateSizes,
     num_records: int,
 ) -> None:
     for name in sorted(record_plates):
@@ -749,7 +713,7 @@ def _check_plate_sizes(
             )
 
 
-def _check_model(two: Mapping[str, Site], three: Mapping[str, Site], inside: set[str], keeps_local: bool) -> None:
+def _check_model(two: Sites, three: Sites, inside: set[str], keeps_local: bool) -> None:
     for name, site in two.items():
         if site.kind == "param" and site.shape != three[name].shape:
             raise _per_record_parameters(name)
@@ -769,9 +733,7 @@ def _check_model(two: Mapping[str, Site], three: Mapping[str, Site], inside: set
             )
 
 
-def _check_mutable(
-    what: str, sites: Mapping[str, Site], programs: Programs, key: PRNGKeyArray, hint: int | None
-) -> None:
+def _check_mutable(what: str, sites: Sites, programs: Programs, key: PRNGKeyArray, hint: int | None) -> None:
     """Refuse state that a run of the model or the guide changes; statistics that stay as they are, are public constants."""
     program = programs.model if what == "model" else programs.guide
     for name in [n for n, s in sites.items() if s.kind == "mutable"]:
@@ -784,7 +746,7 @@ def _check_mutable(
                     if msg["type"] == "mutable" and msg["name"] == name and not start:
                         start.extend(jax.tree.leaves(msg["value"]))
 
-            trace, _ = programs.trace(Watch(program), leaves, key, hint=hint)
+            trace = programs.trace(Watch(program), leaves, key, hint=hint)
             return [_bits(x) for x in start], [_bits(x) for x in jax.tree.leaves(trace[name]["value"])]
 
         (reads,) = used_inputs(states, programs.records.shapes(2))
@@ -795,7 +757,7 @@ def _check_mutable(
                 "layer or group normalisation, or fixed statistics (use_running_average=True, module.eval())."
             )
         # It reads no record, so artificial ones show what becomes of it.
-        start, end = jax.jit(states)(programs.records.zeros(2))
+        start, end = jax.jit(states)(programs.records.filled(0, 2))
         if len(start) != len(end) or not all(np.array_equal(a, b) for a, b in zip(start, end, strict=True)):
             raise ValueError(
                 f"The {what}'s mutable site {name!r} changes with each run, as the counter of random numbers of dropout or "
@@ -809,26 +771,44 @@ def _bits(x: Any) -> Any:
     return jax.random.key_data(x) if jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key) else jnp.asarray(x)
 
 
-def _sort_observed(
-    two: Mapping[str, Site], three: Mapping[str, Site], inside: set[str]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The observed sites of the records, and those that do not follow the number of records."""
+def _sort_observed(two: Sites, three: Sites, inside: set[str], num_records: int) -> tuple[list[str], list[str]]:
+    """The observed sites of the records, and those that do not follow the number of records.
+
+    Refused are sites in which each record meets every other, and those with a minibatch's `handlers.scale`, which would weight
+    the likelihood twice.
+    """
     records: list[str] = []
     rest: list[str] = []
     for name, site in two.items():
         if not site.observed:
             continue
-        shapes = site.density, three[name].density
-        changed = [a for a, b in zip(*shapes, strict=False) if a != b]
-        if len(shapes[0]) != len(shapes[1]) or len(changed) > 1:
+        other = three[name]
+        changed = [a for a, b in zip(site.density, other.density, strict=False) if a != b]
+        if len(site.density) != len(other.density) or len(changed) > 1:
             raise ValueError(
                 f"The observed site {name!r} has a log density of shape {site.density} where two records are given, so each "
                 f"record meets every other: its distribution has batch shape {site.own} and its value shape {site.shape}, "
                 f"which broadcast. Squeeze it: y[:, 0] instead of y for the array with the extra axis, so that both have "
                 "shape (records,)."
             )
-        (records if changed or name in inside else rest).append(name)
-    return tuple(records), tuple(rest)
+        if not changed and name not in inside:
+            rest.append(name)
+            continue
+        records.append(name)
+        if site.scale is None or other.scale is None:
+            continue
+        follows = not math.isclose(site.scale, other.scale)
+        batch = num_records / site.scale if site.scale > 1.0 else math.inf
+        if follows or (math.isfinite(batch) and batch >= 1.0 and math.isclose(batch, round(batch), rel_tol=1e-6)):
+            how = (
+                "a number that follows the rows given" if follows else f"{site.scale:g}, as for batches of {batch:.0f}"
+            )
+            raise ValueError(
+                f"The observed site {name!r} is scaled by {how} (handlers.scale) with {num_records} records. The plan draws "
+                "the batches here and each record counts once, so this would weight the likelihood twice: omit the scale. "
+                "To weight it on purpose, use numpyro.factor(name, weight * distribution.log_prob(value)) inside the plate."
+            )
+    return records, rest
 
 
 def _is_data_free(
@@ -841,10 +821,8 @@ def _is_data_free(
     nobody declared public.
     """
 
-    def density(values: Mapping[str, Any], leaves: list[Any]) -> Any:
-        site = programs.trace(programs.model, leaves, key, None, values, hint=hint)[0][name]
-        log_prob = site["fn"].log_prob(site["value"], *([site["intermediates"]] if site["intermediates"] else []))
-        return log_prob * (1.0 if site["scale"] is None else site["scale"])
+    def density(values: Values, leaves: list[Any]) -> Any:
+        return log_density(programs.trace(programs.model, leaves, key, values, hint=hint)[name])
 
     leaves = programs.records.shapes(2)
     uses, reads = used_inputs(density, two.values, leaves)
@@ -903,7 +881,7 @@ def _per_record_parameters(name: str) -> ValueError:
     )
 
 
-def _local_params(two: Mapping[str, Site], three: Mapping[str, Site], keeps_local: bool) -> tuple[tuple[str, int], ...]:
+def _local_params(two: Sites, three: Sites, keeps_local: bool) -> tuple[tuple[str, int], ...]:
     """The guide's `param` sites with a value for each record, each with the axis that numbers the records."""
     found: list[tuple[str, int]] = []
     for name, site in two.items():
@@ -924,9 +902,7 @@ def _local_params(two: Mapping[str, Site], three: Mapping[str, Site], keeps_loca
     return tuple(found)
 
 
-def _check_guide(
-    two: Mapping[str, Site], latents: list[str], discrete: list[str], inside: set[str], guide_inside: set[str]
-) -> None:
+def _check_guide(two: Sites, latents: list[str], discrete: list[str], inside: set[str], guide_inside: set[str]) -> None:
     sampled = {n for n, s in two.items() if s.kind == "sample"}
     if missing := [n for n in latents if n not in sampled]:
         raise ValueError(

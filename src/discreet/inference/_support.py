@@ -24,8 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float
-from numpyro.distributions import ExpandedDistribution, Independent, MaskedDistribution, constraints
+from jaxtyping import Array, Bool
+from numpyro.distributions import constraints
 
 from discreet._jax import (
     ClosedJaxpr,
@@ -39,32 +39,30 @@ from discreet._jax import (
 )
 from discreet._validate import RefusedError
 from discreet.inference._elbo import Objective, moved_start
-from discreet.inference._structure import FAILURES
+from discreet.inference._records import Message, Values
+from discreet.inference._structure import FAILURES, without_wrappers
 
 # Numbers, and rows, that are looked at together at most.
 _MOST_NUMBERS, _MOST_ROWS = 2**20, 2**15
+Test = Callable[[Sequence[Array]], Bool[Array, " output"]]  # of the arrays of one record
 
 
 class _Look(NamedTuple):
     """The comparison of one record's observed values with their supports."""
 
     reads: list[int]  # the arrays of the record that it depends on
-    program: ClosedJaxpr  # from one row of each of these to a Boolean for each of `sites`
+    outside: Test  # whether the value of each of `sites` is outside, given these arrays of one record
     sites: list[str]  # names of observed sites
     words: Mapping[str, str]  # the distribution of each site
     lookups: list[str]  # places in the model where an index of a record may be outside of an array
     filled: list[ClosedJaxpr]  # a record's loss with one number, and with another, where it is
-
-    def outside(self, record: Sequence[Array]) -> Bool[Array, " output"]:
-        """Whether a value is outside, given the arrays that are read of one record."""
-        return jnp.stack(run_jaxpr(self.program, *(x[None] for x in record)))
 
 
 _LOOKS = Memo[Objective, _Look](128)
 
 
 def refuse_outside_support(
-    objective: Objective, psi: Mapping[str, Any], parts: Iterable[tuple[Sequence[Any], Any]], *, laid: bool = False
+    objective: Objective, psi: Values, parts: Iterable[tuple[Sequence[Any], Any]], *, laid: bool = False
 ) -> None:
     """Refuse records with an observed value outside its distribution's support, or an index outside of an array.
 
@@ -80,17 +78,15 @@ def refuse_outside_support(
         RefusedError: A record would count as zero, or as another one. The message names the site or the line of the model, and
             no value, row or count.
     """
-    if objective not in _LOOKS:
-        _LOOKS[objective] = _look_at(objective, psi)
-    look = _LOOKS[objective]
+    look = _look_at(objective, psi)
     reads_outside = outside_of_arrays(objective, psi)
 
-    def astray(record: Sequence[Array]) -> Bool[Array, " 1"]:
+    def astray(record: Sequence[Array]) -> Array:
         return (reads_outside(record) & ~_is_absent(record, laid=laid))[None]
 
-    def lost(record: Sequence[Array]) -> Bool[Array, " output"]:
+    def lost(record: Sequence[Array]) -> Array:
         outside = look.outside([record[i] for i in look.reads])
-        return outside & ~_is_absent(record, laid=laid) & ~_counts(objective, psi, record)
+        return outside & ~_is_absent(record, laid=laid) & ~jnp.isfinite(_loss(objective, psi, record))
 
     for leaves, held in parts:
         outside = bool(look.sites) and _in_any(look.outside, [leaves[i] for i in look.reads], held).any()
@@ -110,14 +106,12 @@ def refuse_outside_support(
             )
 
 
-def outside_of_arrays(objective: Objective, psi: Mapping[str, Any]) -> Callable[[Sequence[Array]], Bool[Array, ""]]:
+def outside_of_arrays(objective: Objective, psi: Values) -> Callable[[Sequence[Array]], Array]:
     """Whether a record has an index outside of an array in which the model looks it up, as a function of the record."""
-    if objective not in _LOOKS:
-        _LOOKS[objective] = _look_at(objective, psi)
-    look = _LOOKS[objective]
+    look = _look_at(objective, psi)
     start = jax.tree.leaves(moved_start(psi, np.random.default_rng(0)))
 
-    def astray(record: Sequence[Array]) -> Bool[Array, ""]:
+    def astray(record: Sequence[Array]) -> Array:
         # Python takes -1, by which pandas codes a missing cell, for the last element: far below 0 it is outside.
         far = [jnp.where(x < 0, jnp.iinfo(x.dtype).min // 2, x) if x.dtype.kind == "i" else x for x in record]
         losses = [run_jaxpr(program, *start, *far)[0] for program in look.filled]
@@ -126,22 +120,21 @@ def outside_of_arrays(objective: Objective, psi: Mapping[str, Any]) -> Callable[
     return astray
 
 
-def _look_at(objective: Objective, psi: Mapping[str, Any]) -> _Look:
+def _look_at(objective: Objective, psi: Values) -> _Look:
     """Trace the model on one record, and keep what depends on the record alone."""
-    programs, structure = objective.programs, objective.structure
-    rows, words = programs.records.shapes(1), dict[str, str]()
+    if objective in _LOOKS:
+        return _LOOKS[objective]
+    model, observed = objective.programs.model, objective.structure.observed
+    rows, words = objective.programs.records.shapes(1), dict[str, str]()
 
-    def trace(values: Mapping[str, Any], key: Any, rows: Sequence[Any]) -> Mapping[str, Any]:
-        return programs.trace(programs.model, rows, key, structure.record_plates, values)[0]
-
-    def drawn(key: Any, rows: Sequence[Any]) -> dict[str, Any]:
-        sites = trace({}, key, rows).items()
+    def drawn(key: Any, rows: Sequence[Any]) -> Values:
+        sites = objective.programs.trace(model, rows, key, {}).items()
         return {n: s["value"] for n, s in sites if s["type"] in ("sample", "param") and not s.get("is_observed")}
 
-    def compare(values: Mapping[str, Any], key: Any, rows: Sequence[Any]) -> list[Any]:
-        sites = trace(values, key, rows)
-        words.update({name: _in_words(sites[name]["fn"]) for name in structure.observed})
-        return [x for name in structure.observed for x in _outside(sites[name])]
+    def compare(values: Values, key: Any, rows: Sequence[Any]) -> list[Any]:
+        sites = objective.programs.trace(model, rows, key, values)
+        words.update({name: _in_words(sites[name]["fn"]) for name in observed})
+        return [x for name in observed for x in _outside(sites[name])]
 
     key = jax.random.key(0)
     values = jax.eval_shape(drawn, key, rows)
@@ -149,7 +142,7 @@ def _look_at(objective: Objective, psi: Mapping[str, Any]) -> _Look:
     program = jax.make_jaxpr(compare)(values, key, rows)
     depends = inputs_of_outputs(program)
     outputs: dict[str, int] = {}
-    for number, name in enumerate(name for name in structure.observed for _ in range(2)):
+    for number, name in enumerate(name for name in observed for _ in range(2)):
         # The second output of a site, its support, says more than the first; both are left out where no record matters.
         if any(depends[number][first:]) and not any(depends[number][:first]):
             outputs[name] = number
@@ -158,21 +151,24 @@ def _look_at(objective: Objective, psi: Mapping[str, Any]) -> _Look:
         psi, *(x[0] for x in objective.placeholder)
     )
     filled, equations = zip(*(with_lookups(loss, value) for value in (0.25, 0.75)), strict=True)
-    lookups = list(dict.fromkeys(source_line(x) for x in equations[0]))
-    return _Look([i - first for i in used], program, list(outputs), words, lookups, list(filled))
+    _LOOKS[objective] = _Look(
+        reads=[i - first for i in used],
+        outside=lambda record: jnp.stack(run_jaxpr(program, *(x[None] for x in record))),
+        sites=list(outputs),
+        words=words,
+        lookups=list(dict.fromkeys(source_line(x) for x in equations[0])),
+        filled=list(filled),
+    )
+    return _LOOKS[objective]
 
 
-def observed_of(
-    objective: Objective, values: Mapping[str, Any], record: Sequence[Array]
-) -> list[tuple[Array, Bool[Array, ""]]]:
+def observed_of(objective: Objective, values: Values, record: Sequence[Array]) -> list[tuple[Array, Array]]:
     """What the model observes of a record, given its global latents' values, and whether that lies outside of the support."""
-    programs, structure = objective.programs, objective.structure
-    rows = [x[None] for x in record]
-    trace, _ = programs.trace(programs.model, rows, jax.random.key(0), structure.record_plates, values)
-    return [(trace[name]["value"], _outside(trace[name])[1]) for name in structure.observed]
+    sites = objective.programs.trace(objective.programs.model, [x[None] for x in record], jax.random.key(0), values)
+    return [(sites[name]["value"], _outside(sites[name])[1]) for name in objective.structure.observed]
 
 
-def _outside(site: Mapping[str, Any]) -> tuple[Bool[Array, ""], Bool[Array, ""]]:
+def _outside(site: Message) -> tuple[Array, Array]:
     """Whether a site has a value that is not finite; and whether it has such a value or one outside the support."""
     value = jnp.asarray(site["value"])
     finite = jnp.isfinite(value).all()
@@ -184,53 +180,37 @@ def _outside(site: Mapping[str, Any]) -> tuple[Bool[Array, ""], Bool[Array, ""]]
     return ~finite, ~inside
 
 
-def _is_absent(record: Sequence[Array], *, laid: bool) -> Bool[Array, ""]:
+def _is_absent(record: Sequence[Array], *, laid: bool) -> Array:
     numbers = [x for x in record if jnp.issubdtype(x.dtype, jnp.floating)]
     if not numbers or (len(numbers) < len(record) and not laid):
         return jnp.array(False)
     return jnp.stack([jnp.all(jnp.isnan(x)) for x in numbers]).all()
 
 
-def _counts(objective: Objective, psi: Mapping[str, Any], record: Sequence[Array]) -> Bool[Array, ""]:
-    """Whether a record's loss is finite at the initial parameters."""
-    return jnp.isfinite(_loss(objective, psi, record))
-
-
-def _loss(objective: Objective, psi: Mapping[str, Any], record: Sequence[Array]) -> Float[Array, ""]:
-    # Any draw will do: what is looked for depends on none.
-    draw, local = jax.random.split(jax.random.key(0))
+def _loss(objective: Objective, psi: Values, record: Sequence[Array]) -> Array:
     own = [objective.local_start[name] for name, _ in objective.structure.local_params]
-    u, _ = objective.link(psi, draw)
-    return objective.record_loss(u, [*record, *own], local)
+    # Any draw will do: what is looked for depends on none.
+    return objective.terms(psi, [*record, *own], jax.random.key(0))[1]
 
 
-def _in_any(
-    test: Callable[[Sequence[Array]], Bool[Array, " output"]], leaves: Sequence[Any], held: Any
-) -> Bool[np.ndarray, " output"]:
+def _in_any(test: Test, leaves: Sequence[Any], held: Any) -> Bool[np.ndarray, " output"]:
     """Whether a test of one record is true in any, chunk by chunk: the last chunks of a table may overlap."""
     size = leaves[0].shape[0]
     numbers = sum(x.size for x in leaves) // size
     rows = min(size, _MOST_ROWS, max(1, _MOST_NUMBERS // max(1, numbers)))
 
-    def in_chunk(i: Any, found: Array, table: Sequence[Array], held: Any) -> Array:
-        first = jnp.minimum(i * rows, size - rows)
-        here = [lax.dynamic_slice_in_dim(x, first, rows) for x in (*table, *held)]
-        true = jax.vmap(test)(here[: len(table)])
-        real = here[len(table)] if held else jnp.ones(rows, bool)
-        return found | (true & real[:, None]).any(axis=0)
-
     def run(table: Sequence[Array], held: Any) -> Array:
+        def in_chunk(i: Any, found: Array) -> Array:
+            first = jnp.minimum(i * rows, size - rows)
+            here = [lax.dynamic_slice_in_dim(x, first, rows) for x in (*table, *held)]
+            true = jax.vmap(test)(here[: len(table)])
+            real = here[len(table)] if held else jnp.ones(rows, bool)
+            return found | (true & real[:, None]).any(axis=0)
+
         example = jax.eval_shape(test, [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in table])
-        start = jnp.zeros(example.shape, bool)
-        return lax.fori_loop(0, -(-size // rows), lambda i, found: in_chunk(i, found, table, held), start)
+        return lax.fori_loop(0, -(-size // rows), in_chunk, jnp.zeros(example.shape, bool))
 
     return np.asarray(run_kept(run)(leaves, [] if held is None else [held]))
-
-
-def without_wrappers(fn: Any) -> Any:
-    while isinstance(fn, ExpandedDistribution | MaskedDistribution | Independent):
-        fn = fn.base_dist
-    return fn
 
 
 _IN_WORDS = (

@@ -15,8 +15,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,12 +29,14 @@ from scipy.special import gammainc, gammaincinv
 from discreet import random
 from discreet._validate import integer
 from discreet.inference._elbo import LATENT, Objective
+from discreet.inference._records import Values
 from discreet.inference_data import to_arviz
 from discreet.report import Statement
 
 # --- The trace ---
 
 
+Vector = Float[np.ndarray, " dim"]  # a number for each coordinate
 _TAIL_STARTS = tuple(i / 10 for i in range(1, 10))
 _JOURNEY = 30.0  # drift in the second half of a coordinate that still travels
 _BATCHES = 10
@@ -57,10 +59,10 @@ class Trace:
     steps: Int[np.ndarray, "kept"]
     iterates: Float[np.ndarray, "kept dim"]
     gradients: Float[np.ndarray, "kept dim"] | None = None
-    mean: Float[np.ndarray, " dim"] | None = None
+    mean: Vector | None = None
     mean_steps: int = 0
 
-    def drift(self, start: float) -> Float[np.ndarray, " dim"]:
+    def drift(self, start: float) -> Vector:
         """Slope of a straight line through the tail of each coordinate, in its own standard errors.
 
         Iterates that follow one another are alike, so the line is fitted to the means of ten batches of them: about
@@ -130,7 +132,7 @@ class Trace:
         start = self.converged_from
         return int((0.9 if start is None else start) * len(self.iterates))
 
-    def average(self) -> Float[np.ndarray, " dim"]:
+    def average(self) -> Vector:
         """Mean of the tail without drift, or of the last tenth where there is none.
 
         Of fewer than 20 iterates it is `mean`; where a fit made fewer than 20 steps, it is the last iterate.
@@ -183,19 +185,12 @@ class TraceRecorder:
         most = max(2, max_bytes // (4 * max(dim, 1)))
         self.dim, self.num_steps = dim, num_steps
         self.interval = -(-num_steps // most)
+        self.every_step = self.interval == 1  # the compiled loop returns each iterate
+        # So few iterates are kept that the compiled loop averages the tail itself.
+        self.keeps_mean = not self.every_step and -(-num_steps // self.interval) < 2 * _BATCHES
         self._steps: list[np.ndarray] = []
         self._rows: list[np.ndarray] = []
         self._gradients: list[np.ndarray] = []
-
-    @property
-    def every_step(self) -> bool:
-        """True if the compiled loop returns each iterate."""
-        return self.interval == 1
-
-    @property
-    def keeps_mean(self) -> bool:
-        """True if so few iterates are kept that the compiled loop averages the tail itself."""
-        return not self.every_step and -(-self.num_steps // self.interval) < 2 * _BATCHES
 
     def steps_until_due(self, step: int) -> int:
         """The number of steps from `step` to the next kept iterate, at each multiple of `interval`."""
@@ -244,35 +239,22 @@ _REACH = 6.0
 _FEWEST_INDEPENDENT = 3.0
 
 
-@dataclasses.dataclass(frozen=True)
-class TailMean:
-    """The posterior of the iterates' limit by the mean of the tail: a t distribution for each coordinate."""
-
-    mean: Float[np.ndarray, " dim"]  # the mean of the tail
-    # of the mean: that of the iterates over the root of the number of independent ones
-    stddev: Float[np.ndarray, " dim"]
-    centered: Float[np.ndarray, "step dim"]  # the tail less its mean
-    # how many independent iterates the tail is worth; infinite where it does not move
-    independent: Float[np.ndarray, " dim"]
-
-    def draws(self, rng: np.random.Generator, count: int) -> Float[np.ndarray, "draw dim"]:
-        """Draws, mixed from the iterates themselves: coordinates that fluctuate together stay together."""
-        moves = self.stddev > 0
-        scale = np.divide(self.stddev, self.centered.std(axis=0), out=np.zeros_like(self.stddev), where=moves)
-        together = (
-            rng.standard_normal((count, len(self.centered))) @ (self.centered * scale) / np.sqrt(len(self.centered))
-        )
-        freedom = np.where(moves, self.independent - 1, 1.0)
-        return self.mean + together * np.sqrt(freedom / rng.chisquare(freedom, (count, len(freedom))))
+Draws = Callable[[np.random.Generator, int], Float[np.ndarray, "draw dim"]]
 
 
-def tail_mean(tail: Float[np.ndarray, "step dim"]) -> TailMean:
-    """The mean, with the error that the correlation of iterates leaves it."""
+def tail_mean(tail: Float[np.ndarray, "step dim"]) -> tuple[Vector, Vector, Draws]:
+    """The posterior of the iterates' limit by the mean of the tail: a t distribution for each coordinate.
+
+    Returns:
+        The mean; its standard deviation, which is that of the iterates over the root of the number of independent ones; and a
+        function that draws from the posterior.
+    """
     tail = tail.astype(np.float64)
     mean = tail.mean(axis=0)
     centered = tail - mean
     variance = np.square(centered).mean(axis=0)
     moves = variance > 0
+    # How many independent iterates the tail is worth; infinite where it does not move.
     independent = np.full(variance.shape, np.inf)
     independent[moves] = np.minimum(effective_sample_size(tail[None, :, moves]), len(tail))
     if moves.any() and (typical := np.median(independent[moves])) < _FEWEST_INDEPENDENT:
@@ -282,7 +264,16 @@ def tail_mean(tail: Float[np.ndarray, "step dim"]) -> TailMean:
         )
     independent = np.maximum(independent, _FEWEST_INDEPENDENT)
     # n independent values with sample variance v, taken about their own mean: that mean has variance v / (n - 1).
-    return TailMean(mean, np.sqrt(np.where(moves, variance / (independent - 1), 0.0)), centered, independent)
+    stddev = np.sqrt(np.where(moves, variance / (independent - 1), 0.0))
+
+    def draws(rng: np.random.Generator, count: int) -> Float[np.ndarray, "draw dim"]:
+        """Draws, mixed from the iterates themselves: coordinates that fluctuate together stay together."""
+        scale = np.divide(stddev, centered.std(axis=0), out=np.zeros_like(stddev), where=stddev > 0)
+        together = rng.standard_normal((count, len(tail))) @ (centered * scale) / np.sqrt(len(tail))
+        freedom = np.where(stddev > 0, independent - 1, 1.0)
+        return mean + together * np.sqrt(freedom / rng.chisquare(freedom, (count, len(freedom))))
+
+    return mean, stddev, draws
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,13 +291,13 @@ class LocationPosterior:
 
     log_slopes: Float[np.ndarray, "node dim"]
     weights: Float[np.ndarray, "node dim"]
-    point_mean: Float[np.ndarray, " dim"]
-    gradient_mean: Float[np.ndarray, " dim"]
+    point_mean: Vector
+    gradient_mean: Vector
     residual: Float[np.ndarray, "node dim"]
     count: int
     least_noise: float
 
-    def moments(self) -> tuple[Float[np.ndarray, " dim"], Float[np.ndarray, " dim"]]:
+    def moments(self) -> tuple[Vector, Vector]:
         """Mean and standard deviation of x*."""
         slopes = np.exp(self.log_slopes)
         means = self.point_mean - self.gradient_mean / slopes
@@ -337,7 +328,7 @@ def regress(
     points: Float[np.ndarray, "step dim"],
     gradients: Float[np.ndarray, "step dim"],
     least_noise: float,
-    slope_guess: Float[np.ndarray, " dim"],
+    slope_guess: Vector,
 ) -> LocationPosterior:
     """The posterior of x*, coordinate by coordinate, by quadrature over log A; x* and tau are integrated exactly.
 
@@ -388,7 +379,6 @@ def _probability(shape: float, residual: Float[np.ndarray, "..."], least_noise: 
 _FEWEST = 20
 _SPREAD_DRAWS = 256
 _ROUNDS = 3
-Draws = Callable[[np.random.Generator, int], Float[np.ndarray, "draw dim"]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -408,8 +398,8 @@ class NoiseAware:
     method: str
     start: float
     corrected: Bool[np.ndarray, " dim"]
-    mean: Float[np.ndarray, " dim"]
-    stddev: Float[np.ndarray, " dim"]
+    mean: Vector
+    stddev: Vector
     _objective: Objective = dataclasses.field(repr=False, compare=False)
     _unravel: Callable[[Array], dict[str, Any]] = dataclasses.field(repr=False, compare=False)
     _draws: Draws = dataclasses.field(repr=False, compare=False)
@@ -446,26 +436,24 @@ class NoiseAware:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _draw_each(objective: Objective, psi: Mapping[str, Any], keys: PRNGKeyArray) -> dict[str, Array]:
-    def one(psi: Mapping[str, Any], key: PRNGKeyArray) -> dict[str, Array]:
+def _draw_each(objective: Objective, psi: Values, keys: PRNGKeyArray) -> dict[str, Array]:
+    def one(psi: Values, key: PRNGKeyArray) -> dict[str, Array]:
         return jax.tree.map(lambda x: x[0], objective.draw_posterior(objective.constrain(psi), key, 1))
 
     return jax.vmap(one)(psi, keys)
 
 
-def by_trace(
-    objective: Objective, params: Mapping[str, Any], trace: Trace, start: float | None, least_noise: float
-) -> NoiseAware:
+def by_trace(objective: Objective, params: Values, trace: Trace, start: float | None, least_noise: float) -> NoiseAware:
     """The mean of the tail, and how far it may be from where the iterates fluctuate about."""
     del least_noise
     start, first = _tail(trace, start, trace.converged_from)
-    tail = tail_mean(trace.iterates[first:])
+    mean, stddev, draws = tail_mean(trace.iterates[first:])
     unravel = _unravel_for(objective, params)
-    return NoiseAware("trace", start, tail.stddev > 0, tail.mean, tail.stddev, objective, unravel, tail.draws)
+    return NoiseAware("trace", start, stddev > 0, mean, stddev, objective, unravel, draws)
 
 
 def by_regression(
-    objective: Objective, params: Mapping[str, Any], trace: Trace, start: float | None, least_noise: float
+    objective: Objective, params: Values, trace: Trace, start: float | None, least_noise: float
 ) -> NoiseAware:
     """Locations where the expected gradient is zero, from all released gradients of the tail."""
     if trace.gradients is None:
@@ -473,7 +461,7 @@ def by_regression(
             "The trace holds no gradients to regress. Fit with dpsvi.run(..., keep_gradients=True), which costs no budget, or "
             'use method="trace".'
         )
-    latent, spread = Probe.of(objective, objective.unconstrain(params))
+    latent, spread = locations_of(objective, objective.unconstrain(params))
     where = np.flatnonzero(np.isin(latent, np.flatnonzero(spread > 0)))
     if not len(where):
         raise ValueError(
@@ -528,47 +516,42 @@ def _tail(trace: Trace, start: float | None, converged_from: float | None) -> tu
     return start, first
 
 
-def _unravel_for(objective: Objective, params: Mapping[str, Any]) -> Callable[[Array], dict[str, Any]]:
+def _unravel_for(objective: Objective, params: Values) -> Callable[[Array], dict[str, Any]]:
     _, unravel = ravel_pytree(jax.tree.map(jnp.asarray, objective.unconstrain(params)))
     return unravel
 
 
-class Probe(NamedTuple):
-    """The dependence of a guide's draws on its parameters, from a few draws."""
+def locations_of(objective: Objective, psi: Values) -> tuple[Int[np.ndarray, " dim"], Float[np.ndarray, " latent"]]:
+    """The dependence of a guide's draws at `psi` on its parameters, from a few draws.
 
-    # for each variational parameter, the coordinate of the unconstrained latents that it is added to; -1: none
-    latent: Int[np.ndarray, " dim"]
-    spread: Float[np.ndarray, " latent"]  # the guide's variance of each of these coordinates
+    A location moves one coordinate by as much as it is moved itself, whatever the guide draws: pulled back through
+    the guide, each of a set of distinct numbers arrives at its location as it is.
 
-    @classmethod
-    def of(cls, objective: Objective, psi: Mapping[str, Any]) -> Probe:
-        """Look at the guide at `psi`.
-
-        A location moves one coordinate by as much as it is moved itself, whatever the guide draws: pulled back through
-        the guide, each of a set of distinct numbers arrives at its location as it is.
-        """
-        drawn = _drawn(objective, psi)
-        num_latents, latent = drawn.shape[1], None
-        for round_ in range(_ROUNDS):
-            numbers = np.random.default_rng(round_).permutation(num_latents) + 1.0
-            key = jax.random.key(round_)
-            arrived = np.asarray(_pulled(objective, psi, key, jnp.asarray(numbers, drawn.dtype)), np.float64)
-            nearest = np.clip(np.nan_to_num(np.round(arrived)), 1, num_latents)
-            exact = np.abs(arrived - nearest) <= np.minimum(1e-4 * nearest, 0.25)
-            found = np.where(exact, np.argsort(numbers)[nearest.astype(int) - 1], -1)
-            latent = found if latent is None else np.where(latent == found, latent, -1)
-        assert latent is not None
-        return cls(latent, np.var(np.asarray(drawn, np.float64), axis=0, ddof=1))
+    Returns:
+        For each variational parameter, the coordinate of the unconstrained latents that it is added to, -1 for none; and the
+        guide's variance of each of these coordinates.
+    """
+    drawn = _drawn(objective, psi)
+    num_latents, found = drawn.shape[1], []
+    for round_ in range(_ROUNDS):
+        numbers = np.random.default_rng(round_).permutation(num_latents) + 1.0
+        key = jax.random.key(round_)
+        arrived = np.asarray(_pulled(objective, psi, key, jnp.asarray(numbers, drawn.dtype)), np.float64)
+        nearest = np.clip(np.nan_to_num(np.round(arrived)), 1, num_latents)
+        exact = np.abs(arrived - nearest) <= np.minimum(1e-4 * nearest, 0.25)
+        found.append(np.where(exact, np.argsort(numbers)[nearest.astype(int) - 1], -1))
+    latent = np.where(np.all(np.equal(found, found[0]), axis=0), found[0], -1)
+    return latent, np.var(np.asarray(drawn, np.float64), axis=0, ddof=1)
 
 
-def _unconstrained(objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArray) -> dict[str, Array]:
+def _unconstrained(objective: Objective, psi: Values, key: PRNGKeyArray) -> dict[str, Array]:
     everything = objective.structure.global_latents
     whole = dataclasses.replace(objective, touched_latents=everything, touched_params=(), num_particles=1)
     return whole.link(psi, key)[0][LATENT]
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _pulled(objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArray, numbers: Array) -> Array:
+def _pulled(objective: Objective, psi: Values, key: PRNGKeyArray, numbers: Array) -> Array:
     u, pull = jax.vjp(lambda p: _unconstrained(objective, p, key), psi)
     _, unravel = ravel_pytree(u)
     (pulled,) = pull(unravel(numbers))
@@ -576,6 +559,6 @@ def _pulled(objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArray, num
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _drawn(objective: Objective, psi: Mapping[str, Any]) -> Float[Array, "draw latent"]:
+def _drawn(objective: Objective, psi: Values) -> Float[Array, "draw latent"]:
     keys = jax.random.split(jax.random.key(0), _SPREAD_DRAWS)
     return jax.vmap(lambda key: ravel_pytree(_unconstrained(objective, psi, key))[0])(keys)

@@ -480,7 +480,7 @@ class DPSVI(SVI):
             return found
         with jax.ensure_compile_time_eval():
             binding, drawn = self._bind(args, records, public)
-            binding.fit.init(random.key(0), *records.rebuild(records.zeros(records.size))[0])
+            binding.fit.init(random.key(0), *records.rebuild(records.filled(0, records.size))[0])
         return binding, drawn
 
     def _bind(self, args: tuple[Any, ...], records: Records, public: Mapping[str, Any]) -> tuple[Binding, Drawn]:
