@@ -106,7 +106,7 @@ def test_constants_are_found_wherever_they_are_held() -> None:
 
     closed = jax.make_jaxpr(program)(jnp.ones(7))
     assert [x.shape for x in _jax.all_constants(closed)] == [(7,)]
-    assert not getattr(_jax.open_program(closed), "consts", ())
+    assert not getattr(_jax.open_program(closed.jaxpr), "consts", ())
     xs = jnp.ones((10, 7))
     certificate = dp.certify(lambda key, xs: step(key, jax.vmap(program)(xs)), dp.random.key(), xs, records=1)
     assert certificate.event == dp.certify(step, dp.random.key(), xs, records=1).event

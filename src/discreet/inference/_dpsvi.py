@@ -173,7 +173,7 @@ class DPSVI:
         self.model = model
         self.guide = guide
         self.optim = as_numpyro_optim(optim)
-        self.loss = check_loss(Trace_ELBO() if loss is None else loss)
+        self.loss = Trace_ELBO() if loss is None else loss
         self.plan = plan
         self.perturb = perturb
         self.placeholder = placeholder
@@ -205,6 +205,13 @@ class DPSVI:
             raise TypeError(
                 f"plan is a {type(self.plan).__name__}, not a PrivacyPlan. Make one with "
                 "discreet.PrivacyPlan.calibrate(epsilon=..., delta=..., ...)."
+            )
+        # Here guides are reparametrised and discrete latents of one record are summed out: then these are Trace_ELBO.
+        same = (Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO)
+        if type(self.loss) not in same or getattr(self.loss, "multi_sample_guide", False):
+            raise ValueError(
+                f"{type(self.loss).__name__} is not supported: its gradient is no sum over records that can be clipped one by "
+                "one. Use Trace_ELBO or TraceMeanField_ELBO, with num_particles if needed."
             )
         choice("perturb", self.perturb, ("latents", "parameters"))
         fraction("loss_share", self.loss_share, hint="0.02 costs one per cent more noise on the gradient.")
@@ -241,12 +248,6 @@ class DPSVI:
                 "which draws the batches itself and keeps those parameters beside the data; or write an encoder."
             )
 
-    def _keeps_local(self) -> bool | None:
-        """The value for `Programs.keeps_local`: as requested, or by default whether a private memory is possible."""
-        if self.local is None and self.plan.sampling.independent and self.perturb == "latents":
-            return None
-        return self.local is not None
-
     # --- NumPyro's verbs ------------------------------------------------------------------
 
     @in_own_settings
@@ -280,6 +281,8 @@ class DPSVI:
             raise TypeError(
                 "init looks at the model outside of JAX's transformations; call it without jit, vmap or scan."
             )
+        # None: records have a private memory if they need one.
+        may_keep = self.local is None and self.plan.sampling.independent and self.perturb == "latents"
         objective, psi, start_key = Objective.of(
             records,
             key,
@@ -291,7 +294,7 @@ class DPSVI:
             guide=self.guide,
             static=self.static_kwargs,
             num_records=self.plan.num_records,
-            keeps_local=self._keeps_local(),
+            keeps_local=None if may_keep else self.local is not None,
         )
         signature = records.signature, tuple((str(path), x.shape) for path, x in jax.tree.leaves_with_path(psi))
         if signature not in self._steps:
@@ -346,11 +349,6 @@ class DPSVI:
 
     def _begin(self, key: PRNGKeyArray, records: Records, init_params: Mapping[str, Any] | None) -> DPSVIState:
         """The first state of a fit of these records, checked against the plan."""
-        self._check_records(records)
-        refuse_tables(jax.tree.leaves(self.static_kwargs), [records.size])
-        return self._init(key, records, init_params)
-
-    def _check_records(self, records: Records) -> None:
         plan = self.plan
         plan.sampling.check(plan.num_records, plan.relation)
         plan.sampling.check_order(records.size, plan.num_records)
@@ -360,6 +358,8 @@ class DPSVI:
                 f"The arrays hold {records.size} records, but the plan has num_records={plan.num_records}, a public "
                 f"number under its relation (one record replaced). Calibrate a plan for {records.size} records."
             )
+        refuse_tables(jax.tree.leaves(self.static_kwargs), [records.size])
+        return self._init(key, records, init_params)
 
     @in_own_settings
     def update(
@@ -607,7 +607,6 @@ class DPSVI:
                     keep_gradients=keep_gradients,
                     begin=act.begin,
                     checkpoint=saved,
-                    processes=processes,
                 )
             except BaseException as error:
                 if (partial := error.__dict__.pop("partial_outcome", None)) is not None:
@@ -765,18 +764,6 @@ def _refuse_special(optim: Any) -> None:
                 "optim evaluates the loss many times a step (a line search, as in optax.lbfgs), each of which would be a "
                 "release. Use a first-order optimizer such as optax.adam."
             ) from None
-
-
-def check_loss(loss: Any) -> Any:
-    """The loss, if its gradient is a sum over records."""
-    # Here guides are reparametrised and discrete latents of one record are summed out: then these are Trace_ELBO.
-    same = (Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO)
-    if type(loss) not in same or getattr(loss, "multi_sample_guide", False):
-        raise ValueError(
-            f"{type(loss).__name__} is not supported: its gradient is no sum over records that can be clipped one by "
-            "one. Use Trace_ELBO or TraceMeanField_ELBO, with num_particles if needed."
-        )
-    return loss
 
 
 def start_optimizer(optim: Any, psi: Mapping[str, Any], key: PRNGKeyArray, objective: Objective) -> Any:

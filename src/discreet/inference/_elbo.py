@@ -633,7 +633,7 @@ def _has_finite_density(programs: Programs, rows: list[Array]) -> bool:
 
     with artificial_records():
         # A key of its own, so that whether zeros will do depends on the model alone.
-        return bool(run_kept(lambda: finite(rows, jax.random.key(0)))())
+        return bool(run_kept(lambda: finite(rows, jax.random.key(0))))
 
 
 def _log_density(site: Mapping[str, Any]) -> Array:
@@ -684,7 +684,7 @@ def initial_parameters(
 
     # NumPyro's guides have their initial values already: nothing is compiled for what else they compute.
     ready = is_numpyros(programs.guide) and not structure.model_params and not given
-    params, state = (run_kept(start) if ready else start)(key)
+    params, state = run_kept(start, key) if ready else start(key)
     psi = {name: transform.inv(params[name]) for name, transform in transforms.items()}
     if unknown := set(given) - set(psi):
         raise ValueError(

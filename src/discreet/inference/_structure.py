@@ -161,8 +161,8 @@ def _at_once(search: Program) -> Program:
         if isinstance(key, Tracer):
             # On shapes alone: nothing is compiled.
             return search(key, model, prototype_params=prototype_params, **options)
-        return run_kept(lambda *start: search(start[0], model, prototype_params=start[1], **options))(
-            key, prototype_params
+        return run_kept(
+            lambda *start: search(start[0], model, prototype_params=start[1], **options), key, prototype_params
         )
 
     return at_once

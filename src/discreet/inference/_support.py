@@ -224,7 +224,7 @@ def _in_any(
         start = jnp.zeros(example.shape, bool)
         return lax.fori_loop(0, -(-size // rows), lambda i, found: in_chunk(i, found, table, held), start)
 
-    return np.asarray(run_kept(run)(leaves, [] if held is None else [held]))
+    return np.asarray(run_kept(run, leaves, [] if held is None else [held]))
 
 
 def without_wrappers(fn: Any) -> Any:
