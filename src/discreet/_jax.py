@@ -277,7 +277,14 @@ def inner_programs(equation: JaxprEqn) -> list[ClosedJaxpr]:
             found.append(item)
         elif isinstance(item, Jaxpr):
             found.append(ClosedJaxpr(open_program(item), ()))
-    return found or _expanded(equation)
+    if equation.primitive is not _HI_PRIMITIVE:
+        return found
+    program: Any = equation.params.get("_prim")
+    modules = [sys.modules.get(f"jax._src.numpy.{name}") for name in ("hijax", "ufuncs")]
+    if type(program) not in [getattr(m, name, None) for m in modules for name in _HI_PROGRAMS]:
+        return []
+    shapes = [jax.ShapeDtypeStruct(aval(x).shape, aval(x).dtype) for x in equation.invars]
+    return [jax.make_jaxpr(lambda *x: program.expand(*program.in_tree.unflatten(x)))(*shapes)]
 
 
 def programs_in(program: ClosedJaxpr, *, used_only: bool = False) -> Iterator[ClosedJaxpr]:
@@ -321,18 +328,7 @@ def hi_primitives() -> tuple[Primitive, ...]:
 
 def is_closed_book(equation: JaxprEqn) -> bool:
     """True if an equation is around an opaque object that is not JAX's own."""
-    return equation.primitive is _HI_PRIMITIVE and not _expanded(equation)
-
-
-def _expanded(equation: JaxprEqn) -> list[ClosedJaxpr]:
-    if equation.primitive is not _HI_PRIMITIVE:
-        return []
-    program: Any = equation.params.get("_prim")
-    modules = [sys.modules.get(f"jax._src.numpy.{name}") for name in ("hijax", "ufuncs")]
-    if type(program) not in [getattr(m, name, None) for m in modules for name in _HI_PROGRAMS]:
-        return []
-    shapes = [jax.ShapeDtypeStruct(aval(x).shape, aval(x).dtype) for x in equation.invars]
-    return [jax.make_jaxpr(lambda *x: program.expand(*program.in_tree.unflatten(x)))(*shapes)]
+    return equation.primitive is _HI_PRIMITIVE and not inner_programs(equation)
 
 
 def _is_key(x: Any) -> bool:
@@ -370,17 +366,13 @@ def users_file(name: str) -> bool:
     return "site-packages" not in name and not name.startswith((_PACKAGE, _STANDARD_LIBRARY, "<frozen "))
 
 
-def source_lines(equation: JaxprEqn, keep: Callable[[str], bool] = users_file) -> list[str]:
-    """The source of an equation, as "file:line (function)", then the caller of that function, and so on.
-
-    A nested program lists only its own functions; `source_line` adds the rest. `keep` filters file names.
-    """
-    return [line for line in _lines_of(equation.source_info.traceback) if keep(line)]
-
-
 @lru_cache(maxsize=4096)
 def _lines_of(traceback: Any) -> tuple[str, ...]:
-    """The lines of a call stack, the outermost last. Kept: a program is proved once for each size of its noise."""
+    """The lines of an equation's call stack, "file:line (function)", the outermost last.
+
+    A nested program lists only its own functions; `source_line` adds the rest. Kept: a program is proved once for each size of
+    its noise.
+    """
     # `summarize` reads nothing of a source but the stack, by which JAX's own object is not hashed.
     source: Any = SimpleNamespace(traceback=traceback)
     lines = source_info_util.summarize(source, num_frames=64).splitlines()
@@ -394,8 +386,8 @@ def source_line(equation: JaxprEqn) -> str:
     any file except discreet's is used.
     """
     calls = (equation, *(x for x in reversed(_around.get()) if x is not equation))
-    lines = [line for x in calls for line in source_lines(x)]
-    lines = lines or [line for x in calls for line in source_lines(x, lambda name: not name.startswith(_PACKAGE))]
+    stack = [line for x in calls for line in _lines_of(x.source_info.traceback)]
+    lines = list(filter(users_file, stack)) or [line for line in stack if not line.startswith(_PACKAGE)]
     if not lines:
         return ""
     same = lines[-1].split(" (")[0] == lines[0].split(" (")[0]
@@ -513,7 +505,8 @@ def with_lookups(closed: ClosedJaxpr, value: float) -> tuple[ClosedJaxpr, list[J
                 number = value if kind == "f" else round(value)
                 return equation.replace(params={**options, "mode": modes.FILL_OR_DROP, "fill_value": number})
         params = jax.tree.map(changed, options, is_leaf=lambda x: isinstance(x, ClosedJaxpr | Jaxpr))
-        found[before:] = [x if source_lines(x) else equation for x in found[before:]]
+        of_users = [any(map(users_file, _lines_of(x.source_info.traceback))) for x in found[before:]]
+        found[before:] = [x if of_user else equation for x, of_user in zip(found[before:], of_users, strict=True)]
         return equation.replace(params=params) if found[before:] else equation
 
     return changed(closed), found
@@ -849,15 +842,15 @@ def told_by_processes() -> str:
     return told[0][1] if told else ""
 
 
-def await_processes(seconds: float = 300.0) -> None:
-    """Wait until all processes of `jax.distributed` reach this call.
+def await_processes() -> None:
+    """Wait, for five minutes at most, until all processes of `jax.distributed` reach this call.
 
     It uses the coordination service of `jax._src.distributed`, which needs no connection between the processes: gloo times out
     if one reaches the first collective 30 seconds after another.
     """
     client = jax_distributed.global_state.client
     assert client is not None
-    client.wait_at_barrier(f"discreet {next(_meetings)}", int(1000 * seconds))
+    client.wait_at_barrier(f"discreet {next(_meetings)}", 300_000)
 
 
 def one_process(what: str, arrays: Sequence[Any] = ()) -> None:

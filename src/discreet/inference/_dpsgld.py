@@ -136,13 +136,7 @@ class DPSGLD:
         optim.stddev = plan.noise_multiplier * self._dpsvi.contribution_bound / plan.rate
         self._made = True
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Options are fixed, as those of `DPSVI`."""
-        if getattr(self, "_made", False):
-            raise AttributeError(
-                f"{name} of a DPSGLD is fixed when it is made. Make another DPSGLD with the {name} you want."
-            )
-        super().__setattr__(name, value)
+    __setattr__ = DPSVI.__setattr__  # options are fixed
 
     @property
     def contribution_bound(self) -> float:

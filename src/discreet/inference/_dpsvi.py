@@ -195,10 +195,11 @@ class DPSVI:
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse changes of options, since compiled steps and the guarantee would not follow."""
         if not name.startswith("_") and getattr(self, "_made", False):
+            kind = type(self).__name__
             raise AttributeError(
-                f"{name} of a DPSVI is fixed when it is made. Make another DPSVI with the {name} you want."
+                f"{name} of a {kind} is fixed when it is made. Make another {kind} with the {name} you want."
             )
-        super().__setattr__(name, value)
+        object.__setattr__(self, name, value)
 
     def _check_options(self) -> None:
         if not isinstance(self.plan, PrivacyPlan):

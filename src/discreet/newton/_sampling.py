@@ -12,6 +12,7 @@ Where the scale of a latent's prior is a latent, sweeps alternate between the ve
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -31,19 +32,10 @@ DEGREES = 8  # of freedom
 _WIDER = 1.2  # of the t than the chains, in standard deviations
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _log_priors(latents: Latents, vectors: Array) -> Array:
-    return jax.vmap(latents.log_prior)(vectors)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _apart(latents: Latents, vectors: Array) -> Array:
-    return jax.vmap(latents.apart)(vectors)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _together(latents: Latents, vectors: Array) -> tuple[Array, Array]:
-    return jax.vmap(latents.together)(vectors)
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _of_each(method: Callable[..., Any], latents: Latents, vectors: Array) -> Any:
+    """What a method of the latents makes of each vector."""
+    return jax.vmap(functools.partial(method, latents))(vectors)
 
 
 class _Target(NamedTuple):
@@ -61,20 +53,21 @@ class _Target(NamedTuple):
             vectors, volume = self.vectors(vectors)
         own = vectors[:, : len(self.pull)]
         with jax.enable_x64(self.latents.wide):
-            prior = _log_priors(self.latents, vectors.astype(np.float64 if self.latents.wide else np.float32))
+            own_type = np.float64 if self.latents.wide else np.float32
+            prior = _of_each(Latents.log_prior, self.latents, vectors.astype(own_type))
         likelihood = own @ self.pull - np.sum((own @ self.precision) * own, axis=1) / 2
         return np.asarray(prior, np.float64) + likelihood + volume
 
     def vectors(self, vectors: Chains) -> tuple[Chains, Float[np.ndarray, " chain"]]:
         """The vectors of standard latents, and the logarithms of the volumes."""
         with jax.enable_x64(True):
-            found, volume = _together(self.latents, vectors)
+            found, volume = _of_each(Latents.together, self.latents, vectors)
         return np.asarray(found), np.asarray(volume)
 
     def standard(self, vectors: Chains) -> Chains:
         """The inverse."""
         with jax.enable_x64(True):
-            return np.asarray(_apart(self.latents, vectors))
+            return np.asarray(_of_each(Latents.apart, self.latents, vectors))
 
 
 def _sweeps(target: _Target, states: Chains, centre: Vector, root: Matrix, rng: np.random.Generator) -> Chains:
