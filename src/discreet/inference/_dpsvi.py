@@ -580,10 +580,8 @@ class DPSVI:
                 options: tuple[Any, ...] = statement.delta, keep_gradients, person, max_rows
                 if step.shards is not None:
                     # On other devices sums round otherwise, and the same noise on other sums would give the difference away.
-                    statement, options = (
-                        statement.with_notes(step.shards.in_words()),
-                        (*options, step.shards, *step.shards.devices()),
-                    )
+                    statement = statement.with_notes(step.shards.in_words())
+                    options = (*options, step.shards, *step.shards.devices())
             table = saved.digest(records.leaves)
             if processes.count > 1:
                 told = f"{options} {require_proof} {[(x.shape, str(x.dtype)) for x in records.leaves]}"
@@ -596,8 +594,14 @@ class DPSVI:
                 stated = with_proof(statement, self.plan, certified, require_proof)
             processes.first_is_given("ledger=", ledger is not None)
             with processes.together():
-                purse, run_id = ledger if processes.first else None, saved.run_id
-                act = Act(self.plan, saved.noise_key, stated, ledger=purse, run_id=run_id, again=saved.goes_on)
+                act = Act(
+                    self.plan,
+                    saved.noise_key,
+                    stated,
+                    ledger=ledger if processes.first else None,
+                    run_id=saved.run_id,
+                    again=saved.goes_on,
+                )
             try:
                 outcome = run_steps(
                     step,
@@ -650,8 +654,7 @@ class DPSVI:
             )
         released.append(
             "at every step the noisy numbers of gradients within the clipping norm and beyond it"
-            + ", and so the clipping norms " * self.plan.clipping.adapts
-            + " " * (not self.plan.clipping.adapts)
+            + (", and so the clipping norms " if self.plan.clipping.adapts else " ")
             + cost(count_share, self.loss_share)
         )
         programs = "the model and the step sizes" if langevin else "the model, the guide and the optimizer"

@@ -48,9 +48,7 @@ class _Target(NamedTuple):
 
     def log_density(self, vectors: Chains) -> Float[np.ndarray, " chain"]:
         """The logarithm of the density of each vector, but for a constant."""
-        volume: Any = 0.0
-        if self.apart:
-            vectors, volume = self.vectors(vectors)
+        vectors, volume = self.vectors(vectors)
         own = vectors[:, : len(self.pull)]
         with jax.enable_x64(self.latents.wide):
             own_type = np.float64 if self.latents.wide else np.float32
@@ -59,13 +57,17 @@ class _Target(NamedTuple):
         return np.asarray(prior, np.float64) + likelihood + volume
 
     def vectors(self, vectors: Chains) -> tuple[Chains, Float[np.ndarray, " chain"]]:
-        """The vectors of standard latents, and the logarithms of the volumes."""
+        """The vectors of the target's own ones, and the logarithms of the volumes."""
+        if not self.apart:
+            return vectors, np.zeros(len(vectors))
         with jax.enable_x64(True):
             found, volume = _of_each(Latents.together, self.latents, vectors)
         return np.asarray(found), np.asarray(volume)
 
-    def standard(self, vectors: Chains) -> Chains:
+    def own(self, vectors: Chains) -> Chains:
         """The inverse."""
+        if not self.apart:
+            return vectors
         with jax.enable_x64(True):
             return np.asarray(_of_each(Latents.apart, self.latents, vectors))
 
@@ -128,7 +130,7 @@ def draw(
     frames = [_Frame(_Target(latents, precision, pull), mean, covariance)]
     if latents.products or latents.scaled:
         target = _Target(latents, precision, pull, apart=True)
-        found = target.standard(states)
+        found = target.own(states)
         inside = np.clip(found, *np.quantile(found, [0.05, 0.95], axis=0))
         frames.append(_Frame(target, inside.mean(axis=0), np.diag(inside.var(axis=0) + 1e-6)))
     kept = []
@@ -152,13 +154,12 @@ class _Frame:
 
     def moved(self, states: Chains, rng: np.random.Generator) -> Chains:
         """The chains after some sweeps."""
-        own = self.target.standard(states) if self.target.apart else states
-        found = _sweeps(self.target, own, self.mean, _WIDER * self.root, rng)
-        return self.target.vectors(found)[0] if self.target.apart else found
+        found = _sweeps(self.target, self.target.own(states), self.mean, _WIDER * self.root, rng)
+        return self.target.vectors(found)[0]
 
     def fit(self, states: Chains) -> None:
         """Fit the t to where the chains are."""
-        own = self.target.standard(states) if self.target.apart else states
+        own = self.target.own(states)
         size = own.shape[1]
         # Of few chains in many dimensions the covariance is not known: the first one holds it up.
         share = NUM_CHAINS / (NUM_CHAINS + 3 * size)
