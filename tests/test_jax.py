@@ -148,7 +148,8 @@ def test_programs_that_differ_in_a_constant_within_have_digests_of_their_own() -
 
 
 def test_a_cache_that_is_full_keeps_what_came_last() -> None:
-    kept = _jax.Memo[str, int](2)
+    kept = _jax.Memo[str, int]()
+    kept.most = 2
     for place, name in enumerate("abc"):
         kept[name] = place
     assert kept == {"c": 2}

@@ -676,8 +676,7 @@ _Value = TypeVar("_Value")
 class Memo(dict[_Key, _Value]):
     """A cache of at most `most` entries, which is cleared when it is full."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    most = 128
 
     def __setitem__(self, key: _Key, value: _Value) -> None:
         if len(self) >= self.most:
@@ -702,7 +701,7 @@ def run_kept(function: Callable[..., Any], *args: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(shapes), _KEPT[name](*jax.tree.leaves(args)))
 
 
-_KEPT = Memo[str, Callable[..., list[Any]]](64)
+_KEPT = Memo[str, Callable[..., list[Any]]]()
 
 
 def compiled(lowered: Any, *, repeats: bool = False, quickly: bool = False) -> Any:
@@ -751,7 +750,7 @@ def rounds_like() -> str:
     return " ".join([kind, platform.machine(), *named, *vectors])
 
 
-_APART = Memo[Any, Any](64)  # for each executable its replacement, or None
+_APART = Memo[Any, Any]()  # for each executable its replacement, or None
 _COMPUTATION = re.compile(r"^(%\S+) \(.*?^\}", re.MULTILINE | re.DOTALL)
 _INSTRUCTION = re.compile(r"^ +(?:ROOT )?(%\S+) = \S+ ([\w-]+)\((.*?)\)", re.MULTILINE)
 

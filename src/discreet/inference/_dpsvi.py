@@ -49,7 +49,6 @@ from discreet.inference._saved import versions
 from discreet.inference._step import (
     DPSVIState,
     Langevin,
-    LocalUpdates,
     PlanNumbers,
     PrivateStep,
 )
@@ -310,6 +309,8 @@ class DPSVI:
     def _private_step(self, objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArray) -> PrivateStep:
         local, own = None, dict(objective.local_start)
         if own:
+            from discreet.inference._local import LocalUpdates  # few fits need it
+
             digest = optimizer_digest(self.local_optim, own)
             local = LocalUpdates(objective, self.local_optim, digest, self.local_updates)
         whole = self.perturb == "parameters"

@@ -67,9 +67,9 @@ from discreet.inference._structure import (
 
 
 # Dependencies of records' losses, by objective.
-_LOOKED_AT = Memo[Any, dict[str, Any]](128)
+_LOOKED_AT = Memo[Any, dict[str, Any]]()
 # The leaves that records' gradients reach, by objective and `num_records`.
-_REACHED = Memo[Any, tuple[bool, ...]](128)
+_REACHED = Memo[Any, tuple[bool, ...]]()
 LATENT = "latent"
 PARAM = "param"
 

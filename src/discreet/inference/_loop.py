@@ -420,7 +420,7 @@ def certify_fit(
 
 
 # By program and numbers, and the first one of each program by itself.
-_PROOFS = Memo[Any, Certificate](256)
+_PROOFS = Memo[Any, Certificate]()
 
 
 def _program(

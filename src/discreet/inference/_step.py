@@ -10,7 +10,7 @@ of a batch's records at once instead of record by record: the requests for bits 
 input, which one long keystream fills. The law of the draws is the same, independent uniform bits for each row. They belong to
 places in the batch, not to records; that changes no guarantee, since they are independent of the records, secret, and alike in
 every place. Requests whose key takes another way (into a loop, as in rejection samplers) stay as they are, with a key a row.
-`LocalUpdates` moves parameters of the records themselves, which stay beside the data and are never released.
+Parameters of the records themselves have a file of their own (`_local`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import itertools
 import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +45,9 @@ from discreet.gradients import BookKeepingEngine, Channels, EngineReport, Gradie
 from discreet.inference._elbo import Objective
 from discreet.plan import PrivacyPlan
 from discreet.sampling import Batch, Drawing, PaddedDrawing, Sampling
+
+if TYPE_CHECKING:
+    from discreet.inference._local import LocalUpdates
 
 # --- Keys ---
 
@@ -303,69 +306,6 @@ class _Run:
         if number == len(self.requests):
             self.requests.append(request)
         return None if self.bits is None else self.bits[number]
-
-
-# --- Parameters of the records themselves ---
-
-
-@dataclasses.dataclass(frozen=True)
-class LocalUpdates:
-    """The update of a record's own variational parameters when it is in a batch: the E-step.
-
-    These parameters, and their optimizer state, are one row of each array of the memory. They follow the
-    gradient of the record's own loss at the batch's draw of what is shared, with draws of their own. So a row of the memory
-    depends on one record, on that record's own randomness, and on releases.
-    """
-
-    objective: Objective
-    # optimizer of one record's parameters; told apart by `optim_digest`, what it computes
-    optim: Any = dataclasses.field(compare=False)
-    optim_digest: str
-    num_updates: int  # updates that a record makes each time it is in a batch
-
-    @property
-    def _start(self) -> Any:
-        return self.optim.init(dict(self.objective.local_start))
-
-    def rows(self, num_records: int) -> list[Array]:
-        """The initial memory, which is independent of the records."""
-        return [jnp.broadcast_to(jnp.asarray(x), (num_records, *jnp.shape(x))) for x in jax.tree.leaves(self._start)]
-
-    def parameters(self, memory: Sequence[Array]) -> list[Array]:
-        """The records' unconstrained parameters, as they stand behind the record arrays in `Objective.record_loss`."""
-        structure = jax.tree.structure(self._start)
-        return jax.vmap(lambda *row: self._ordered(self.optim.get_params(jax.tree.unflatten(structure, row))))(*memory)
-
-    def update(
-        self,
-        u: Any,
-        table: Sequence[Array],
-        memory: Sequence[Array],
-        batch: Batch,
-        key: PRNGKeyArray,
-        shards: mechanisms.Shards | None,
-        where: Sequence[Array],
-    ) -> list[Array]:
-        """Update the memory of a batch's records, given the shared draw `u`."""
-        structure = jax.tree.structure(self._start)
-
-        def row(u: Any, record: Sequence[Array], own: Sequence[Array], key: PRNGKeyArray) -> list[Array]:
-            def once(state: Any, key: PRNGKeyArray) -> tuple[Any, None]:
-                def loss(own: Mapping[str, Array]) -> Float[Array, ""]:
-                    return self.objective.record_loss(u, [*record, *self._ordered(own)], key)
-
-                value, gradient = jax.value_and_grad(loss)(self.optim.get_params(state))
-                return self.optim.update(gradient, state, value=value), None
-
-            state, _ = jax.lax.scan(once, jax.tree.unflatten(structure, own), jax.random.split(key, self.num_updates))
-            # A record without a finite gradient adds nothing to the release or the memory.
-            finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(state)]))
-            return [jnp.where(finite, new, old) for new, old in zip(jax.tree.leaves(state), own, strict=True)]
-
-        return mechanisms.update_rows(row, u, table, memory, batch, key, shards, where)
-
-    def _ordered(self, own: Mapping[str, Array]) -> list[Array]:
-        return [own[name] for name, _ in self.objective.structure.local_params]
 
 
 # --- The step ---

@@ -60,7 +60,7 @@ class _Look(NamedTuple):
         return jnp.stack(run_jaxpr(self.program, *(x[None] for x in record)))
 
 
-_LOOKS = Memo[Objective, _Look](128)
+_LOOKS = Memo[Objective, _Look]()
 
 
 def refuse_outside_support(
