@@ -59,6 +59,7 @@ double = partial(jax.enable_x64, True)
 
 _PACKAGE = str(Path(__file__).parent) + os.sep
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
+# The equations around the current nested program, the outermost first.
 _around: ContextVar[tuple[JaxprEqn, ...]] = ContextVar("around", default=())
 # `jax.extend.core`: the types of a traced program, and its primitives, which the book-keeping engine tells apart.
 # `define_prng_impl` (jax.extend.random): makes a key type out of our own split, fold_in and bits. JAX calls its
@@ -197,13 +198,12 @@ _OF_ZEROS = (
 )
 
 
-def outputs_of_zeros(program: ClosedJaxpr) -> list[bool]:
-    """For each output of a program, True if it is 0 wherever it is finite, since the program multiplies by a 0 of its own."""
-    return _zeros_of(program, [False] * len(program.jaxpr.invars))
+def outputs_of_zeros(program: ClosedJaxpr, inputs: Sequence[bool] = ()) -> list[bool]:
+    """For each output of a program, True if it is 0 wherever it is finite, since the program multiplies by a 0 of its own.
 
-
-def _zeros_of(program: ClosedJaxpr, inputs: Sequence[bool]) -> list[bool]:
-    zeros = {x for x, is_zero in zip(program.jaxpr.invars, inputs, strict=True) if is_zero}
+    `inputs` says which of the program's inputs are 0, if any.
+    """
+    zeros = set(itertools.compress(program.jaxpr.invars, inputs))
     held = zip(program.jaxpr.constvars, program.consts, strict=True)
     zeros |= {variable for variable, value in held if not (_is_key(value) or np.any(value))}
 
@@ -213,14 +213,14 @@ def _zeros_of(program: ClosedJaxpr, inputs: Sequence[bool]) -> list[bool]:
     for equation in program.jaxpr.eqns:
         operands = [is_zero(x) for x in equation.invars]
         if equation.primitive is primitives.jit_p:
-            found = _zeros_of(inner_programs(equation)[0], operands)
+            found = outputs_of_zeros(inner_programs(equation)[0], operands)
         elif equation.primitive in (primitives.mul_p, primitives.dot_general_p):
             found = [any(operands)]
         elif equation.primitive is primitives.select_n_p:
             found = [all(operands[1:])]
         else:
             found = [equation.primitive in _OF_ZEROS and all(operands)] * len(equation.outvars)
-        zeros |= {x for x, now_zero in zip(equation.outvars, found, strict=True) if now_zero}
+        zeros.update(itertools.compress(equation.outvars, found))
     return [is_zero(x) for x in program.jaxpr.outvars]
 
 
@@ -238,7 +238,7 @@ def program_text(function: Callable[..., Any], *args: Any) -> str:
     the outputs do not depend on do not show.
     """
     closed = jax.make_jaxpr(function)(*args)
-    jaxpr, used = dce_jaxpr(open_program(closed), [True] * len(closed.jaxpr.outvars))
+    jaxpr, used = dce_jaxpr(open_program(closed.jaxpr), [True] * len(closed.jaxpr.outvars))
     held = zip(closed.consts, used, strict=False)
     constants = [np.asarray(x).tobytes().hex() for x, is_used in held if is_used and not _is_key(x)]
     used = used[len(closed.consts) :]
@@ -276,8 +276,15 @@ def inner_programs(equation: JaxprEqn) -> list[ClosedJaxpr]:
         if isinstance(item, ClosedJaxpr):
             found.append(item)
         elif isinstance(item, Jaxpr):
-            found.append(ClosedJaxpr(_without_constants(item), ()))
-    return found or _expanded(equation)
+            found.append(ClosedJaxpr(open_program(item), ()))
+    if equation.primitive is not _HI_PRIMITIVE:
+        return found
+    program: Any = equation.params.get("_prim")
+    modules = [sys.modules.get(f"jax._src.numpy.{name}") for name in ("hijax", "ufuncs")]
+    if type(program) not in [getattr(m, name, None) for m in modules for name in _HI_PROGRAMS]:
+        return []
+    shapes = [jax.ShapeDtypeStruct(aval(x).shape, aval(x).dtype) for x in equation.invars]
+    return [jax.make_jaxpr(lambda *x: program.expand(*program.in_tree.unflatten(x)))(*shapes)]
 
 
 def programs_in(program: ClosedJaxpr, *, used_only: bool = False) -> Iterator[ClosedJaxpr]:
@@ -301,12 +308,8 @@ def all_constants(program: ClosedJaxpr, *, used_only: bool = False) -> list[Any]
     return found
 
 
-def open_program(program: ClosedJaxpr) -> Jaxpr:
+def open_program(program: Jaxpr) -> Jaxpr:
     """A program without the constants that it holds: they are its first inputs."""
-    return _without_constants(program.jaxpr)
-
-
-def _without_constants(program: Jaxpr) -> Jaxpr:
     return program.replace(constvars=[], invars=[*program.constvars, *program.invars])
 
 
@@ -325,18 +328,7 @@ def hi_primitives() -> tuple[Primitive, ...]:
 
 def is_closed_book(equation: JaxprEqn) -> bool:
     """True if an equation is around an opaque object that is not JAX's own."""
-    return equation.primitive is _HI_PRIMITIVE and not _expanded(equation)
-
-
-def _expanded(equation: JaxprEqn) -> list[ClosedJaxpr]:
-    if equation.primitive is not _HI_PRIMITIVE:
-        return []
-    program: Any = equation.params.get("_prim")
-    modules = [sys.modules.get(f"jax._src.numpy.{name}") for name in ("hijax", "ufuncs")]
-    if type(program) not in [getattr(m, name, None) for m in modules for name in _HI_PROGRAMS]:
-        return []
-    shapes = [jax.ShapeDtypeStruct(aval(x).shape, aval(x).dtype) for x in equation.invars]
-    return [jax.make_jaxpr(lambda *x: program.expand(*program.in_tree.unflatten(x)))(*shapes)]
+    return equation.primitive is _HI_PRIMITIVE and not inner_programs(equation)
 
 
 def _is_key(x: Any) -> bool:
@@ -369,27 +361,18 @@ def inside(equation: JaxprEqn) -> Iterator[None]:
         _around.reset(token)
 
 
-def around() -> tuple[JaxprEqn, ...]:
-    """The equations around the current nested program, the outermost first."""
-    return _around.get()
-
-
 def users_file(name: str) -> bool:
     """True unless a file is discreet's, Python's or an installed package's."""
     return "site-packages" not in name and not name.startswith((_PACKAGE, _STANDARD_LIBRARY, "<frozen "))
 
 
-def source_lines(equation: JaxprEqn, keep: Callable[[str], bool] = users_file) -> list[str]:
-    """The source of an equation, as "file:line (function)", then the caller of that function, and so on.
-
-    A nested program lists only its own functions; `source_line` adds the rest. `keep` filters file names.
-    """
-    return [line for line in _lines_of(equation.source_info.traceback) if keep(line)]
-
-
 @lru_cache(maxsize=4096)
 def _lines_of(traceback: Any) -> tuple[str, ...]:
-    """The lines of a call stack, the outermost last. Kept: a program is proved once for each size of its noise."""
+    """The lines of an equation's call stack, "file:line (function)", the outermost last.
+
+    A nested program lists only its own functions; `source_line` adds the rest. Kept: a program is proved once for each size of
+    its noise.
+    """
     # `summarize` reads nothing of a source but the stack, by which JAX's own object is not hashed.
     source: Any = SimpleNamespace(traceback=traceback)
     lines = source_info_util.summarize(source, num_frames=64).splitlines()
@@ -402,9 +385,9 @@ def source_line(equation: JaxprEqn) -> str:
     The first place is the innermost in a user's file, the second that in the program's own function. Without a user's file,
     any file except discreet's is used.
     """
-    calls = (equation, *(x for x in reversed(around()) if x is not equation))
-    lines = [line for x in calls for line in source_lines(x)]
-    lines = lines or [line for x in calls for line in source_lines(x, lambda name: not name.startswith(_PACKAGE))]
+    calls = (equation, *(x for x in reversed(_around.get()) if x is not equation))
+    stack = [line for x in calls for line in _lines_of(x.source_info.traceback)]
+    lines = list(filter(users_file, stack)) or [line for line in stack if not line.startswith(_PACKAGE)]
     if not lines:
         return ""
     same = lines[-1].split(" (")[0] == lines[0].split(" (")[0]
@@ -488,12 +471,10 @@ def jax_primitives() -> frozenset[Primitive]:
 
 def types_of(tree: Any) -> Any:
     """Shapes and dtypes of a tree, without the mesh of its arrays, which differs inside `shard_map`."""
-
-    def bare(x: Any) -> jax.ShapeDtypeStruct:
-        kind = jax.typeof(x)
-        return jax.ShapeDtypeStruct(kind.shape, kind.dtype, weak_type=getattr(kind, "weak_type", False))
-
-    return jax.tree.map(bare, tree)
+    kinds = jax.tree.map(jax.typeof, tree)
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False)), kinds
+    )
 
 
 def run_jaxpr(closed: ClosedJaxpr, *operands: Any) -> list[Any]:
@@ -511,11 +492,8 @@ def with_lookups(closed: ClosedJaxpr, value: float) -> tuple[ClosedJaxpr, list[J
 
     def changed(item: Any) -> Any:
         if isinstance(item, ClosedJaxpr):
-            return ClosedJaxpr(inside_of(item.jaxpr), item.consts)
-        return inside_of(item) if isinstance(item, Jaxpr) else item
-
-    def inside_of(jaxpr: Jaxpr) -> Jaxpr:
-        return jaxpr.replace(eqns=[each(equation) for equation in jaxpr.eqns])
+            return ClosedJaxpr(changed(item.jaxpr), item.consts)
+        return item.replace(eqns=[each(equation) for equation in item.eqns]) if isinstance(item, Jaxpr) else item
 
     def each(equation: JaxprEqn) -> JaxprEqn:
         before, options = len(found), equation.params
@@ -527,7 +505,8 @@ def with_lookups(closed: ClosedJaxpr, value: float) -> tuple[ClosedJaxpr, list[J
                 number = value if kind == "f" else round(value)
                 return equation.replace(params={**options, "mode": modes.FILL_OR_DROP, "fill_value": number})
         params = jax.tree.map(changed, options, is_leaf=lambda x: isinstance(x, ClosedJaxpr | Jaxpr))
-        found[before:] = [x if source_lines(x) else equation for x in found[before:]]
+        of_users = [any(map(users_file, _lines_of(x.source_info.traceback))) for x in found[before:]]
+        found[before:] = [x if of_user else equation for x, of_user in zip(found[before:], of_users, strict=True)]
         return equation.replace(params=params) if found[before:] else equation
 
     return changed(closed), found
@@ -697,8 +676,7 @@ _Value = TypeVar("_Value")
 class Memo(dict[_Key, _Value]):
     """A cache of at most `most` entries, which is cleared when it is full."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    most = 128
 
     def __setitem__(self, key: _Key, value: _Value) -> None:
         if len(self) >= self.most:
@@ -714,20 +692,16 @@ def run_once(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
     return jax.jit(function, compiler_options=_QUICKLY, **options)
 
 
-def run_kept(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `run_once` for a function that each fit makes anew: compiled programs are cached by their text."""
-
-    def run(*args: Any) -> Any:
-        program, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
-        name = program_digest(program)
-        if name not in _KEPT:
-            _KEPT[name] = run_once(partial(run_jaxpr, program))
-        return jax.tree.unflatten(jax.tree.structure(shapes), _KEPT[name](*jax.tree.leaves(args)))
-
-    return run
+def run_kept(function: Callable[..., Any], *args: Any) -> Any:
+    """Run a function that each fit makes anew, by `run_once`: compiled programs are cached by their text."""
+    program, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+    name = program_digest(program)
+    if name not in _KEPT:
+        _KEPT[name] = run_once(partial(run_jaxpr, program))
+    return jax.tree.unflatten(jax.tree.structure(shapes), _KEPT[name](*jax.tree.leaves(args)))
 
 
-_KEPT = Memo[str, Callable[..., list[Any]]](64)
+_KEPT = Memo[str, Callable[..., list[Any]]]()
 
 
 def compiled(lowered: Any, *, repeats: bool = False, quickly: bool = False) -> Any:
@@ -776,7 +750,7 @@ def rounds_like() -> str:
     return " ".join([kind, platform.machine(), *named, *vectors])
 
 
-_APART = Memo[Any, Any](64)  # for each executable its replacement, or None
+_APART = Memo[Any, Any]()  # for each executable its replacement, or None
 _COMPUTATION = re.compile(r"^(%\S+) \(.*?^\}", re.MULTILINE | re.DOTALL)
 _INSTRUCTION = re.compile(r"^ +(?:ROOT )?(%\S+) = \S+ ([\w-]+)\((.*?)\)", re.MULTILINE)
 
@@ -867,15 +841,15 @@ def told_by_processes() -> str:
     return told[0][1] if told else ""
 
 
-def await_processes(seconds: float = 300.0) -> None:
-    """Wait until all processes of `jax.distributed` reach this call.
+def await_processes() -> None:
+    """Wait, for five minutes at most, until all processes of `jax.distributed` reach this call.
 
     It uses the coordination service of `jax._src.distributed`, which needs no connection between the processes: gloo times out
     if one reaches the first collective 30 seconds after another.
     """
     client = jax_distributed.global_state.client
     assert client is not None
-    client.wait_at_barrier(f"discreet {next(_meetings)}", int(1000 * seconds))
+    client.wait_at_barrier(f"discreet {next(_meetings)}", 300_000)
 
 
 def one_process(what: str, arrays: Sequence[Any] = ()) -> None:

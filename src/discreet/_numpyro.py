@@ -106,8 +106,7 @@ def compiled_search() -> Iterator[None]:
         if isinstance(key, Tracer):
             # On shapes alone: nothing is compiled.
             return search(key, model, prototype_params=prototype_params, **options)
-        program = run_kept(lambda key, start: search(key, model, prototype_params=start, **options))
-        return program(key, prototype_params)
+        return run_kept(lambda key, start: search(key, model, prototype_params=start, **options), key, prototype_params)
 
     with one_model:
         search = numpyro_util.find_valid_initial_params

@@ -20,7 +20,7 @@ from discreet.models import linear_regression
 from discreet.newton import ModelPlan, _model, _own, _sampling, fit_invented_model
 from discreet.newton._algebra import Gradients, scale_of
 from discreet.newton._lengths import Lengths
-from discreet.newton._model import EDGES, KINDS, NUM_BINS, Public, moments_of, rows_of
+from discreet.newton._model import EDGES, KINDS, NUM_BINS, Public, moments_of
 from discreet.newton._sums import Parts
 from discreet.newton._verdict import Signs, verdict
 from discreet.planning._trials import prediction_score
@@ -84,6 +84,11 @@ def test_a_model_of_shares_needs_no_placeholder() -> None:
     """A Beta has no density at 0 and 1, which were tried alone; and `dp.fit` takes no placeholder."""
     latents = of_model(shares, np.zeros(20, np.float32), np.full(20, 0.3, np.float32))
     assert latents.size == 1
+
+
+def rows_of(kind: str, latents: Any, leaves: Any, mask: Any, public: Public) -> Any:
+    """What the records of one turn add, or whose products they add."""
+    return _model._rows(kind, latents, leaves, *_model._mapped(latents, leaves, public), mask, public)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "lengths"])

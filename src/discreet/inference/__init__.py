@@ -1,24 +1,14 @@
 """Private inference: one file a method, and the step, loop and result that they share."""
 
-from discreet.inference._dpsgld import DPSGLD as DPSGLD, DPSGLDResult as DPSGLDResult, releases_of as releases_of
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from discreet.inference._dpsvi import (
     DPSVI as DPSVI,
     starting_objective as starting_objective,
     update_in_loop as update_in_loop,
 )
-from discreet.inference._ops import (
-    DrawsPlan as DrawsPlan,
-    OnePosteriorSample as OnePosteriorSample,
-    OPSResult as OPSResult,
-    Tempering as Tempering,
-)
-from discreet.inference._points import (
-    Latents as Latents,
-    latents_of as latents_of,
-    objective_of_points as objective_of_points,
-)
 from discreet.inference._processes import FAILED as FAILED, START_AGAIN as START_AGAIN, Processes as Processes
-from discreet.inference._products import kinds_of as kinds_of, other_values as other_values
 from discreet.inference._records import (
     Records as Records,
     check_public as check_public,
@@ -37,3 +27,33 @@ from discreet.inference._step import DPSVIState as DPSVIState
 from discreet.inference._structure import NoPointError as NoPointError
 from discreet.inference._support import observed_of as observed_of
 from discreet.inference._trace import NoiseAware as NoiseAware, Trace as Trace
+
+# What a fit by DPSVI does not need is loaded when it is first used (PEP 562).
+_LATER = {
+    "_dpsgld": ("DPSGLD", "DPSGLDResult", "releases_of"),
+    "_ops": ("DrawsPlan", "OnePosteriorSample", "OPSResult", "Tempering"),
+    "_points": ("Latents", "latents_of", "objective_of_points"),
+    "_products": ("kinds_of", "other_values"),
+}
+
+if TYPE_CHECKING:
+    from discreet.inference._dpsgld import DPSGLD as DPSGLD, DPSGLDResult as DPSGLDResult, releases_of as releases_of
+    from discreet.inference._ops import (
+        DrawsPlan as DrawsPlan,
+        OnePosteriorSample as OnePosteriorSample,
+        OPSResult as OPSResult,
+        Tempering as Tempering,
+    )
+    from discreet.inference._points import (
+        Latents as Latents,
+        latents_of as latents_of,
+        objective_of_points as objective_of_points,
+    )
+    from discreet.inference._products import kinds_of as kinds_of, other_values as other_values
+
+
+def __getattr__(name: str) -> Any:
+    for file, names in _LATER.items():
+        if name in names:
+            return getattr(import_module(f"discreet.inference.{file}"), name)
+    raise AttributeError(f"module 'discreet.inference' has no attribute {name!r}")

@@ -136,13 +136,7 @@ class DPSGLD:
         optim.stddev = plan.noise_multiplier * self._dpsvi.contribution_bound / plan.rate
         self._made = True
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Options are fixed, as those of `DPSVI`."""
-        if getattr(self, "_made", False):
-            raise AttributeError(
-                f"{name} of a DPSGLD is fixed when it is made. Make another DPSGLD with the {name} you want."
-            )
-        super().__setattr__(name, value)
+    __setattr__ = DPSVI.__setattr__  # options are fixed
 
     @property
     def contribution_bound(self) -> float:
@@ -223,10 +217,21 @@ class DPSGLD:
             PrivacyError: The verifier found no proof, or a worse event than the plan's.
             TypeError, ValueError: Wrong input, before any budget is spent.
         """
-        options: Any = {"delta": delta, "require_proof": require_proof, "ledger": ledger, "mesh": mesh}
-        options |= {"checkpoint": checkpoint, "person": person, "max_rows": max_rows, "init_params": init_params}
         refuse_options(kwargs)
-        outcome = self._dpsvi.run(rng_key, *args, progress_bar=progress_bar, **options, **kwargs)
+        outcome = self._dpsvi.run(
+            rng_key,
+            *args,
+            progress_bar=progress_bar,
+            delta=delta,
+            init_params=init_params,
+            require_proof=require_proof,
+            ledger=ledger,
+            checkpoint=checkpoint,
+            person=person,
+            max_rows=max_rows,
+            mesh=mesh,
+            **kwargs,
+        )
         tail = self._tail(outcome)
         draws, fine = self._constrained(outcome.trace.iterates)
         diverged_at = None if fine.all() else int(outcome.trace.steps[np.argmin(fine)])

@@ -49,7 +49,6 @@ from discreet.inference._saved import versions
 from discreet.inference._step import (
     DPSVIState,
     Langevin,
-    LocalUpdates,
     PlanNumbers,
     PrivateStep,
 )
@@ -173,7 +172,7 @@ class DPSVI:
         self.model = model
         self.guide = guide
         self.optim = as_numpyro_optim(optim)
-        self.loss = check_loss(Trace_ELBO() if loss is None else loss)
+        self.loss = Trace_ELBO() if loss is None else loss
         self.plan = plan
         self.perturb = perturb
         self.placeholder = placeholder
@@ -195,16 +194,24 @@ class DPSVI:
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse changes of options, since compiled steps and the guarantee would not follow."""
         if not name.startswith("_") and getattr(self, "_made", False):
+            kind = type(self).__name__
             raise AttributeError(
-                f"{name} of a DPSVI is fixed when it is made. Make another DPSVI with the {name} you want."
+                f"{name} of a {kind} is fixed when it is made. Make another {kind} with the {name} you want."
             )
-        super().__setattr__(name, value)
+        object.__setattr__(self, name, value)
 
     def _check_options(self) -> None:
         if not isinstance(self.plan, PrivacyPlan):
             raise TypeError(
                 f"plan is a {type(self.plan).__name__}, not a PrivacyPlan. Make one with "
                 "discreet.PrivacyPlan.calibrate(epsilon=..., delta=..., ...)."
+            )
+        # Here guides are reparametrised and discrete latents of one record are summed out: then these are Trace_ELBO.
+        same = (Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO)
+        if type(self.loss) not in same or getattr(self.loss, "multi_sample_guide", False):
+            raise ValueError(
+                f"{type(self.loss).__name__} is not supported: its gradient is no sum over records that can be clipped one by "
+                "one. Use Trace_ELBO or TraceMeanField_ELBO, with num_particles if needed."
             )
         choice("perturb", self.perturb, ("latents", "parameters"))
         fraction("loss_share", self.loss_share, hint="0.02 costs one per cent more noise on the gradient.")
@@ -241,12 +248,6 @@ class DPSVI:
                 "which draws the batches itself and keeps those parameters beside the data; or write an encoder."
             )
 
-    def _keeps_local(self) -> bool | None:
-        """The value for `Programs.keeps_local`: as requested, or by default whether a private memory is possible."""
-        if self.local is None and self.plan.sampling.independent and self.perturb == "latents":
-            return None
-        return self.local is not None
-
     # --- NumPyro's verbs ------------------------------------------------------------------
 
     @in_own_settings
@@ -280,6 +281,8 @@ class DPSVI:
             raise TypeError(
                 "init looks at the model outside of JAX's transformations; call it without jit, vmap or scan."
             )
+        # None: records have a private memory if they need one.
+        may_keep = self.local is None and self.plan.sampling.independent and self.perturb == "latents"
         objective, psi, start_key = Objective.of(
             records,
             key,
@@ -291,7 +294,7 @@ class DPSVI:
             guide=self.guide,
             static=self.static_kwargs,
             num_records=self.plan.num_records,
-            keeps_local=self._keeps_local(),
+            keeps_local=None if may_keep else self.local is not None,
         )
         signature = records.signature, tuple((str(path), x.shape) for path, x in jax.tree.leaves_with_path(psi))
         if signature not in self._steps:
@@ -306,6 +309,8 @@ class DPSVI:
     def _private_step(self, objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArray) -> PrivateStep:
         local, own = None, dict(objective.local_start)
         if own:
+            from discreet.inference._local import LocalUpdates  # few fits need it
+
             digest = optimizer_digest(self.local_optim, own)
             local = LocalUpdates(objective, self.local_optim, digest, self.local_updates)
         whole = self.perturb == "parameters"
@@ -346,11 +351,6 @@ class DPSVI:
 
     def _begin(self, key: PRNGKeyArray, records: Records, init_params: Mapping[str, Any] | None) -> DPSVIState:
         """The first state of a fit of these records, checked against the plan."""
-        self._check_records(records)
-        refuse_tables(jax.tree.leaves(self.static_kwargs), [records.size])
-        return self._init(key, records, init_params)
-
-    def _check_records(self, records: Records) -> None:
         plan = self.plan
         plan.sampling.check(plan.num_records, plan.relation)
         plan.sampling.check_order(records.size, plan.num_records)
@@ -360,6 +360,8 @@ class DPSVI:
                 f"The arrays hold {records.size} records, but the plan has num_records={plan.num_records}, a public "
                 f"number under its relation (one record replaced). Calibrate a plan for {records.size} records."
             )
+        refuse_tables(jax.tree.leaves(self.static_kwargs), [records.size])
+        return self._init(key, records, init_params)
 
     @in_own_settings
     def update(
@@ -579,10 +581,8 @@ class DPSVI:
                 options: tuple[Any, ...] = statement.delta, keep_gradients, person, max_rows
                 if step.shards is not None:
                     # On other devices sums round otherwise, and the same noise on other sums would give the difference away.
-                    statement, options = (
-                        statement.with_notes(step.shards.in_words()),
-                        (*options, step.shards, *step.shards.devices()),
-                    )
+                    statement = statement.with_notes(step.shards.in_words())
+                    options = (*options, step.shards, *step.shards.devices())
             table = saved.digest(records.leaves)
             if processes.count > 1:
                 told = f"{options} {require_proof} {[(x.shape, str(x.dtype)) for x in records.leaves]}"
@@ -595,8 +595,14 @@ class DPSVI:
                 stated = with_proof(statement, self.plan, certified, require_proof)
             processes.first_is_given("ledger=", ledger is not None)
             with processes.together():
-                purse, run_id = ledger if processes.first else None, saved.run_id
-                act = Act(self.plan, saved.noise_key, stated, ledger=purse, run_id=run_id, again=saved.goes_on)
+                act = Act(
+                    self.plan,
+                    saved.noise_key,
+                    stated,
+                    ledger=ledger if processes.first else None,
+                    run_id=saved.run_id,
+                    again=saved.goes_on,
+                )
             try:
                 outcome = run_steps(
                     step,
@@ -607,7 +613,6 @@ class DPSVI:
                     keep_gradients=keep_gradients,
                     begin=act.begin,
                     checkpoint=saved,
-                    processes=processes,
                 )
             except BaseException as error:
                 if (partial := error.__dict__.pop("partial_outcome", None)) is not None:
@@ -650,8 +655,7 @@ class DPSVI:
             )
         released.append(
             "at every step the noisy numbers of gradients within the clipping norm and beyond it"
-            + ", and so the clipping norms " * self.plan.clipping.adapts
-            + " " * (not self.plan.clipping.adapts)
+            + (", and so the clipping norms " if self.plan.clipping.adapts else " ")
             + cost(count_share, self.loss_share)
         )
         programs = "the model and the step sizes" if langevin else "the model, the guide and the optimizer"
@@ -765,18 +769,6 @@ def _refuse_special(optim: Any) -> None:
                 "optim evaluates the loss many times a step (a line search, as in optax.lbfgs), each of which would be a "
                 "release. Use a first-order optimizer such as optax.adam."
             ) from None
-
-
-def check_loss(loss: Any) -> Any:
-    """The loss, if its gradient is a sum over records."""
-    # Here guides are reparametrised and discrete latents of one record are summed out: then these are Trace_ELBO.
-    same = (Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO)
-    if type(loss) not in same or getattr(loss, "multi_sample_guide", False):
-        raise ValueError(
-            f"{type(loss).__name__} is not supported: its gradient is no sum over records that can be clipped one by "
-            "one. Use Trace_ELBO or TraceMeanField_ELBO, with num_particles if needed."
-        )
-    return loss
 
 
 def start_optimizer(optim: Any, psi: Mapping[str, Any], key: PRNGKeyArray, objective: Objective) -> Any:

@@ -67,9 +67,9 @@ from discreet.inference._structure import (
 
 
 # Dependencies of records' losses, by objective.
-_LOOKED_AT = Memo[Any, dict[str, Any]](128)
+_LOOKED_AT = Memo[Any, dict[str, Any]]()
 # The leaves that records' gradients reach, by objective and `num_records`.
-_REACHED = Memo[Any, tuple[bool, ...]](128)
+_REACHED = Memo[Any, tuple[bool, ...]]()
 LATENT = "latent"
 PARAM = "param"
 
@@ -568,7 +568,7 @@ def _has_finite_density(programs: Programs, rows: list[Array]) -> bool:
 
     with artificial_records():
         # A key of its own, so that whether zeros will do depends on the model alone.
-        return bool(run_kept(lambda: finite(rows, jax.random.key(0)))())
+        return bool(run_kept(lambda: finite(rows, jax.random.key(0))))
 
 
 def initial_parameters(
@@ -605,7 +605,7 @@ def initial_parameters(
 
     # NumPyro's guides have their initial values already: nothing is compiled for what else they compute.
     ready = is_numpyros(programs.guide) and not structure.model_params and not given
-    params, state = (run_kept(start) if ready else start)(key)
+    params, state = run_kept(start, key) if ready else start(key)
     psi = {name: transform.inv(params[name]) for name, transform in transforms.items()}
     if unknown := set(given) - set(psi):
         raise ValueError(

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -23,13 +22,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int
 from tqdm.auto import tqdm
 
 from discreet import mechanisms
 from discreet._jax import Memo, compiled, untried_jax
 from discreet.gradients import BookKeepingEngine
-from discreet.inference._processes import FAILED, START_AGAIN, Processes
+from discreet.inference._processes import FAILED, START_AGAIN
 from discreet.inference._result import Outcome
 from discreet.inference._saved import SavedFit
 from discreet.inference._step import DPSVIState, PlanNumbers, PrivateStep, StepFigures, StepKeys
@@ -65,28 +64,20 @@ class Checkpoint(SavedFit):
     The file contains the records' memory, too, and the key (`SavedFit`, which has the arguments).
     """
 
-    def __init__(self, folder: Path | str | None, key: PRNGKeyArray, processes: Processes | None = None) -> None:
-        super().__init__(folder, key, processes)
-        self._due, self.interval = 0.0, _SECONDS
-
-    @property
-    def remedy(self) -> tuple[str, int]:
-        """The remedy after an error once the fit was debited, and its exit code."""
-        if self.run_id:
-            return (
-                "Start all processes again with the same command: the fit continues from its checkpoint.",
-                START_AGAIN,
-            )
-        return "The plan may be spent, and without checkpoint= its steps are lost.", FAILED
+    _due = 0.0
 
     def begin(
         self, state: DPSVIState, mean: Array, recorder: TraceRecorder, begin: Callable[[], None]
     ) -> tuple[DPSVIState, Progress]:
         """The state to go on from, once `begin` has claimed the key and debited; a checkpoint is there before it."""
+        again = "Start all processes again with the same command: the fit continues from its checkpoint."
+        lost = "The plan may be spent, and without checkpoint= its steps are lost."
+        self.processes.remedy = (again, START_AGAIN) if self.run_id else (lost, FAILED)
         if self._found is None:
-            self._write(state, Progress(mean), recorder, finished=False)
+            progress = Progress(mean)
+            self._write(state, progress, recorder, finished=False)
             self._enter(begin)
-            return state, Progress(mean)
+            return state, progress
         # The same releases again are none: the noise belongs to these states.
         begin()
         found = self._found
@@ -103,7 +94,7 @@ class Checkpoint(SavedFit):
 
     def keep(self, state: DPSVIState, progress: Progress, recorder: TraceRecorder, *, finished: bool) -> None:
         """Write where the fit stands, in arrays of this process; all processes must have come to the same."""
-        self._processes.same_state(state._replace(rng_key=None))
+        self.processes.same_state(state._replace(rng_key=None))
         self._write(state, progress, recorder, finished=finished)
 
     def _write(self, state: DPSVIState, progress: Progress, recorder: TraceRecorder, *, finished: bool) -> None:
@@ -120,7 +111,7 @@ class Checkpoint(SavedFit):
         }
         self._put(content, finished=finished)
         ended = time.perf_counter()
-        self._due = ended + max(self.interval, 20 * (ended - started))
+        self._due = ended + max(_SECONDS, 20 * (ended - started))
 
 
 _NO_FIGURES = np.zeros((0, len(StepFigures._fields)), np.float32)
@@ -144,30 +135,26 @@ Kept = tuple[
 ]
 
 
-class _Interrupt:
-    """Set by the first Ctrl-C or SIGTERM; a second one raises at once."""
-
-    def __init__(self) -> None:
-        self.requested = False
-
-    def __call__(self, signum: int, frame: FrameType | None) -> None:
-        if self.requested:
-            raise KeyboardInterrupt
-        self.requested = True
-
-
 @contextmanager
-def _interruptible() -> Iterator[_Interrupt]:
-    interrupt = _Interrupt()
+def _interruptible() -> Iterator[list[int]]:
+    """A list in which the first Ctrl-C or SIGTERM is written; a second one raises at once."""
+    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield interrupt
+        yield received
         return
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        del frame
+        if received:
+            raise KeyboardInterrupt
+        received.append(signum)
+
     # What schedulers send, unless the program has a way of its own to end.
     ends = signal.getsignal(signal.SIGTERM) in (None, signal.SIG_DFL, signal.default_int_handler)
     signals = (signal.SIGINT, signal.SIGTERM)[: 1 + ends]
     previous = [signal.signal(x, interrupt) for x in signals]
     try:
-        yield interrupt
+        yield received
     finally:
         for x, before in zip(signals, previous, strict=True):
             signal.signal(x, signal.SIG_DFL if before is None else before)
@@ -183,16 +170,16 @@ def run_steps(
     keep_gradients: bool = False,
     begin: Callable[[], None] = lambda: None,
     checkpoint: Checkpoint | None = None,
-    processes: Processes | None = None,
 ) -> Outcome:
     """Make a plan's releases, batches drawn from the records `leaves`.
 
     The result does not depend on how the steps were cut into compiled calls. Gradients are kept where every iterate is.
     `begin` is called once, when all is compiled and nothing released. From a `checkpoint` it goes on to the same bits. Several
-    `processes` make the same steps, however their clocks go and wherever Ctrl-C comes. An error after the spending has the
+    processes make the same steps, however their clocks go and wherever Ctrl-C comes. An error after the spending has the
     outcome so far as its `partial_outcome`, if an iterate was kept.
     """
-    processes = processes or Processes(None)
+    checkpoint = checkpoint or Checkpoint(None, state.rng_key)
+    processes = checkpoint.processes
     num_steps, numbers, drawing = plan.num_steps, PlanNumbers.of(plan), step.drawing(plan.sampling, leaves)
     if step.shards is not None:
         numbers = numbers._replace(where=step.shards.where(state.rng_key))
@@ -209,9 +196,8 @@ def run_steps(
     mean, count = start_mean(flat.size, recorder.keeps_mean), min(8, chunk_length)
     everywhere = (lambda x: x) if step.shards is None else step.shards.copied
     numbers, tables = everywhere((numbers, tables))
-    checkpoint = checkpoint or Checkpoint(None, state.rng_key)
     kept_in_errors = _kept_in_errors(recorder, unravel, lambda: progress)
-    with _interruptible() as interrupt, _bar(num_steps, progress_bar and processes.first) as bar, kept_in_errors:
+    with _interruptible() as received, _bar(num_steps, progress_bar and processes.first) as bar, kept_in_errors:
         # Compiled before anything is released, and kept by JAX for the next fit of the same shape.
         static = (step, drawing, chunk_length, recorder.every_step, keep_gradients)
         program = functools.partial(_chunk, *static)
@@ -224,14 +210,13 @@ def run_steps(
             with processes.together():
                 # The same noise on sums that round otherwise would give the difference away.
                 program = compiled(lowered, repeats=bool(checkpoint.run_id) or processes.count > 1)
-                if interrupt.requested:
+                if received:
                     raise KeyboardInterrupt
         with processes.together():
-            processes.remedy = checkpoint.remedy
             state, progress = checkpoint.begin(state, mean, recorder, begin)
         state, progress.mean = step.laid(state, progress.mean)
         bar.update(progress.done)
-        count, _, stop = processes.decide(count, False, interrupt.requested)
+        count, _, stop = processes.decide(count, False, bool(received))
         # What was paid for before Ctrl-C came makes some steps at least.
         while progress.done < num_steps and not (stop and progress.done):
             done = progress.done
@@ -247,8 +232,9 @@ def run_steps(
             count = int(np.clip(made * _SECONDS_A_CHUNK / max(seconds, 1e-6), made / 4, made * 8))
             count = max(1, min(count, chunk_length))
             # What is no number stays so: nothing is learned from further steps.
-            lost = not all(bool(jnp.all(jnp.isfinite(x))) for x in _parameters(step, state))
-            count, due, stop = processes.decide(count, checkpoint.due, interrupt.requested or lost)
+            parameters = jax.tree.leaves(step.optim.get_params(state.optim_state))
+            lost = not all(bool(jnp.all(jnp.isfinite(x))) for x in parameters)
+            count, due, stop = processes.decide(count, checkpoint.due, bool(received) or lost)
             done = progress.done = done + made
             if recorder.every_step:
                 kept = np.asarray(gradients)[:made].copy() if keep_gradients else None
@@ -288,10 +274,6 @@ def _kept_in_errors(
             figures, norms = np.concatenate(found.figures)[:done], np.concatenate(found.norms)[:done]
             error.__dict__["partial_outcome"] = Outcome(last, figures, norms, trace, done)
         raise
-
-
-def _parameters(step: PrivateStep, state: DPSVIState) -> list[Array]:
-    return jax.tree.leaves(step.optim.get_params(state.optim_state))
 
 
 def _bar(num_steps: int, enabled: bool) -> Any:
@@ -438,7 +420,7 @@ def certify_fit(
 
 
 # By program and numbers, and the first one of each program by itself.
-_PROOFS = Memo[Any, Certificate](256)
+_PROOFS = Memo[Any, Certificate]()
 
 
 def _program(

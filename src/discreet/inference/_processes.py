@@ -47,6 +47,7 @@ class Processes:
     Attributes:
         count: Number of processes.
         index: The number of this one.
+        first: True for the process that writes, debits and prints.
         mesh: All their devices; None: one process, and its first device.
         remedy: The remedy after an error, and its exit code.
     """
@@ -54,6 +55,7 @@ class Processes:
     def __init__(self, mesh: Any = None) -> None:
         self.mesh = mesh
         self.count, self.index = (1, 0) if mesh is None else (jax.process_count(), jax.process_index())
+        self.first = self.index == 0
         self.remedy: tuple[str, int] = "Nothing was spent. Start all processes again.", START_AGAIN
 
     @classmethod
@@ -74,11 +76,6 @@ class Processes:
                 "same in all), how many processes there are, and which number this one has, from 0"
             ) from None
         return cls(jax.make_mesh((jax.device_count(),), ("records",)))
-
-    @property
-    def first(self) -> bool:
-        """True for the process that writes, debits and prints."""
-        return self.index == 0
 
     def __enter__(self) -> Processes:
         """Meet the others, and connect: gloo gives up where one comes 30 seconds after another."""
@@ -146,8 +143,6 @@ class Processes:
 
     def decide(self, count: int, due: bool, stop: bool) -> tuple[int, bool, bool]:
         """Agree on the number of next steps and on saving, by process 0's clock; and on stopping, if any process must."""
-        if self.count == 1:
-            return count, due, stop
         said = [json.loads(x) for x in self.all_of(json.dumps([count, bool(due), bool(stop)]))]
         return said[0][0], said[0][1], any(x[2] for x in said)
 
@@ -156,15 +151,14 @@ class Processes:
     @contextmanager
     def together(self) -> Iterator[None]:
         """Do what may fail, without a message in it: if it fails in one process, it fails in all."""
+        if self.count == 1:
+            yield
+            return
         failed: BaseException | None = None
         try:
             yield
         except BaseException as error:
-            if self.count == 1:
-                raise
             failed = error
-        if self.count == 1:
-            return
         said = self.all_of(_in_words(failed))
         if failed is not None:
             self._refuse(failed)
@@ -180,8 +174,6 @@ class Processes:
         Raises:
             ValueError: A process has other ones than process 0; in all processes.
         """
-        if self.count == 1:
-            return
         hashes = {name: hashlib.sha256(fact.encode()).hexdigest()[:32] for name, fact in facts.items()}
         said = [json.loads(x) for x in self.all_of(json.dumps(hashes))]
         for name in facts:

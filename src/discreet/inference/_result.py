@@ -52,13 +52,6 @@ class Form:
     latents: tuple[str, ...]  # names of the global latents
     keeps_local: bool  # True if records had their own parameters
 
-    @classmethod
-    def of(cls, objective: Objective) -> Form:
-        """The form of a fit."""
-        records, structure = objective.programs.records, objective.structure
-        arguments = records.rebuild([ArrayForm(tuple(x.shape[1:]), str(x.dtype)) for x in records.leaves])
-        return cls(arguments if _is_plain(arguments) else None, structure.global_latents, bool(structure.local_params))
-
 
 def kinds() -> tuple[type, ...]:
     """The classes of which a saved result may hold objects; of samplers and mechanisms, those that are listed."""
@@ -517,23 +510,24 @@ class DPSVIResult(Released, what="result of a private fit", parts=kinds):
 
 def result_of(step: PrivateStep, outcome: Outcome, statement: Statement, plan: PrivacyPlan) -> DPSVIResult:
     """Build the `DPSVIResult` from a loop's outcome."""
-    losses = outcome.figures[:, 0]
-    shares = outcome.figures[:, 1:]
     last = outcome.last
     _, unravel = ravel_pytree(last)
     averaged = unravel(jnp.asarray(outcome.trace.average()))
     params, last_params = (jax.tree.map(np.asarray, step.objective.constrain(psi)) for psi in (averaged, last))
+    records, structure = step.objective.programs.records, step.objective.structure
+    arguments = records.rebuild([ArrayForm(tuple(x.shape[1:]), str(x.dtype)) for x in records.leaves])
+    arguments = arguments if _is_plain(arguments) else None
     result = DPSVIResult(
         params=params,
         last_params=last_params,
-        losses=losses,
+        losses=outcome.figures[:, 0],
         clipping_norms=outcome.clipping_norms,
-        shares=shares,
+        shares=outcome.figures[:, 1:],
         trace=outcome.trace,
         statement=dataclasses.replace(statement, steps_completed=outcome.steps),
         plan=plan,
         steps_completed=outcome.steps,
-        _form=Form.of(step.objective),
+        _form=Form(arguments, structure.global_latents, bool(structure.local_params)),
         _objective=step.objective,
     )
     num_parameters = step.released - len(StepFigures._fields)

@@ -59,60 +59,52 @@ class SavedFit:
     ) -> None:
         self._purpose = purpose
         self.key, self.run_id, self._found = key, "", None
+        self.reproducible = seeded = random.is_reproducible(key)
         self._facts: dict[str, Any] = {}
-        self._processes = processes or Processes(None)
-        self._path = None if folder is None or not self._processes.first else Path(folder) / FILE
-        held, seeded = b"", random.is_reproducible(key)
-        with self._processes.together():
+        self.processes = processes = processes or Processes()
+        self._path = None if folder is None or not processes.first else Path(folder) / FILE
+        held = b""
+        with processes.together():
             self._sweep()
             if self._path is not None and self._path.exists():
                 held = self._path.read_bytes()
             else:
-                random.check_unused(self._drawing(key))
+                random.check_unused(self.noise_key)
         words = np.asarray(jax.random.key_data(key))
-        self._processes.agree(key=words.tobytes().hex() if seeded else "secret")
-        self._salt = self._processes.from_first(secrets.token_bytes(32))
-        if self._processes.count > 1:
-            words = np.frombuffer(self._processes.from_first(words.tobytes()), words.dtype)
+        processes.agree(key=words.tobytes().hex() if seeded else "secret")
+        self._salt = processes.from_first(secrets.token_bytes(32))
+        if processes.count > 1:
+            words = np.frombuffer(processes.from_first(words.tobytes()), words.dtype)
             self.key = random.key_from_words(words, reproducible=seeded)
-        if self._processes.first_is_given("checkpoint=", folder is not None):
-            self.run_id = self._processes.from_first(secrets.token_hex(16).encode()).decode()
-        if not (held := self._processes.from_first(held)):
+        if processes.first_is_given("checkpoint=", folder is not None):
+            self.run_id = processes.from_first(secrets.token_hex(16).encode()).decode()
+        held = processes.from_first(held)
+        self.goes_on = bool(held)
+        if not held:
             return
-        with self._processes.together():
-            self._found = found = read_archive(self._path if self._path is not None else held, _WHAT, _VERSION, kinds())
+        with processes.together():
+            found = read_archive(self._path if self._path is not None else held, _WHAT, _VERSION, kinds())
             if found["reproducible"] != seeded:
-                self._refuse_key(seeded)
+                of_key = "a secret key (discreet.random.key())", "a key made from a seed, which is not private"
+                raise RefusedError(
+                    f"{self._where} holds a fit with {of_key[not seeded]}, and this call gives {of_key[seeded]}. Give a key of "
+                    "that kind to continue, or choose another folder for a new fit, which spends again."
+                )
+            self._found = found
             self.run_id, self._salt = found["run_id"], bytes.fromhex(found["salt"])
             if found["key"] is not None:
-                self.key = random.key_from_words(found["key"], reproducible=found["reproducible"])
-
-    def _refuse_key(self, seeded: bool) -> None:
-        """Refuse a key made from a seed for a fit with a secret key, or the other way round."""
-        kinds = "a secret key (discreet.random.key())", "a key made from a seed, which is not private"
-        where = self._path.parent if self._path else "The checkpoint"
-        raise RefusedError(
-            f"{where} holds a fit with {kinds[not seeded]}, and this call gives {kinds[seeded]}. Give a key of that kind to "
-            "continue, or choose another folder for a new fit, which spends again."
-        )
+                self.key = random.key_from_words(found["key"], reproducible=seeded)
 
     @property
-    def reproducible(self) -> bool:
-        """True if the fit's random bits can be reproduced."""
-        return random.is_reproducible(self.key) if self._found is None else self._found["reproducible"]
-
-    @property
-    def goes_on(self) -> bool:
-        """True if a fit continues that began before."""
-        return self._found is not None
-
-    @property
-    def noise_key(self) -> PRNGKeyArray | None:
+    def noise_key(self) -> Any:
         """The key of the noise; None where the fit is done and draws none."""
-        return None if self._found is not None and self._found["key"] is None else self._drawing(self.key)
+        if self._found is not None and self._found["key"] is None:
+            return None
+        return self.key if self._purpose is None else random.subkey(self.key, self._purpose)
 
-    def _drawing(self, key: PRNGKeyArray) -> PRNGKeyArray:
-        return key if self._purpose is None else random.subkey(key, self._purpose)
+    @property
+    def _where(self) -> Path | str:
+        return self._path.parent if self._path else "The checkpoint"
 
     def describe(self, **facts: Any) -> None:
         """Identify the fit, and refuse to continue another one.
@@ -133,11 +125,10 @@ class SavedFit:
             return
         for name, what in _OTHERS.items():
             if name in facts and self._found[name] != facts[name]:
-                where = self._path.parent if self._path else "The checkpoint"
                 raise RefusedError(
-                    f"{where} holds a fit with {what}, and continuing it would draw the same noise for another sum, so the noise "
-                    "could be subtracted. Continue with the original arguments, or choose another folder for a new fit, which "
-                    "spends again."
+                    f"{self._where} holds a fit with {what}, and continuing it would draw the same noise for another sum, so the "
+                    "noise could be subtracted. Continue with the original arguments, or choose another folder for a new fit, "
+                    "which spends again."
                 )
 
     def _enter(self, begin: Callable[[], None]) -> None:
@@ -175,7 +166,7 @@ class SavedFit:
 
     def digest(self, records: Sequence[Array | np.ndarray]) -> str:
         """A keyed hash of the table, which reveals nothing without the checkpoint file; empty if it is not needed."""
-        if not self.run_id and self._processes.count == 1:
+        if not self.run_id and self.processes.count == 1:
             return ""
         digest = hmac.new(self._salt, digestmod=hashlib.sha256)
         apart = any(isinstance(x, jax.Array) and not x.is_fully_addressable for x in records)
@@ -188,7 +179,7 @@ class SavedFit:
             for x in map(np.asarray, parts):
                 digest.update(np.ascontiguousarray(x).view(np.uint8).reshape(-1).data)
         own = digest.hexdigest()
-        return " ".join(self._processes.all_of(own)) if apart else own
+        return " ".join(self.processes.all_of(own)) if apart else own
 
 
 def versions() -> str:

@@ -10,7 +10,7 @@ of a batch's records at once instead of record by record: the requests for bits 
 input, which one long keystream fills. The law of the draws is the same, independent uniform bits for each row. They belong to
 places in the batch, not to records; that changes no guarantee, since they are independent of the records, secret, and alike in
 every place. Requests whose key takes another way (into a loop, as in rejection samplers) stay as they are, with a key a row.
-`LocalUpdates` moves parameters of the records themselves, which stay beside the data and are never released.
+Parameters of the records themselves have a file of their own (`_local`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import dataclasses
 import itertools
 import math
 import numbers
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +45,9 @@ from discreet.gradients import BookKeepingEngine, Channels, EngineReport, Gradie
 from discreet.inference._elbo import Objective
 from discreet.plan import PrivacyPlan
 from discreet.sampling import Batch, Drawing, Sampling
+
+if TYPE_CHECKING:
+    from discreet.inference._local import LocalUpdates
 
 # --- Keys ---
 
@@ -197,6 +200,7 @@ _DERIVATIONS = frozenset(
 )
 # Values that are alike have the same number: the key, what is derived from it and from constants. None: any value.
 _Name = int | None
+_Named = tuple[_Name, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,23 +247,23 @@ def _shaped(words: Array, like: jax.ShapeDtypeStruct, num_rows: int) -> Array:
     return rows.reshape(num_rows, *like.shape)
 
 
+@dataclasses.dataclass
 class _Run:
     """Evaluates a jaxpr with the requests answered from `bits`, or, without `bits`, only collects the requests.
 
     Requests with one key and of one shape are one request: a program that is run twice with a key draws the same.
     """
 
-    def __init__(self, bits: Sequence[Array] | None) -> None:
-        self.bits = bits
-        self.requests: list[jax.ShapeDtypeStruct] = []
-        self._numbers: dict[Any, int] = {}
-        self._names: dict[Any, int] = {}
-        self._keys: set[_Name] = set()
+    bits: Sequence[Array] | None
+    requests: list[jax.ShapeDtypeStruct] = dataclasses.field(default_factory=list)
+    _numbers: dict[Any, int] = dataclasses.field(default_factory=dict)
+    _names: dict[Any, int] = dataclasses.field(default_factory=dict)
+    _keys: set[_Name] = dataclasses.field(default_factory=set)
 
     def __call__(self, closed: ClosedJaxpr, inputs: Sequence[Any]) -> list[Any]:
         """The outputs; the key is the last input."""
         names: list[_Name] = [*[None] * (len(inputs) - 1), self._name("key", is_key=True)]
-        return self._inside(closed, names, inputs)[1]
+        return [value for _, value in self._inside(closed, zip(names, inputs, strict=True))]
 
     def _name(self, what: Any, *, is_key: bool = False) -> int:
         name = self._names.setdefault(what, len(self._names))
@@ -267,41 +271,34 @@ class _Run:
             self._keys.add(name)
         return name
 
-    def _inside(
-        self, closed: ClosedJaxpr, names: Sequence[_Name], inputs: Sequence[Any]
-    ) -> tuple[list[_Name], list[Any]]:
-        jaxpr, fixed = closed.jaxpr, [self._name(("constant", id(x))) for x in closed.consts]
-        known: dict[Var, tuple[_Name, Any]] = {}
-        known.update(zip(jaxpr.constvars, zip(fixed, closed.consts, strict=True), strict=True))
-        known.update(zip(jaxpr.invars, zip(names, inputs, strict=True), strict=True))
+    def _inside(self, closed: ClosedJaxpr, inputs: Iterable[_Named]) -> list[_Named]:
+        jaxpr = closed.jaxpr
+        fixed = [(self._name(("constant", id(x))), x) for x in closed.consts]
+        known: dict[Var, _Named] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*fixed, *inputs], strict=True))
 
-        def read(atoms: Sequence[Any]) -> tuple[list[_Name], list[Any]]:
-            pairs = [(self._literal(x), x.val) if isinstance(x, Literal) else known[x] for x in atoms]
-            return [name for name, _ in pairs], [value for _, value in pairs]
+        def read(atom: Any) -> _Named:
+            if isinstance(atom, Literal):
+                return self._name(("literal", str(atom.val), str(aval(atom)))), atom.val
+            return known[atom]
 
         for equation in jaxpr.eqns:
-            outputs = self._apply(equation, *read(equation.invars))
-            known.update(zip(equation.outvars, zip(*outputs, strict=True), strict=True))
-        return read(jaxpr.outvars)
+            known.update(zip(equation.outvars, self._apply(equation, map(read, equation.invars)), strict=True))
+        return list(map(read, jaxpr.outvars))
 
-    def _literal(self, literal: Literal) -> _Name:
-        return self._name(("literal", str(literal.val), str(aval(literal))))
-
-    def _apply(
-        self, equation: JaxprEqn, names: list[_Name], operands: list[Any]
-    ) -> tuple[Sequence[_Name], Sequence[Any]]:
-        unnamed: list[_Name] = [None] * len(equation.outvars)
+    def _apply(self, equation: JaxprEqn, inputs: Iterable[_Named]) -> Iterable[_Named]:
+        inputs = list(inputs)
+        names = [name for name, _ in inputs]
+        made: list[_Name] = [None] * len(equation.outvars)
         derived = not self._keys.isdisjoint(names)
         if derived and equation.primitive is primitives.random_bits_p:
-            return unnamed, [self._answer(names[0], aval(equation.outvars[0]))]
+            return [(None, self._answer(names[0], aval(equation.outvars[0])))]
         if derived and equation.primitive is primitives.jit_p:
-            return self._inside(equation.params["jaxpr"], names, operands)
+            return self._inside(equation.params["jaxpr"], inputs)
         if derived and equation.primitive in _DERIVATIONS and None not in names:
-            made = equation.primitive, str(equation.params), *names
-            unnamed = [self._name((*made, i), is_key=True) for i in range(len(equation.outvars))]
-        if self.bits is None:
-            return unnamed, [None] * len(equation.outvars)
-        return unnamed, bind(equation, operands)
+            way = equation.primitive, str(equation.params), *names
+            made = [self._name((*way, i), is_key=True) for i in range(len(made))]
+        values = [None] * len(made) if self.bits is None else bind(equation, [value for _, value in inputs])
+        return zip(made, values, strict=True)
 
     def _answer(self, key: _Name, like: Any) -> Any:
         request = jax.ShapeDtypeStruct(like.shape, like.dtype)
@@ -309,69 +306,6 @@ class _Run:
         if number == len(self.requests):
             self.requests.append(request)
         return None if self.bits is None else self.bits[number]
-
-
-# --- Parameters of the records themselves ---
-
-
-@dataclasses.dataclass(frozen=True)
-class LocalUpdates:
-    """The update of a record's own variational parameters when it is in a batch: the E-step.
-
-    These parameters, and their optimizer state, are one row of each array of the memory. They follow the
-    gradient of the record's own loss at the batch's draw of what is shared, with draws of their own. So a row of the memory
-    depends on one record, on that record's own randomness, and on releases.
-    """
-
-    objective: Objective
-    # optimizer of one record's parameters; told apart by `optim_digest`, what it computes
-    optim: Any = dataclasses.field(compare=False)
-    optim_digest: str
-    num_updates: int  # updates that a record makes each time it is in a batch
-
-    @property
-    def _start(self) -> Any:
-        return self.optim.init(dict(self.objective.local_start))
-
-    def rows(self, num_records: int) -> list[Array]:
-        """The initial memory, which is independent of the records."""
-        return [jnp.broadcast_to(jnp.asarray(x), (num_records, *jnp.shape(x))) for x in jax.tree.leaves(self._start)]
-
-    def parameters(self, memory: Sequence[Array]) -> list[Array]:
-        """The records' unconstrained parameters, as they stand behind the record arrays in `Objective.record_loss`."""
-        structure = jax.tree.structure(self._start)
-        return jax.vmap(lambda *row: self._ordered(self.optim.get_params(jax.tree.unflatten(structure, row))))(*memory)
-
-    def update(
-        self,
-        u: Any,
-        table: Sequence[Array],
-        memory: Sequence[Array],
-        batch: Batch,
-        key: PRNGKeyArray,
-        shards: mechanisms.Shards | None,
-        where: Sequence[Array],
-    ) -> list[Array]:
-        """Update the memory of a batch's records, given the shared draw `u`."""
-        structure = jax.tree.structure(self._start)
-
-        def row(u: Any, record: Sequence[Array], own: Sequence[Array], key: PRNGKeyArray) -> list[Array]:
-            def once(state: Any, key: PRNGKeyArray) -> tuple[Any, None]:
-                def loss(own: Mapping[str, Array]) -> Float[Array, ""]:
-                    return self.objective.record_loss(u, [*record, *self._ordered(own)], key)
-
-                value, gradient = jax.value_and_grad(loss)(self.optim.get_params(state))
-                return self.optim.update(gradient, state, value=value), None
-
-            state, _ = jax.lax.scan(once, jax.tree.unflatten(structure, own), jax.random.split(key, self.num_updates))
-            # A record without a finite gradient adds nothing to the release or the memory.
-            finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(state)]))
-            return [jnp.where(finite, new, old) for new, old in zip(jax.tree.leaves(state), own, strict=True)]
-
-        return mechanisms.update_rows(row, u, table, memory, batch, key, shards, where)
-
-    def _ordered(self, own: Mapping[str, Array]) -> list[Array]:
-        return [own[name] for name, _ in self.objective.structure.local_params]
 
 
 # --- The step ---
@@ -474,7 +408,9 @@ class PrivateStep:
         and the gradient that the optimizer was given, post-processing of the release.
         """
         psi = self.optim.get_params(state.optim_state)
-        channels = self._channels(state.loss_center)
+        center = state.loss_center
+        bound = jnp.maximum(1.0, jnp.abs(center)) if self.loss_bound is None else self.loss_bound
+        channels = Channels(self.loss_share, self.count_share, center=center, bound=bound)
         norm = state.clipping_norm
         if self.perturb_parameters:
             u, free, pull = psi, jnp.zeros(()), None
@@ -510,11 +446,12 @@ class PrivateStep:
         spoiled = ~jnp.isfinite(first).all()
         gradient = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x) | spoiled, x, 0), gradient)
         gradient = jax.tree.map(lambda x: jnp.where(right, x, jnp.nan), gradient)
-        loss = self._private_loss(released.loss, norm, channels, numbers) + free
-        optim_state = self.optim.update(gradient, state.optim_state, value=loss)
-        state = state._replace(optim_state=optim_state, step=state.step + 1)
-        figures = StepFigures(loss, *self._shares(released.count, norm, channels, numbers))
-        return self._with_next_norm(state, figures.clipped, numbers), figures, gradient
+        figures = self._figures(released, free, norm, channels, numbers)
+        optim_state = self.optim.update(gradient, state.optim_state, value=figures.loss)
+        if self.adapts:
+            norm = numbers.rule.next_norm(norm, figures.clipped).astype(norm.dtype)
+        state = state._replace(optim_state=optim_state, step=state.step + 1, clipping_norm=norm)
+        return state, figures, gradient
 
     def laid(self, state: DPSVIState, *beside: Any) -> tuple[Any, ...]:
         """A state, and what is the same on each device, where the step takes them."""
@@ -578,34 +515,20 @@ class PrivateStep:
         rows = self.engine.capacity if isinstance(self.engine, BookKeepingEngine) else self.num_records
         return Draws.of(loss, moved, record, key, rows)
 
-    def _channels(self, center: Float[Array, ""]) -> Channels:
-        bound = jnp.maximum(1.0, jnp.abs(center)) if self.loss_bound is None else self.loss_bound
-        return Channels(self.loss_share, self.count_share, center=center, bound=bound)
-
-    def _private_loss(
-        self, released: Float[Array, ""], norm: Float[Array, ""], channels: Channels, numbers: PlanNumbers
-    ) -> Float[Array, ""]:
-        if channels.loss_share == 0.0:
-            return jnp.full((), jnp.nan)
-        total = released / channels.loss_weight(norm) / numbers.rate
-        return total + channels.center * self.num_records
-
-    def _shares(
-        self, released: Float[Array, "two"], norm: Float[Array, ""], channels: Channels, numbers: PlanNumbers
-    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """The shares of records that were clipped, and that counted at all."""
-        if channels.count_share == 0.0:
-            return jnp.full((), jnp.nan), jnp.full((), jnp.nan)
-        # The expected size of a batch is public. The realised one is not: dividing by it would show it.
-        expected = numbers.rate * self.num_records
-        shares = released / channels.count_weight(norm) / expected
-        return shares[1], shares[0] + shares[1]
-
-    def _with_next_norm(self, state: DPSVIState, clipped: Float[Array, ""], numbers: PlanNumbers) -> DPSVIState:
-        if not self.adapts:
-            return state
-        norm = numbers.rule.next_norm(state.clipping_norm, clipped).astype(state.clipping_norm.dtype)
-        return state._replace(clipping_norm=norm)
+    def _figures(
+        self, released: Any, free: Float[Array, ""], norm: Float[Array, ""], channels: Channels, numbers: PlanNumbers
+    ) -> StepFigures:
+        """The figures of a release; `free` is the loss's data-free term."""
+        loss = clipped = counted = jnp.full((), jnp.nan)
+        if channels.loss_share > 0.0:
+            total = released.loss / channels.loss_weight(norm) / numbers.rate
+            loss = total + channels.center * self.num_records + free
+        if channels.count_share > 0.0:
+            # The expected size of a batch is public. The realised one is not: dividing by it would show it.
+            expected = numbers.rate * self.num_records
+            shares = released.count / channels.count_weight(norm) / expected
+            clipped, counted = shares[1], shares[0] + shares[1]
+        return StepFigures(loss, clipped, counted)
 
 
 def _completed(moved: Any, others: Any) -> Any:

@@ -58,7 +58,7 @@ class _Look(NamedTuple):
     filled: list[ClosedJaxpr]  # a record's loss with one number, and with another, where it is
 
 
-_LOOKS = Memo[Objective, _Look](128)
+_LOOKS = Memo[Objective, _Look]()
 
 
 def refuse_outside_support(
@@ -210,7 +210,7 @@ def _in_any(test: Test, leaves: Sequence[Any], held: Any) -> Bool[np.ndarray, " 
         example = jax.eval_shape(test, [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in table])
         return lax.fori_loop(0, -(-size // rows), in_chunk, jnp.zeros(example.shape, bool))
 
-    return np.asarray(run_kept(run)(leaves, [] if held is None else [held]))
+    return np.asarray(run_kept(run, leaves, [] if held is None else [held]))
 
 
 _IN_WORDS = (

@@ -983,7 +983,7 @@ def clipped_sum(
     *gradient, loss, count, right = CLIPPED_SUM.bind(
         *operands,
         implementation=closed,
-        loss=open_program(program),
+        loss=open_program(program.jaxpr),
         layout=layout,
         norm=known_norm,
         shares=(channels.loss_share, channels.count_share),

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -43,38 +43,31 @@ def rebuilt(matrix: Matrix, change: Callable[[Vector], Vector]) -> Matrix:
     return (vectors * change(values)) @ vectors.T
 
 
-Shrinkage = Callable[[float, int], Callable[[Vector], Vector]]
+Shrinkage = Callable[[Vector, float], Vector]
 
 
-def soft(sigma: float, size: int) -> Callable[[Vector], Vector]:
+def soft(values: Vector, sigma: float) -> Vector:
     """Shrink eigenvalues that the noise of a symmetric matrix may have made: its edge is sigma sqrt(2 size).
 
     What lies within the edge is kept in part: directions that the noise hides stay uncertain, as intervals need it.
     """
-
-    def change(values: Vector) -> Vector:
-        return values**3 / (values**2 + sigma**2 * size + 1e-300)
-
-    return change
+    return values**3 / (values**2 + sigma**2 * len(values) + 1e-300)
 
 
-def hard(sigma: float, size: int) -> Callable[[Vector], Vector]:
+def hard(values: Vector, sigma: float) -> Vector:
     """Shrink eigenvalues within the edge to 0 where the matrix is mostly noise, and as `soft` where it stands out.
 
     The two rules are weighted by the share of the sum of squares that is not noise. The first is the best in the Frobenius norm
     (Gavish and Donoho, IEEE Trans. IT 2017); without it, maps and steps follow the noise of wide matrices.
     """
+    size = len(values)
     edge = 2 * sigma**2 * size
     of_noise = sigma**2 * size * (size - 1) / 2
-
-    def change(values: Vector) -> Vector:
-        squares = np.square(values)
-        beyond = max(float(squares.sum()) - of_noise, 0.0)
-        share = beyond / (beyond + of_noise + 1e-300)
-        kept = np.sign(values) * np.sqrt(np.maximum(squares - edge, 0))
-        return share * soft(sigma, size)(values) + (1 - share) * kept
-
-    return change
+    squares = np.square(values)
+    beyond = max(float(squares.sum()) - of_noise, 0.0)
+    share = beyond / (beyond + of_noise + 1e-300)
+    kept = np.sign(values) * np.sqrt(np.maximum(squares - edge, 0))
+    return share * soft(values, sigma) + (1 - share) * kept
 
 
 def lowered(values: Vector, least: float, total: float) -> Vector:
@@ -109,7 +102,7 @@ def spectrum(
     off = diagonal - mean
     moved = np.maximum(np.abs(off) * gain, np.abs(off) - farthest * sigma)
     kept = np.maximum(mean + np.sign(off) * moved, least)
-    rest = rebuilt(raw - np.diag(diagonal), shrinkage(sigma, len(raw)))
+    rest = rebuilt(raw - np.diag(diagonal), lambda values: shrinkage(values, sigma))
     values, vectors = np.linalg.eigh(np.diag(kept) + rest)
     return lowered(values, least, total), vectors
 
@@ -149,22 +142,16 @@ class Prior:
         precisions.reshape(self.outputs, -1)[:, 1:] /= scale**2
         return (self.centred.T * precisions) @ self.centred
 
-    def _of_scale(self, scale: float) -> tuple[Matrix, float]:
-        """The same matrix, and the logarithm of its determinant: a fit asks for each some sixty times."""
-        if scale not in self._kept:
-            matrix = self.matrix(scale)
-            self._kept[scale] = matrix, np.linalg.slogdet(matrix)[1]
-        return self._kept[scale]
-
     @functools.cached_property
-    def _kept(self) -> dict[float, tuple[Matrix, float]]:
-        return {}
+    def _of_scales(self) -> list[tuple[Matrix, float]]:
+        """The same matrices of all scales, and the logarithms of their determinants: a fit asks for each some sixty times."""
+        matrices = [self.matrix(float(scale)) for scale in SCALES]
+        return [(matrix, np.linalg.slogdet(matrix)[1]) for matrix in matrices]
 
     def mixture(self, likelihood: Likelihood, num_scales: int) -> tuple[Vector, Matrix]:
         """Mean and covariance of theta where all weights have one scale of so many, equally likely before."""
         evidence, means, covariances = [], [], []
-        for scale in SCALES[:num_scales]:
-            precision, size = self._of_scale(float(scale))
+        for precision, size in self._of_scales[:num_scales]:
             covariance = np.linalg.inv(likelihood.precision + precision)
             mean = covariance @ likelihood.pull
             sizes = size + np.linalg.slogdet(covariance)[1]
@@ -209,14 +196,6 @@ class Prior:
         return found @ back.T
 
 
-class AnyPrior(Protocol):
-    """What `settle` needs of a prior."""
-
-    def mixture(self, likelihood: Likelihood, num_scales: int) -> tuple[Vector, Matrix]:
-        """Mean and covariance of theta."""
-        ...
-
-
 @dataclasses.dataclass(frozen=True)
 class NormalPrior:
     """One normal.
@@ -229,7 +208,7 @@ class NormalPrior:
     mean: Vector
     precision: Matrix
 
-    def mixture(self, likelihood: Likelihood, num_scales: int = 1) -> tuple[Vector, Matrix]:
+    def mixture(self, likelihood: Likelihood, num_scales: int) -> tuple[Vector, Matrix]:
         """Mean and covariance of theta; there is one scale."""
         del num_scales
         covariance = np.linalg.inv(likelihood.precision + self.precision)
@@ -263,36 +242,14 @@ class Evidence(NamedTuple):
     extra: float
 
 
-def evidence(
-    gradients: Gradients,
-    curvature: Matrix,
-    sampling: Matrix,
-    around: Vector,
-    extra: Callable[[float], float],
-    trust: float = TRUST,
-    along: Matrix | None = None,
-) -> Evidence:
-    """What gradients tell of theta, near a point; `extra` is told how far the point is from the mean of theirs, squared."""
-    weights = gradients.weights(curvature, around, trust)
-    noise = 1 / weights.sum()
-    middle = noise * (weights @ gradients.points)
-    seen = curvature @ middle + noise * (weights @ gradients.values)
-    more = extra(float(np.square(around - middle).sum()))
-    # seen = curvature @ theta + Normal(0, sampling + (noise + more) I).
-    ones = np.eye(len(around))
-    whole = sampling + noise * ones + more * (ones if along is None else along)
-    solved = np.linalg.solve(whole, curvature)
-    return Evidence(Likelihood(curvature @ solved, solved.T @ seen), noise, more)
-
-
 def settle(
     gradients: Gradients,
     curvature: Matrix,
     sampling: Matrix,
-    prior: AnyPrior,
+    prior: Prior | NormalPrior,
     start: Vector,
     *,
-    num_scales: int,
+    num_scales: int = 1,
     rounds: int,
     extra: Callable[[float, float], float] = lambda distance, spread: 0.0,
     spread: float = 0.0,
@@ -316,10 +273,17 @@ def settle(
         along: The shape of what `extra` scales; None: the same in all directions.
     """
     around = start
+    ones = np.eye(len(start))
     for _ in range(rounds):
-        found = evidence(
-            gradients, curvature, sampling, around, functools.partial(_swapped, extra, spread), trust, along
-        )
+        weights = gradients.weights(curvature, around, trust)
+        noise = 1 / weights.sum()
+        middle = noise * (weights @ gradients.points)
+        seen = curvature @ middle + noise * (weights @ gradients.values)
+        more = extra(float(np.square(around - middle).sum()), spread)
+        # seen = curvature @ theta + Normal(0, sampling + noise I + more along).
+        whole = sampling + noise * ones + more * (ones if along is None else along)
+        solved = np.linalg.solve(whole, curvature)
+        found = Evidence(Likelihood(curvature @ solved, solved.T @ seen), noise, more)
         mean, covariance = prior.mixture(found.likelihood, num_scales)
         spread = float(np.trace(covariance))
         moved = np.abs(mean - around).max()
@@ -329,18 +293,19 @@ def settle(
     return around, covariance, found
 
 
-def _swapped(extra: Callable[[float, float], float], spread: float, distance: float) -> float:
-    return extra(distance, spread)
+def _about_last(gradients: Gradients, curvature: Matrix) -> tuple[Float[np.ndarray, " step"], np.ndarray, np.ndarray]:
+    """The gradients' weights near their last point; points and values, less their weighted means."""
+    weights = gradients.weights(curvature, gradients.points[-1], SECANT_TRUST)
+    shares = weights / weights.sum()
+    return weights, gradients.points - shares @ gradients.points, gradients.values - shares @ gradients.values
 
 
 def secant(curvature: Matrix, gradients: Gradients, least: float, most: float = np.inf) -> Matrix:
     """The curvature regressed on the gradients at their points; `curvature` is its mean before, the rest bounds eigenvalues."""
     size = len(curvature)
     tau = SECANT_ERROR * np.trace(curvature) / size
-    weights = gradients.weights(curvature, gradients.points[-1], SECANT_TRUST)
-    shares = weights / weights.sum()
-    points = gradients.points - shares @ gradients.points
-    lack = -(gradients.values - shares @ gradients.values) - points @ curvature
+    weights, points, values = _about_last(gradients, curvature)
+    lack = -values - points @ curvature
     weighted = points * weights[:, None]
     change = np.linalg.solve(weighted.T @ points + np.eye(size) / tau**2, weighted.T @ lack)
     return rebuilt(curvature + change.T, lambda values: np.clip(values, least, most))
@@ -353,12 +318,10 @@ def scale_of(curvature: Matrix, gradients: Gradients, most: float) -> float:
     says, as real counts do, the curvature is a part of it; where they vary less, as about a line with too large a scale, it is
     more, and steps would be too long.
     """
-    weights = gradients.weights(curvature, gradients.points[-1], SECANT_TRUST)
-    shares = weights / weights.sum()
-    said = (gradients.points - shares @ gradients.points) @ curvature
-    seen = -(gradients.values - shares @ gradients.values)
+    weights, points, values = _about_last(gradients, curvature)
+    said = points @ curvature
     before = SCALE_ERROR**-2
-    found = weights @ (said * seen).sum(axis=1) + before
+    found = weights @ (said * -values).sum(axis=1) + before
     return float(np.clip(found / (weights @ np.square(said).sum(axis=1) + before), LEAST_SCALE, most))
 
 
@@ -376,11 +339,6 @@ class Diagnosis(NamedTuple):
     ratio: float
     moved: float
     lack: float
-
-    @property
-    def converged(self) -> bool:
-        """True if more gradients would hardly move the estimate, and agree with the curvature."""
-        return is_settled(self.moved, self.lack)
 
 
 def hides(kept: float, ratio: float) -> bool:

@@ -51,7 +51,9 @@ def pulls_from_far(latents: Latents, vector: Vector) -> Float[np.ndarray, "recor
             # Codes of two arrays may be the same by chance.
             record = artificial()
             seen = [value for value, _ in observed(values, record)]
-            places = [place for place in places if any(_same(record[place], value) for value in seen)]
+            places = [
+                place for place in places if any(np.array_equal(record[place].ravel(), value.ravel()) for value in seen)
+            ]
         for place in places:
             for sign in [1, -1] * NUM_RECORDS:
                 record = artificial()
@@ -91,7 +93,3 @@ def span_of(pulls: Float[np.ndarray, "record coordinate"]) -> Float[np.ndarray, 
     shares = np.cumsum(sizes**2) / np.sum(sizes**2)
     count = 1 + int(np.searchsorted(shares, SPANNED))
     return directions[:count].T if 2 * count <= pulls.shape[1] else None
-
-
-def _same(record: Array, observed: Array) -> bool:
-    return np.array_equal(np.ravel(record), np.ravel(observed))

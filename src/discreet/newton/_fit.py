@@ -41,6 +41,7 @@ from discreet.newton._algebra import (
     Vector,
     diagnose,
     hides,
+    is_settled,
     rebuilt,
     secant,
     settle,
@@ -158,7 +159,7 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
     @property
     def converged(self) -> bool:
         """True if more gradients would hardly move the estimate, and agree with the curvature."""
-        return Diagnosis(self.kept, self.ratio, self.moved, self.lack).converged
+        return is_settled(self.moved, self.lack)
 
     def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
         """Independent draws of `intercept`, (draw,), and `weights`, (draw, feature): those that intervals come from. At no cost.
@@ -198,12 +199,8 @@ class _Records:
         size = plan.num_features + 1
         nowhere = Public(np.eye(size), np.zeros(size * plan.outputs))
         proved = (program_of((x.kind, x.rows), x.noise, parts.last_turns, made_for) for x in plan.releases)
-        programs = saved.programs(proved, nowhere, parts)
-        proofs = [program.certificate for program in programs]
-        if saved.run_id:
-            saved.describe(program=" ".join(dict.fromkeys(proof.fingerprint for proof in proofs)))
-        # Their fingerprints follow the number of records.
-        act.prove(*proofs, times=[release.count for release in plan.releases], named=False)
+        times = [release.count for release in plan.releases]
+        programs = saved.programs(act, proved, nowhere, parts, times=times)
         self._saved = saved
         names = [(kind, rows, noise) for kind, rows, noise, _ in plan.releases]
         self._programs = dict(zip(names, programs, strict=True))
@@ -542,7 +539,7 @@ class _Newton:
 
     def _measure(self, which: int) -> None:
         """The curvature at the present point; of counts the spread of the gradients, too, at the last one."""
-        plan, size = self.plan, len(self.theta)
+        plan = self.plan
         most = 0.25 if plan.family != CLASSES else 1 - 1 / plan.num_classes
         if self.counts is not None:
             spread = self._spread_of_predictor()
@@ -567,7 +564,7 @@ class _Newton:
             # The first one, scaled, and what stands out of the noise beside it.
             again = np.clip(np.trace(raw) / np.trace(self.curvature), 0.1, 3)
             self.least *= min(again, 1.0)
-            rest = rebuilt(raw - again * self.curvature, soft(sigma, size))
+            rest = rebuilt(raw - again * self.curvature, lambda values: soft(values, sigma))
             values, vectors = np.linalg.eigh(again * self.curvature + rest)
             values = np.maximum(values, self.least)
         self.curvature = (vectors * np.minimum(values, self.most)) @ vectors.T
@@ -589,7 +586,7 @@ class _Newton:
         raw = unit * self.records("products", f"residual of {plan.family}", noise, self._public(self.reach))
         times = max(np.trace(raw) / np.trace(self.sampling), 1.0)
         least = 0.1 * times * np.trace(self.sampling) / size
-        rest = rebuilt(raw - times * self.sampling, soft(noise * unit, size))
+        rest = rebuilt(raw - times * self.sampling, lambda values: soft(values, noise * unit))
         self.sampling = rebuilt(times * self.sampling + rest, lambda values: np.maximum(values, least))
 
     # The posterior.
@@ -608,7 +605,7 @@ class _Newton:
         draws = self.prior.draws(found.likelihood, rng)
         # Intervals rest on the curvature as measured: gradients on the way saw a larger one, which would make them too narrow.
         stated = functools.partial(settle, gradients, self.curvature, self.sampling, self.prior, rounds=20, trust=WARY)
-        mean, covariance, _ = stated(likely, num_scales=1, extra=lambda distance, spread: found.extra)
+        mean, covariance, _ = stated(likely, extra=lambda distance, spread: found.extra)
         ones = np.kron(np.eye(plan.outputs), self.back[:, :1])
         said = diagnose(gradients, curvature, self.sampling, found.noise + found.extra, draws, ones)
         to = self.to if plan.family != CLASSES else np.kron(plane(plan.num_classes), self.to)
@@ -675,7 +672,7 @@ def _use(
             "may be too narrow. A larger epsilon helps, as do narrower bounds, if known without the data; a rare category can be "
             "merged with another one",
         )
-    if not said.converged:
+    if not is_settled(said.moved, said.lack):
         return (
             PREDICTION,
             "the gradients do not agree with the curvature that was measured, so intervals may be too narrow. Fewer columns, or "

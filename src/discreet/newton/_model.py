@@ -148,7 +148,7 @@ def _curvatures(latents: Latents, leaves: Sequence[Array], z: Array, length: Arr
 def _rows(
     kind: str, latents: Latents, leaves: Sequence[Array], z: Array, length: Array, mask: Array, public: Public
 ) -> Array:
-    """What each record adds, or whose products it adds, on the grid."""
+    """What each record of one turn adds, or whose products it adds, on the grid."""
     if kind == "lengths":
         level = jnp.ceil(2 * jnp.log2(jnp.maximum(length, EDGES[0]))) + 2 * OCTAVES - 1
         level = jnp.where(jnp.isfinite(length), jnp.clip(level, 0, NUM_BINS - 1), NUM_BINS)
@@ -159,11 +159,6 @@ def _rows(
     longest = {"directions": 0.0, "moments": public.short, "gradients": public.reach, "curvature": 1.0}[kind]
     rows = z / jnp.maximum(length, longest)[:, None]
     return on_grid(rows, mask, GRID_OF_PRODUCTS if kind in PRODUCTS else GRID_OF_SUMS)
-
-
-def rows_of(kind: str, latents: Latents, leaves: Sequence[Array], mask: Array, public: Public) -> Array:
-    """What the records of one turn add, or whose products they add, on the grid."""
-    return _rows(kind, latents, leaves, *_mapped(latents, leaves, public), mask, public)
 
 
 def summed(

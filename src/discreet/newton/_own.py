@@ -405,13 +405,8 @@ class _Releases:
         made_for = ModelSums(layout_of(leaves), plan.relation, act.reproducible, latents)
         self._parts = parts = Parts(leaves, apart=not made_for.are_little(plan.num_records))
         proved = (program_of(x.kind, x.noise, parts.last_turns, made_for) for x in plan.releases)
-        self._programs = saved.programs(proved, made_for.nowhere, parts)
-        proofs = [program.certificate for program in self._programs]
-        if saved.run_id:
-            prints = dict.fromkeys(proof.fingerprint for proof in proofs)
-            saved.describe(program=" ".join([*prints, fingerprint_of_prior(latents)]))
-        # Their fingerprints follow the number of records.
-        act.prove(*proofs, named=False)
+        prior = [fingerprint_of_prior(latents)] if saved.run_id else []
+        self._programs = saved.programs(act, proved, made_for.nowhere, parts, beside=prior)
         self._planned = iter(enumerate(plan.releases))
         self._saved = saved
 
@@ -523,7 +518,7 @@ class _Fit:
         curvature, _ = self._scaled("curvature")
         sigma /= np.sqrt(2)
         middle = self._positive((curvature + raw) / 2, sigma, soft)
-        apart = rebuilt((curvature - raw) / 2, hard(sigma, self.size))
+        apart = rebuilt((curvature - raw) / 2, lambda values: hard(values, sigma))
         least = LEAST * np.trace(middle) / self.size
         self.sampling, self.curvature = [
             rebuilt(middle + sign * apart, lambda values: lowered(values, least, values.sum())) for sign in (-1, 1)
@@ -570,9 +565,7 @@ class _Fit:
                 if stage.directions or self.size > MOST_CURVED:
                     scale = scale_of(self.curvature, self.gradients, MOST_SCALE if stage.directions else 1.0)
                 self.improved = secant(scale * self.curvature, self.gradients, least)
-            guess, covariance, _ = settle(
-                self.gradients, self.improved, self.improved, prior, theta, num_scales=1, rounds=4
-            )
+            guess, covariance, _ = settle(self.gradients, self.improved, self.improved, prior, theta, rounds=4)
             way = guess - theta
             length = np.sqrt(max(way @ self.improved @ way / self.plan.num_records, 1e-12))
             farthest = float(np.max(np.abs(self.to @ way) / of_prior))
@@ -623,7 +616,6 @@ class _Fit:
             self.sampling + hidden + moved * np.eye(size),
             self.normal_prior,
             self.theta,
-            num_scales=1,
             rounds=4,
             extra=extra,
             along=among @ among.T,

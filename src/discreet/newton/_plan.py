@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 
@@ -141,10 +141,18 @@ class NewtonPlan(SharedBudget):
         >>> round(plan.epsilon(), 3)
         1.0
         """
-        shape: dict[str, Any] = {"family": family, "num_features": num_features, "num_records": num_records}
-        shape |= {"relation": relation, "max_rows": max_rows, "num_classes": num_classes}
-        shape |= {"weighted": weighted, "drops": drops}
-        return cls._calibrated(epsilon, delta, **shape)
+        return cls._calibrated(
+            epsilon,
+            delta,
+            family=family,
+            num_features=num_features,
+            num_records=num_records,
+            relation=relation,
+            max_rows=max_rows,
+            num_classes=num_classes,
+            weighted=weighted,
+            drops=drops,
+        )
 
     @property
     def outputs(self) -> int:

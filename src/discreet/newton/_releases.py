@@ -141,22 +141,20 @@ def _of_counts(rows: Rows, public: Public) -> tuple[Array, Array, Array]:
     return z, jnp.clip(rows.y - mean + shift, -cut, cut), mean * factor
 
 
-def _curvature(parts: Callable[..., tuple[Array, Array, Array]]) -> Block:
-    def block(rows: Rows, public: Public) -> Array:
-        z, _, curvature = parts(rows, public)
-        share = jnp.clip(curvature / public.most_curvature, 0, 1) * rows.survey
-        return z * jnp.sqrt(share)[..., None]
-
-    return block
+Parted = Callable[[Rows, Public], tuple[Array, Array, Array]]
+"""Z w / h, the residuals and the curvatures."""
 
 
-def _residual(parts: Callable[..., tuple[Array, Array, Array]]) -> Block:
-    def block(rows: Rows, public: Public) -> Array:
-        z, residual, _ = parts(rows, public)
-        scaled = rows.survey * residual / (public.cut * math.sqrt(z.shape[1]))
-        return jnp.sum(z * scaled[..., None], axis=1, keepdims=True)
+def _curvature(parts: Parted, rows: Rows, public: Public) -> Array:
+    z, _, curvature = parts(rows, public)
+    share = jnp.clip(curvature / public.most_curvature, 0, 1) * rows.survey
+    return z * jnp.sqrt(share)[..., None]
 
-    return block
+
+def _residual(parts: Parted, rows: Rows, public: Public) -> Array:
+    z, residual, _ = parts(rows, public)
+    scaled = rows.survey * residual / (public.cut * math.sqrt(z.shape[1]))
+    return jnp.sum(z * scaled[..., None], axis=1, keepdims=True)
 
 
 def plane(num_classes: int) -> Float[np.ndarray, "class class-1"]:
@@ -192,10 +190,10 @@ BLOCKS: dict[str, Block] = {
     "squares": _squares,
     "directions": _directions,
     "bins": _bins,
-    "curvature of binary": _curvature(_of_binary),
-    "residual of binary": _residual(_of_binary),
-    "curvature of counts": _curvature(_of_counts),
-    "residual of counts": _residual(_of_counts),
+    "curvature of binary": functools.partial(_curvature, _of_binary),
+    "residual of binary": functools.partial(_residual, _of_binary),
+    "curvature of counts": functools.partial(_curvature, _of_counts),
+    "residual of counts": functools.partial(_residual, _of_counts),
     "curvature of classes": _curvature_of_classes,
     "residual of classes": _residual_of_classes,
 }
@@ -228,35 +226,24 @@ def _turns(table: Table) -> list[Array]:
     return turns_of([*rows, mask])
 
 
-def _summed(block: Block, table: Table, public: Public, grid: float, add: Callable[[Array], Array]) -> Array:
-    """The sum over turns of what `add` makes of the blocks of each."""
-    return summed(lambda *turn: add(_blocks(block, turn, public, grid)), _turns(table))
-
-
-def products(block: Block, table: Table, public: Public) -> Array:
-    """The sum of B^T B over the blocks B."""
-    return _summed(block, table, public, GRID_OF_PRODUCTS, lambda blocks: jnp.einsum("pri,prj->ij", blocks, blocks))
-
-
-def total(block: Block, table: Table, public: Public) -> Array:
-    """The sum of blocks of one row."""
-    return _summed(block, table, public, GRID_OF_SUMS, lambda blocks: jnp.sum(blocks[:, 0], axis=0))
-
-
-def histogram(block: None, table: Table, public: Public) -> Array:
+def _histogram(table: Table) -> Array:
     """The numbers of records of one row whose target is in each bin of `EDGES`."""
-    del block, public
     y, mask = table[1], table[-1]
     levels = jnp.sum(y > EDGES[1:], axis=1).astype(jnp.int32)
     return count_cells(levels[:, None], mask, (NUM_BINS,), ((0,),), (1,))
 
 
-_SUMS: dict[str, Callable[..., Array]] = {"products": products, "total": total, "histogram": histogram}
-
-
 def sum_of(kind: str, rows: str, table: Table, public: Public) -> Array:
-    """The exact sum of one kind of blocks over all records."""
-    return _SUMS[kind](BLOCKS.get(rows), table, public)
+    """The exact sum over all records of one kind: of B^T B over the blocks B, of blocks of one row, or of counts."""
+    if kind == "histogram":
+        return _histogram(table)
+    of_products = kind == "products"
+
+    def add(*turn: Array) -> Array:
+        blocks = _blocks(BLOCKS[rows], turn, public, GRID_OF_PRODUCTS if of_products else GRID_OF_SUMS)
+        return jnp.einsum("pri,prj->ij", blocks, blocks) if of_products else jnp.sum(blocks[:, 0], axis=0)
+
+    return summed(add, _turns(table))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,7 @@ Where the scale of a latent's prior is a latent, sweeps alternate between the ve
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -31,19 +32,10 @@ DEGREES = 8  # of freedom
 _WIDER = 1.2  # of the t than the chains, in standard deviations
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _log_priors(latents: Latents, vectors: Array) -> Array:
-    return jax.vmap(latents.log_prior)(vectors)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _apart(latents: Latents, vectors: Array) -> Array:
-    return jax.vmap(latents.apart)(vectors)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _together(latents: Latents, vectors: Array) -> tuple[Array, Array]:
-    return jax.vmap(latents.together)(vectors)
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _of_each(method: Callable[..., Any], latents: Latents, vectors: Array) -> Any:
+    """What a method of the latents makes of each vector."""
+    return jax.vmap(functools.partial(method, latents))(vectors)
 
 
 class _Target(NamedTuple):
@@ -56,25 +48,28 @@ class _Target(NamedTuple):
 
     def log_density(self, vectors: Chains) -> Float[np.ndarray, " chain"]:
         """The logarithm of the density of each vector, but for a constant."""
-        volume: Any = 0.0
-        if self.apart:
-            vectors, volume = self.vectors(vectors)
+        vectors, volume = self.vectors(vectors)
         own = vectors[:, : len(self.pull)]
         with jax.enable_x64(self.latents.wide):
-            prior = _log_priors(self.latents, vectors.astype(np.float64 if self.latents.wide else np.float32))
+            own_type = np.float64 if self.latents.wide else np.float32
+            prior = _of_each(Latents.log_prior, self.latents, vectors.astype(own_type))
         likelihood = own @ self.pull - np.sum((own @ self.precision) * own, axis=1) / 2
         return np.asarray(prior, np.float64) + likelihood + volume
 
     def vectors(self, vectors: Chains) -> tuple[Chains, Float[np.ndarray, " chain"]]:
-        """The vectors of standard latents, and the logarithms of the volumes."""
+        """The vectors of the target's own ones, and the logarithms of the volumes."""
+        if not self.apart:
+            return vectors, np.zeros(len(vectors))
         with jax.enable_x64(True):
-            found, volume = _together(self.latents, vectors)
+            found, volume = _of_each(Latents.together, self.latents, vectors)
         return np.asarray(found), np.asarray(volume)
 
-    def standard(self, vectors: Chains) -> Chains:
+    def own(self, vectors: Chains) -> Chains:
         """The inverse."""
+        if not self.apart:
+            return vectors
         with jax.enable_x64(True):
-            return np.asarray(_apart(self.latents, vectors))
+            return np.asarray(_of_each(Latents.apart, self.latents, vectors))
 
 
 def _sweeps(target: _Target, states: Chains, centre: Vector, root: Matrix, rng: np.random.Generator) -> Chains:
@@ -135,7 +130,7 @@ def draw(
     frames = [_Frame(_Target(latents, precision, pull), mean, covariance)]
     if latents.products or latents.scaled:
         target = _Target(latents, precision, pull, apart=True)
-        found = target.standard(states)
+        found = target.own(states)
         inside = np.clip(found, *np.quantile(found, [0.05, 0.95], axis=0))
         frames.append(_Frame(target, inside.mean(axis=0), np.diag(inside.var(axis=0) + 1e-6)))
     kept = []
@@ -159,13 +154,12 @@ class _Frame:
 
     def moved(self, states: Chains, rng: np.random.Generator) -> Chains:
         """The chains after some sweeps."""
-        own = self.target.standard(states) if self.target.apart else states
-        found = _sweeps(self.target, own, self.mean, _WIDER * self.root, rng)
-        return self.target.vectors(found)[0] if self.target.apart else found
+        found = _sweeps(self.target, self.target.own(states), self.mean, _WIDER * self.root, rng)
+        return self.target.vectors(found)[0]
 
     def fit(self, states: Chains) -> None:
         """Fit the t to where the chains are."""
-        own = self.target.standard(states) if self.target.apart else states
+        own = self.target.own(states)
         size = own.shape[1]
         # Of few chains in many dimensions the covariance is not known: the first one holds it up.
         share = NUM_CHAINS / (NUM_CHAINS + 3 * size)

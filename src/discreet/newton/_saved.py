@@ -15,7 +15,7 @@ on that differs, two copies make releases of their own, which were paid for once
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -73,13 +73,25 @@ class SavedReleases(SavedFit):
         statement = self._plan.state(reproducible=self.reproducible, **told)
         return Act(self._plan, self._noise, statement, ledger=ledger, run_id=self.run_id, again=self.goes_on)
 
-    def programs(self, proved: Iterable[Program], public: Any, parts: Parts) -> list[Program]:
-        """The programs of releases, of which each is compiled while the next one is proved: seconds, before anything is spent.
+    def programs(
+        self,
+        act: Act,
+        proved: Iterable[Program],
+        public: Any,
+        parts: Parts,
+        *,
+        times: Sequence[int] = (),
+        beside: Sequence[str] = (),
+    ) -> list[Program]:
+        """The programs of an act, of which each is compiled while the next one is proved: seconds, before anything is spent.
 
         Args:
+            act: The act, of which they are all.
             proved: The programs, as they are proved.
             public: Any public numbers.
             parts: The table.
+            times: As in `Act.prove`.
+            beside: Digests of what no program has, and the fit depends on.
         """
         found, waiting = [], []
         with Threads(1) as thread:
@@ -88,6 +100,12 @@ class SavedReleases(SavedFit):
                 waiting.append(thread.submit(self._compile, program, public, parts))
             for compiled in waiting:
                 compiled.result()
+        proofs = [program.certificate for program in found]
+        if self.run_id:
+            prints = dict.fromkeys(proof.fingerprint for proof in proofs)
+            self.describe(program=" ".join([*prints, *beside]))
+        # Their fingerprints follow the number of records.
+        act.prove(*proofs, times=times, named=False)
         return found
 
     def _compile(self, program: Program, public: Any, parts: Parts) -> None:

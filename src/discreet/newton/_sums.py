@@ -136,7 +136,8 @@ class Parts:
             return np.asarray(add(self.part(number)))
 
         total = np.zeros(size)
-        with Threads(num_processors() if jax.default_backend() == "cpu" else 2) as threads:
+        own_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        with Threads(own_cores if jax.default_backend() == "cpu" else 2) as threads:
             for found in threads.map(one, range(self.count)):
                 total += found
         return total
@@ -168,11 +169,6 @@ class Threads(ThreadPoolExecutor):
     def __exit__(self, *_: object) -> None:
         """As there."""
         self.shutdown(cancel_futures=True)
-
-
-def num_processors() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _in_files(array: Any) -> bool:
