@@ -30,7 +30,7 @@ import discreet as dp
 from discreet._validate import RefusedError
 from discreet.act import Act
 from discreet.inference import DPSVI, SavedFit, _loop, _saved
-from discreet.inference._loop import Checkpoint
+from discreet.inference._checkpoint import Checkpoint
 from discreet.inference._saved import FILE
 from discreet.newton import NewtonPlan, fit_newton
 from discreet.newton._releases import Public

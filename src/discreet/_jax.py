@@ -49,7 +49,8 @@ from jax.extend.random import define_prng_impl as define_prng_impl
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.partial_eval import dce_jaxpr
 
-TRIED_FROM, UNTRIED_FROM = "0.10.2", "0.12.0.2"
+TRIED_FROM = "0.10.2"
+UNTRIED_FROM = "0.12.0.2"
 """The first tested release of JAX, and the first untested one after it, as in pyproject.toml; there is no proof on any other.
 To add a newer one, run the tests on it (`make test-newest`) and raise the bound in both places."""
 
@@ -161,7 +162,8 @@ def scan_of(equation: JaxprEqn) -> Scan:
     if "ft_in" in params:  # JAX 0.11: the operands' structure instead of two numbers
         num_consts, num_carry = (len(part) for part in params["ft_in"].unpack()[:2])
     else:
-        num_consts, num_carry = params["num_consts"], params["num_carry"]
+        num_consts = params["num_consts"]
+        num_carry = params["num_carry"]
     return Scan(params["jaxpr"], num_consts, num_carry, params["length"], params["reverse"], params["unroll"])
 
 
@@ -496,9 +498,12 @@ def with_lookups(closed: ClosedJaxpr, value: float) -> tuple[ClosedJaxpr, list[J
         return item.replace(eqns=[each(equation) for equation in item.eqns]) if isinstance(item, Jaxpr) else item
 
     def each(equation: JaxprEqn) -> JaxprEqn:
-        before, options = len(found), equation.params
+        before = len(found)
+        options = equation.params
         if equation.primitive is primitives.gather_p:
-            modes, kind, fill = jax.lax.GatherScatterMode, aval(equation.outvars[0]).dtype.kind, options["fill_value"]
+            modes = jax.lax.GatherScatterMode
+            kind = aval(equation.outvars[0]).dtype.kind
+            fill = options["fill_value"]
             fills = options["mode"] is modes.FILL_OR_DROP and (fill is None or fill != fill)
             if (fills or options["mode"] is modes.PROMISE_IN_BOUNDS) and kind in "fiu":
                 found.append(equation)
@@ -835,7 +840,8 @@ def tell_processes(why: str) -> bool:
 
 def told_by_processes() -> str:
     """The notification of another process that ended; empty without one."""
-    client, told = jax_distributed.global_state.client, []
+    client = jax_distributed.global_state.client
+    told = []
     with suppress(jax.errors.JaxRuntimeError):
         told = [] if client is None else client.key_value_dir_get(_FAILED)
     return told[0][1] if told else ""

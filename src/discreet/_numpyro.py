@@ -27,7 +27,8 @@ from discreet._jax import release_numbers, run_kept
 
 __all__ = ["NumPyroOptim", "helpful_support_errors", "scale_and_mask", "scan_wrapper"]
 
-TRIED_FROM, UNTRIED_FROM = "0.22", "0.23"
+TRIED_FROM = "0.22"
+UNTRIED_FROM = "0.23"
 """The first tested release of NumPyro, and the first one after it that is not tested, as in pyproject.toml."""
 
 one_model = threading.RLock()

@@ -66,8 +66,13 @@ class Act:
             raise ValueError(
                 f"The plan's slack is {plan.slack}; it must be a total variation of at least 0 and below 1."
             )
-        self._key, self._begun = key, False
-        self._plan, self._stated, self._ledger, self._run_id, self._again = plan, statement, ledger, run_id, again
+        self._key = key
+        self._begun = False
+        self._plan = plan
+        self._stated = statement
+        self._ledger = ledger
+        self._run_id = run_id
+        self._again = again
         self.receipt: Receipt | None = None
         if key is not None and not again:
             random.check_unused(key)

@@ -25,9 +25,11 @@ __all__ = [
 
 COUNT_SHARE = 0.019
 """The counts' share of a release: 1 % more noise on the gradient."""
-LEAST_NORM, MOST_NORM = 1e-15, 1e15
+LEAST_NORM = 1e-15
+MOST_NORM = 1e15
 """Limits of C. Squares of gradients, as optimizers such as Adam compute them, are normal 32-bit numbers then."""
-_LEAST_CLIPPED, _MOST_CLIPPED = 0.005, 0.1
+_LEAST_CLIPPED = 0.005
+_MOST_CLIPPED = 0.1
 _FASTEST = 0.2
 
 
@@ -182,7 +184,8 @@ class AdaptiveClipping:
 
     def for_plan(self, noise_multiplier: float, rate: float, num_records: int, num_steps: int) -> AdaptiveClipping:
         """The rule with a quantile and a learning rate, chosen from a plan's public numbers where they are open."""
-        quantile, learning_rate = self.quantile, self.learning_rate
+        quantile = self.quantile
+        learning_rate = self.learning_rate
         if quantile is None:
             noise = noise_multiplier / (rate * math.sqrt(num_steps) * num_records)
             quantile = 1.0 - min(max(2.0 * noise, _LEAST_CLIPPED), _MOST_CLIPPED)

@@ -76,7 +76,8 @@ def _appending(path: Path) -> Iterator[int]:
 
 
 def _bytes(handle: int) -> bytes:
-    parts, place = [], 0
+    parts = []
+    place = 0
     while part := os.pread(handle, 2**20, place):
         parts.append(part)
         place += len(part)
@@ -386,7 +387,8 @@ class Ledger:
                 content = {"kind": "debit", "method": method, "event": event_to_dict(plan.event())}
                 content |= {"slack": plan.slack, "delta": delta, "run_id": run_id, "unit": unit}
                 entry = _append(handle, entries, content)
-        cap, where = _cap(entries), (self.path.name, entries[0]["dataset"], entry["number"], entry["hash"])
+        cap = _cap(entries)
+        where = (self.path.name, entries[0]["dataset"], entry["number"], entry["hash"])
         return Receipt(*where, spent, cap.epsilon, cap.delta, entry.get("unit", ONE_RECORD))
 
     def set_cap(self, *, epsilon: float, delta: float, raised: bool = False) -> None:
@@ -423,7 +425,9 @@ class Ledger:
 
     def __str__(self) -> str:
         entries = self.entries
-        first, cap, debits = entries[0], _cap(entries), _debits(entries)
+        first = entries[0]
+        cap = _cap(entries)
+        debits = _debits(entries)
         spent = _spent(entries)
         lines = [
             f"Ledger of '{first['dataset']}' ({first['unit']}, {relation_name(first['relation'])}), created {first['time']}",
@@ -446,7 +450,8 @@ class Ledger:
 def _admit(entries: Sequence[Entry], plan: Planned, delta: float, run_id: str, unit: str) -> tuple[float, Entry | None]:
     """The part of the cap's epsilon that is spent after the plan; and the debit of a run that continues."""
     event = plan.event()
-    cap, before = _cap(entries), [debit.cost for debit in _debits(entries)]
+    cap = _cap(entries)
+    before = [debit.cost for debit in _debits(entries)]
     for entry in entries:
         if run_id and entry.get("run_id") == run_id:
             if entry["event"] != event_to_dict(event):
@@ -478,7 +483,8 @@ def _what_fits(cap: PrivacyFilter, before: Sequence[Cost], relation: Relation, d
         middle = (low + high) / 2
         cost = cost_of(GaussianDpEvent(math.exp(middle)), relation, delta=delta)
         if cap.admits([*before, cost]):
-            fitting, high = cost.epsilon, middle
+            fitting = cost.epsilon
+            high = middle
         else:
             low = middle
     if fitting < 0.001:
@@ -522,11 +528,14 @@ _costs: dict[str, Cost] = {}
 
 
 def _debits(entries: Sequence[Entry]) -> list[Debit]:
-    relation, found = Relation[entries[0]["relation"]], []
+    relation = Relation[entries[0]["relation"]]
+    found = []
     for entry in entries:
         if entry["kind"] != "debit":
             continue
-        event, digest, delta = event_from_dict(entry["event"]), entry["hash"], entry["delta"]
+        event = event_from_dict(entry["event"])
+        digest = entry["hash"]
+        delta = entry["delta"]
         if digest not in _costs:
             _costs[digest] = cost_of(event, relation, delta=delta, slack=entry["slack"])
         unit = entry.get("unit", ONE_RECORD)

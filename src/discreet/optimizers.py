@@ -94,7 +94,8 @@ def adadp(
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, AdadpState]:
         if params is None:
             raise ValueError("adadp: update needs the parameters; call update(gradients, state, params).")
-        rate, first = state.learning_rate, state.step % 2 == 0
+        rate = state.learning_rate
+        first = state.step % 2 == 0
         start = _choose(first, params, state.start)
         full_step = _choose(first, _moved(params, updates, -rate), state.full_step)
         # What follows counts after the second half step only.

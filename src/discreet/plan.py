@@ -142,10 +142,12 @@ class PrivacyPlan:
         )
         if epsilon is None:
             return plan
-        shared, slack = [], 0.0
+        shared = []
+        slack = 0.0
         if shared_with:
             others = composed(*shared_with)
-            shared, slack = [others.event], others.slack
+            shared = [others.event]
+            slack = others.slack
             if others.relation is not relation:
                 raise ValueError("The plans in shared_with are under another relation: make all for the same one.")
             if (spent := others.epsilon(delta)) >= epsilon:

@@ -52,7 +52,8 @@ class Released:
             version: Version of the fields.
         """
         super().__init_subclass__()
-        cls.what, cls.version = what, version
+        cls.what = what
+        cls.version = version
         cls._parts = parts
 
     @classmethod

@@ -91,7 +91,8 @@ class Standardisation(GaussianPlan):
 
     def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:
         """Make the statement of the release, for a unit of privacy."""
-        noun, columns = unit.noun, counted(self.num_columns, "column")
+        noun = unit.noun
+        columns = counted(self.num_columns, "column")
         return make_release_statement(
             self.event(),
             self.relation,

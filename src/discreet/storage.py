@@ -181,7 +181,8 @@ def read_archive(path: Path | str | bytes, what: str, version: int, kinds: Kinds
             size = file.getbuffer().nbytes if isinstance(file, io.BytesIO) else file.stat().st_size
             members = _members(archive, size)
             index = json.loads(members.pop(_INDEX))
-            said, form = index["what"], index["version"]
+            said = index["what"]
+            form = index["version"]
         known = said == what and type(form) is int and form <= version
         # Each member is taken once, and none is left.
         content = _from_json(index["content"], kinds, members) if known else None
@@ -213,9 +214,6 @@ def _members(archive: zipfile.ZipFile, size: int) -> dict[str, bytes]:
     if any(x.compress_type != zipfile.ZIP_STORED for x in found) or sum(x.file_size for x in found) > size:
         raise ValueError("larger than its file")
     return {x.filename: archive.read(x) for x in found}
-
-
-# --- values to JSON: what JSON has no word for becomes an object with one key that says so ------
 
 
 def _to_json(value: Any, place: str, kinds: Kinds, arrays: dict[str, np.ndarray]) -> Any:

@@ -22,7 +22,7 @@ import discreet as dp
 from discreet import mechanisms
 from discreet.audit import Verdict, worst_case
 from discreet.inference import _dpsvi as setup_file
-from discreet.inference._step import StepKeys
+from discreet.inference._step_keys import StepKeys
 
 DELTA = 1e-3
 

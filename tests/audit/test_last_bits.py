@@ -15,9 +15,9 @@ from numpyro.infer.autoguide import AutoDelta
 
 import discreet as dp
 from discreet.clipping import COUNT_SHARE
-from discreet.gradients._contract import LEAST_LOST
+from discreet.gradients._sums import LEAST_LOST
 from discreet.mechanisms import FLOAT_GAUSSIAN, GAUSSIAN, LAPLACE, Mechanism, _integers, add_noise, levels_for
-from discreet.random._discrete import DESIGNS
+from discreet.random._tables import DESIGNS
 
 KEY = dp.random.key(20261123)
 MULTIPLIER = 3.0

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from discreet.inference import DPSVIResult, Trace
-from discreet.inference._result import ArrayForm, Form
+from discreet.inference._forms import ArrayForm, Form
 from discreet.models import MixtureOfProducts
 from discreet.plan import PrivacyPlan
 from discreet.report import make_statement

@@ -543,7 +543,7 @@ def test_a_line_is_fitted_to_noisy_moments_with_intervals(heights) -> None:
     assert "sigma has no interval" in summary["note"]
     assert summary["losses"] == []
     # What `discreet score` predicts by.
-    _, _, draws = _describe._fit_of(out)
+    *_, draws = _describe._fit_of(out)
     assert draws["weights"].shape == (1, 4)
     assert draws["weights"][0, 0] == summary["posterior"]["age"]["to_predict"]
     with np.load(out / "posterior.npz") as draws:

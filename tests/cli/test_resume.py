@@ -23,7 +23,7 @@ import discreet as dp
 from discreet.cli._app import app
 from discreet.cli._methods import OfRecords
 from discreet.cli._terminal import settings
-from discreet.inference._loop import Checkpoint
+from discreet.inference._checkpoint import Checkpoint
 from discreet.inference._saved import FILE
 from discreet.newton._saved import SavedReleases
 from discreet.storage import exclusive

@@ -16,7 +16,7 @@ from numpyro.infer import SVI, Trace_ELBO
 
 from discreet import mechanisms, random
 from discreet.inference import DPSVI, _dpsvi
-from discreet.inference._step import StepKeys
+from discreet.inference._step_keys import StepKeys
 from discreet.plan import PrivacyPlan
 from discreet.sampling import FullBatch, PoissonSampling
 

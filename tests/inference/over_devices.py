@@ -20,8 +20,9 @@ from numpyro.optim import Adam
 import discreet as dp
 from discreet.audit import audit_mechanism
 from discreet.gradients import BookKeepingEngine, Channels, _bookkeeping
-from discreet.inference._loop import Checkpoint
-from discreet.inference._step import Draws, PrivateStep
+from discreet.inference._checkpoint import Checkpoint
+from discreet.inference._draws import Draws
+from discreet.inference._step import PrivateStep
 from discreet.mechanisms import GAUSSIAN, Shards, _shards, clipped_sum, draw_batch, release
 from discreet.sampling import Batch
 from discreet.tables import convert, open_records, schema_from_bounds

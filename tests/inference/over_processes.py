@@ -23,8 +23,8 @@ from numpyro.optim import Adam
 import discreet as dp
 from discreet import random
 from discreet.inference import _dpsvi, _loop, _saved
-from discreet.inference._loop import Checkpoint
-from discreet.inference._result import kinds
+from discreet.inference._checkpoint import Checkpoint
+from discreet.inference._forms import kinds
 from discreet.inference._saved import FILE
 from discreet.random import _claims
 from discreet.storage import read_archive

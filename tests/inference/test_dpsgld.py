@@ -13,7 +13,7 @@ import pytest
 
 import discreet as dp
 from discreet.accounting import langevin_epsilon_2015
-from discreet.inference._step import Langevin, as_schedule, step_sizes
+from discreet.inference._langevin import Langevin, as_schedule, step_sizes
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

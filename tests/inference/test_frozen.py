@@ -12,8 +12,8 @@ from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
 from discreet.inference._dpsvi import start_optimizer
-from discreet.inference._step import Langevin
-from discreet.inference._structure import PointGuide
+from discreet.inference._langevin import Langevin
+from discreet.inference._point_guide import PointGuide
 from discreet.mechanisms import levels_for
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -20,7 +20,7 @@ from discreet import mechanisms, random
 from discreet._jax import compiled
 from discreet.gradients import _bookkeeping
 from discreet.inference import _loop, _saved
-from discreet.inference._loop import Checkpoint
+from discreet.inference._checkpoint import Checkpoint
 
 ROWS, HIGH = 4_000, lax.Precision.HIGH
 RNG = np.random.default_rng(0)

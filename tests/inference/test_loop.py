@@ -15,7 +15,8 @@ from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
 from discreet.inference import _loop
-from discreet.inference._step import PlanNumbers, StepKeys
+from discreet.inference._step import PlanNumbers
+from discreet.inference._step_keys import StepKeys
 
 NUM_RECORDS, NUM_STEPS = 200, 30
 

@@ -19,8 +19,8 @@ import discreet as dp
 from discreet.clipping import COUNT_SHARE
 from discreet.gradients import SPARE, BookKeepingEngine, _bookkeeping, _contract
 from discreet.inference import _dpsvi as setup_file
-from discreet.inference._ops import TURN, TemperedPosterior
 from discreet.inference._records import take_apart
+from discreet.inference._tempering import TURN, TemperedPosterior
 
 D, COUNT, STEPS = 4, 24_000, 3
 

@@ -17,8 +17,9 @@ from scipy.stats import beta, kstest
 from discreet import random
 from discreet.accounting import Relation, profile
 from discreet.inference import OnePosteriorSample, OPSResult
-from discreet.inference._ops import Chains, TemperedPosterior, diagnose, exact_sum, project_records
+from discreet.inference._chains import Chains, diagnose
 from discreet.inference._records import take_apart
+from discreet.inference._tempering import TemperedPosterior, exact_sum, project_records
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

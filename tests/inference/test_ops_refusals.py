@@ -14,7 +14,7 @@ import pytest
 from discreet import random
 from discreet.accounting import Relation
 from discreet.inference import OnePosteriorSample, _ops
-from discreet.inference._ops import Chains
+from discreet.inference._chains import Chains
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

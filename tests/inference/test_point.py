@@ -17,7 +17,7 @@ from numpyro.infer.util import potential_energy
 
 from discreet import random
 from discreet.inference import DPSVI
-from discreet.inference._structure import PointGuide, parameter_of
+from discreet.inference._point_guide import PointGuide, parameter_of
 
 XS = jnp.linspace(-1.0, 2.0, 12)
 

@@ -20,7 +20,8 @@ import discreet as dp
 from discreet import mechanisms
 from discreet.accounting import Relation
 from discreet.gradients import BookKeepingEngine, Channels
-from discreet.inference._loop import StepKeys, with_proof
+from discreet.inference._loop import StepKeys
+from discreet.inference._proof import with_proof
 from discreet.random import claim
 from discreet.report import make_statement
 from discreet.sampling import Batch, Sampling

@@ -12,8 +12,8 @@ from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
 from discreet.inference._elbo import Objective
+from discreet.inference._point_guide import PointGuide
 from discreet.inference._records import take_apart
-from discreet.inference._structure import PointGuide
 from discreet.inference._support import refuse_outside_support
 from discreet.ledger import Ledger
 from discreet.mechanisms import Shards

@@ -307,7 +307,7 @@ Y = np.zeros(1000, np.float32)
 
 @pytest.mark.essential
 def test_it_is_debited_before_the_first_release_and_not_paid_back(ledger, dpsvi, monkeypatch):
-    from discreet.inference._loop import Checkpoint
+    from discreet.inference._checkpoint import Checkpoint
 
     begin = Checkpoint.begin
 
@@ -340,7 +340,7 @@ def test_ctrl_c_while_it_is_debited_still_gives_what_was_paid_for(ledger, dpsvi,
 @pytest.mark.essential
 def test_a_standardisation_and_the_fit_after_it_are_two_debits(ledger, dpsvi, monkeypatch, tmp_path):
     """The planted faults: the fit was taken for paid by what came before it, or a fit that goes on was debited again."""
-    from discreet.inference._loop import Checkpoint
+    from discreet.inference._checkpoint import Checkpoint
 
     first = dp.standardise.Standardisation.calibrate(epsilon=0.3, delta=1e-6, num_columns=1, num_records=1000)
     begin, y = Checkpoint.begin, Y[:, None]

@@ -18,7 +18,8 @@ from scipy import stats
 
 import discreet.random as dr
 from discreet.random import _chacha, _discrete as dg
-from discreet.random._discrete import DESIGNS, INNER_VARIANCE, SLACK_PER_VALUE, Design, discrete_gaussian
+from discreet.random._discrete import discrete_gaussian
+from discreet.random._tables import DESIGNS, INNER_VARIANCE, SLACK_PER_VALUE, Design
 
 KEY = dr.key(20261122)
 ONES = 2**32 - 1

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from discreet.random import LAPLACE_UNIT, discrete_laplace, key
-from discreet.random._discrete import from_coins, thresholds
+from discreet.random._laplace import from_coins, thresholds
 
 DIGITS, WORDS = 35, 6
 

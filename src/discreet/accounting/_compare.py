@@ -73,9 +73,11 @@ class Steps:
 
 def steps_of(event: DpEvent, relation: Relation, slack: float) -> Steps:
     """Split a plan's event into equal steps."""
-    step, count = event, 1
+    step = event
+    count = 1
     if isinstance(event, SelfComposedDpEvent):
-        step, count = event.event, event.count
+        step = event.event
+        count = event.count
     inner = step
     if isinstance(step, PoissonSampledDpEvent | SampledWithoutReplacementDpEvent):
         inner = step.event
@@ -388,9 +390,11 @@ def _accounts(steps: Steps, delta: float) -> tuple[Account, ...]:
     rows = [row("basic composition", basic(steps, delta), "Dwork and Roth 2014, Theorem 3.16", note)]
     note = f"exact Gaussian mechanism, delta' = {kept:.3g}"
     rows.append(row("advanced composition", exact, "Dwork and Roth 2014, Theorem 3.20", note))
-    name, source = "advanced composition, as in UAI 2017", "Jälkö, Dikmen, Honkela 2017, eqs. (7), (8)"
+    name = "advanced composition, as in UAI 2017"
+    source = "Jälkö, Dikmen, Honkela 2017, eqs. (7), (8)"
     rows.append(row(name, classical, source, f"classical Gaussian formula, delta' = {classical_kept:.3g}", gap))
-    name, source = "Renyi (moments accountant)", "Mironov 2017; Abadi et al. 2016; dp_accounting"
+    name = "Renyi (moments accountant)"
+    source = "Mironov 2017; Abadi et al. 2016; dp_accounting"
     note = "one record replaced = one removed and one added" if swapped else "by dp_accounting"
     rows.append(row(name, renyi(steps, delta), source, note))
     if replaced:
@@ -399,7 +403,8 @@ def _accounts(steps: Steps, delta: float) -> tuple[Account, ...]:
             gap = "" if steps.slack == 0 else "the distance between sampler and event is not in it"
         elif steps.sampled_by_coins:
             gap = "its proof halves epsilon for twice the noise, and adds two deltas without the factor e^epsilon"
-        name, source = "moments accountant, as in UAI 2017", "Jälkö, Dikmen, Honkela 2017, Theorem 2"
+        name = "moments accountant, as in UAI 2017"
+        source = "Jälkö, Dikmen, Honkela 2017, Theorem 2"
         note = "without sampling, one record removed at half the noise is one replaced"
         rows.append(row(name, moments_as_in_2017(steps, delta), source, note, gap))
     # The slack is not the reason where epsilon is infinite without it, too.

@@ -198,7 +198,8 @@ def _multiply(spectrum: _Spectrum, cells: Cells, count: int, tilt: float, moment
     if len(audible) < len(size):
         dropped = 2 * (len(size) - len(audible))
         spectrum.left_out += math.sqrt(dropped) * math.exp(count * math.log(silence + error))
-        transform, size = transform[audible], size[audible]
+        transform = transform[audible]
+        size = size[audible]
         spectrum.kept = audible if isinstance(spectrum.kept, slice) else spectrum.kept[audible]
         for name in ("log_value", "exact_growth", "log_growth"):
             value = getattr(spectrum, name)
@@ -263,7 +264,9 @@ _LEAST_DELTA = 1e-12
 """The delta down to which the FFT's digits should suffice."""
 _TILTED_DELTA = 1e-7
 """The delta at which the tilted FFT has its full precision."""
-_SHORT_POINTS, _EASY_POINTS, _MAX_POINTS = 2**16, 2**17, 2**21
+_SHORT_POINTS = 2**16
+_EASY_POINTS = 2**17
+_MAX_POINTS = 2**21
 _FINE = 1e-4
 """Tolerance from which on time is spent on digits that a search does not need."""
 _ROUNDED = 2e-3
@@ -319,7 +322,8 @@ def _compose_one(parts: Sequence[tuple[Pair, int]], outlook: _Outlook, spacing: 
     while True:
         cells = [discretise(pair, spacing, _TAIL_MASS / (4 * sum(counts))) for pair, _ in parts]
         low, high = _chernoff_range(cells, counts, spacing, outlook)
-        first, last = math.floor(low / spacing), max(math.ceil(high / spacing), 1)
+        first = math.floor(low / spacing)
+        last = max(math.ceil(high / spacing), 1)
         if last - first < _MAX_POINTS:
             break
         spacing *= 1.05 * (last - first) / _MAX_POINTS

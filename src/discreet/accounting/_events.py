@@ -149,7 +149,8 @@ Relation = NeighboringRelation
 """The neighbouring relation: ADD_OR_REMOVE_ONE, or REPLACE_ONE at a fixed number of records."""
 
 
-_MOST_CHOICES, _MOST_RANGE = 2000, 200.0
+_MOST_CHOICES = 2000
+_MOST_RANGE = 200.0
 """Selections of one range beyond which each is a separate pair, up to 15 % of epsilon looser; and the largest range."""
 
 _MOST_IN_CLOSED_FORM = 1000
@@ -299,7 +300,8 @@ def pure_event(epsilon: float) -> RandomizedResponseDpEvent:
 
 def pure_epsilon(event: RandomizedResponseDpEvent) -> float:
     """The epsilon of randomised response, rounded up; 0 < noise parameter < 1."""
-    p, buckets = event.noise_parameter, event.num_buckets
+    p = event.noise_parameter
+    buckets = event.num_buckets
     return math.log1p(buckets * (1 - p) / p) * (1 + 4 * np.finfo(np.float64).eps)
 
 
@@ -347,7 +349,8 @@ def _elementary(event: DpEvent, relation: Relation) -> DpEvent | None:
 
 
 def _without_replacement(event: SampledWithoutReplacementDpEvent, relation: Relation) -> DpEvent | None:
-    size, batch = event.source_dataset_size, event.sample_size
+    size = event.source_dataset_size
+    batch = event.sample_size
     if not 0 <= batch <= size:
         raise ValueError(
             f"SampledWithoutReplacementDpEvent draws {batch} of {size} records without replacement; the batch must be between 0 "
@@ -419,7 +422,9 @@ def _truncated(event: TruncatedSubsampledGaussianDpEvent, relation: Relation, ad
     # place, which is a replacement at twice the sensitivity (arXiv 2508.15089, as dp_accounting has it).
     from scipy.stats import binom
 
-    rate, size, limit = event.sampling_probability, event.dataset_size, event.truncated_batch_size
+    rate = event.sampling_probability
+    size = event.dataset_size
+    limit = event.truncated_batch_size
     shift = 1 / event.noise_multiplier
     untruncated = GaussianPair(shift)
     if relation is Relation.REPLACE_ONE:

@@ -81,7 +81,8 @@ class GridCurve:
             return self.deltas
         right = np.clip(np.searchsorted(self.knots, epsilon), 1, len(self.knots) - 1)
         left = right - 1
-        start, stop = self.knots[left], self.knots[right]
+        start = self.knots[left]
+        stop = self.knots[right]
         # (e^eps - e^start) / (e^stop - e^start), without overflow
         with np.errstate(over="ignore"):
             weight = np.clip(
@@ -107,7 +108,8 @@ class RenyiCurve:
     lost: float
 
     def delta(self, epsilon: Array) -> Array:
-        orders, flat = self.orders[:, None], np.reshape(epsilon, (1, -1))
+        orders = self.orders[:, None]
+        flat = np.reshape(epsilon, (1, -1))
         exponents = (orders - 1) * (self.divergences[:, None] - flat + np.log1p(-1 / orders)) - np.log(orders)
         best = np.min(exponents + 1e-12 * (1 + np.abs(exponents)), axis=0)
         # The divergences hold given that nothing was lost, which it is on either table.
@@ -183,7 +185,8 @@ class LaplacePair:
     def law(self, loss: Array) -> LossLaw:
         # Under P the loss is +shift with probability 1/2, -shift with probability exp(-shift)/2, and has density
         # exp((l - shift)/2)/4 in between; under Q the same with the sign of l turned.
-        inside, ends = np.clip(loss, -self.shift, self.shift), [loss < -self.shift, loss >= self.shift]
+        inside = np.clip(loss, -self.shift, self.shift)
+        ends = [loss < -self.shift, loss >= self.shift]
         upper_cdf = np.select(ends, [0.0, 1.0], np.exp((inside - self.shift) / 2) / 2)
         lower_sf = np.select(ends, [1.0, 0.0], np.exp(-(inside + self.shift) / 2) / 2)
         return LossLaw(upper_cdf, 1 - upper_cdf, 1 - lower_sf, lower_sf)
@@ -209,7 +212,8 @@ class PurePair:
     epsilon: float
 
     def law(self, loss: Array) -> LossLaw:
-        rare, common = float(expit(-self.epsilon)), float(expit(self.epsilon))
+        rare = float(expit(-self.epsilon))
+        common = float(expit(self.epsilon))
         ends = [loss < -self.epsilon, loss >= self.epsilon]
 
         cdf = [np.select(ends, [0.0, 1.0], below) for below in (rare, common)]
@@ -217,7 +221,8 @@ class PurePair:
         return LossLaw(cdf[0], sf[0], cdf[1], sf[1])
 
     def nodes(self) -> LossNodes:
-        rare, common = float(expit(-self.epsilon)), float(expit(self.epsilon))
+        rare = float(expit(-self.epsilon))
+        common = float(expit(self.epsilon))
         ends = np.array([-self.epsilon, self.epsilon])
         return LossNodes(ends, np.array([rare, common]), np.array([common, rare]))
 
@@ -268,7 +273,8 @@ def selection_curve(width: float, count: int) -> GridCurve:
     last = max(math.ceil(reach / width * steps - 1e-9), steps)
     grid = np.arange(last + 1) * (width / steps)
     x = np.exp(grid[: steps + 1])
-    top, scale = x[-1], math.expm1(width)
+    top = x[-1]
+    scale = math.expm1(width)
     chance = np.expm1(grid[: steps + 1] - width) / math.expm1(-width)
     deltas = np.zeros(last + 1)
     for _ in range(count):
@@ -277,17 +283,20 @@ def selection_curve(width: float, count: int) -> GridCurve:
         known = np.concatenate([left, deltas, np.full(steps, deltas[-1])])
 
         def at(step: int, known: Array = known) -> tuple[Array, Array, Array]:
-            low, high = known[steps - step :][: last + 1], known[2 * steps - step :][: last + 1]
+            low = known[steps - step :][: last + 1]
+            high = known[2 * steps - step :][: last + 1]
             return low, high, chance[step] * low + (1 - chance[step]) * high
 
         before = at(0)
         best = before[2]
         for step in range(1, steps + 1):
-            now, ends = at(step), (x[step - 1], x[step])
+            now = at(step)
+            ends = (x[step - 1], x[step])
             width_of_chord = 1 / ends[0] - 1 / ends[1]
             slopes = [(a - b) / width_of_chord for a, b in zip(before[:2], now[:2], strict=True)]
             starts = [b - slope / ends[1] for b, slope in zip(now[:2], slopes, strict=True)]
-            linear, inverse = starts[1] - starts[0], top * slopes[0] - slopes[1]
+            linear = starts[1] - starts[0]
+            inverse = top * slopes[0] - slopes[1]
             with np.errstate(divide="ignore", invalid="ignore"):
                 inside = np.sqrt(inverse / linear)
             held = (linear < 0) & (inverse < 0) & (inside > ends[0]) & (inside < ends[1])
@@ -299,7 +308,8 @@ def selection_curve(width: float, count: int) -> GridCurve:
     return GridCurve(grid, np.minimum(np.minimum.accumulate(deltas), 1.0))
 
 
-_LEAST_STEPS, _MOST_WORK = 24, 2 * 10**7
+_LEAST_STEPS = 24
+_MOST_WORK = 2 * 10**7
 
 
 @functools.lru_cache(maxsize=32)
@@ -309,7 +319,8 @@ def _selection_law(width: float, count: int) -> tuple[LossNodes, LossLaw]:
     Then the cumulative probabilities below and from each of the atoms on.
     """
     curve = selection_curve(width, count)
-    alpha, deltas = np.exp(curve.knots), curve.deltas
+    alpha = np.exp(curve.knots)
+    deltas = curve.deltas
     slopes = np.append(np.diff(deltas) / np.diff(alpha), 0.0)
     lower = np.maximum(np.diff(slopes), 0.0)  # under Q, at the losses above 0
     upper = lower * alpha[1:]
@@ -346,7 +357,8 @@ class PoissonPair:
             small = np.where(ratio > -1, np.log1p(np.maximum(ratio, -1.0)), -np.inf)
             large = sampled - math.log(self.rate) + np.log1p((self.rate - 1) * np.exp(-np.maximum(sampled, 1.0)))
         base = self.base.law(sign * np.where(sampled < 1.0, small, large))
-        upper, lower = base[:2], base[2:]
+        upper = base[:2]
+        lower = base[2:]
         if self.added:
             lower = _mixed(upper, lower, self.rate)
         else:
@@ -383,7 +395,8 @@ class PoissonReplacePair:
         return LossLaw(*_mixed(here, upper, self.rate), *_mixed(here, lower, self.rate))
 
     def nodes(self) -> LossNodes:
-        z, q = _gaussian_nodes(self.shift, self.shift), self.rate
+        z = _gaussian_nodes(self.shift, self.shift)
+        q = self.rate
         drift = math.log(q) - self.shift**2 / 2
         stay = math.log1p(-q) if q < 1 else -math.inf
         loss = np.logaddexp(stay, drift + self.shift * z) - np.logaddexp(stay, drift - self.shift * z)
@@ -427,7 +440,8 @@ class WithoutReplacementPair:
     def nodes(self) -> LossNodes:
         above = PoissonPair(self.base, self.rate, added=False).nodes()
         below = PoissonPair(self.base, self.rate, added=True).nodes()
-        up, down = above.loss > 0, below.loss < 0
+        up = above.loss > 0
+        down = below.loss < 0
         parts = [np.concatenate([a[up], b[down]]) for a, b in zip(above, below, strict=True)]
         atom = [0.0, max(0.0, 1 - parts[1].sum()), max(0.0, 1 - parts[2].sum())]
         return LossNodes(*(np.append(part, extra) for part, extra in zip(parts, atom, strict=True)))
@@ -445,7 +459,9 @@ class MixturePair:
         return LossLaw(*_mixed(self.second.law(loss), self.first.law(loss), self.weight))
 
     def nodes(self) -> LossNodes:
-        first, second, w = self.first.nodes(), self.second.nodes(), self.weight
+        first = self.first.nodes()
+        second = self.second.nodes()
+        w = self.weight
         weighted = (np.concatenate([w * a, (1 - w) * b]) for a, b in zip(first[1:], second[1:], strict=True))
         return LossNodes(np.concatenate([first.loss, second.loss]), *weighted)
 

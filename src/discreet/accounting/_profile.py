@@ -104,13 +104,15 @@ class PrivacyProfile:
         first = int(met[0])
         if first == 0:
             return 0.0
-        low, high = float(knots[first - 1]), float(knots[first])
+        low = float(knots[first - 1])
+        high = float(knots[first])
         for _ in range(12):
             # Sections of 32: a call with 33 points costs little more than a call with one.
             points = np.linspace(low, high, 33)
             inside = np.flatnonzero(self._with_slack(points) <= delta)
             index = int(inside[0]) if inside.size else 32
-            low, high = float(points[max(index - 1, 0)]), float(points[index])
+            low = float(points[max(index - 1, 0)])
+            high = float(points[index])
             if high - low <= 1e-13 * high:
                 break
         return high
@@ -254,7 +256,8 @@ def composed(*plans: Planned) -> PrivacyProfile:
     return profile(ComposedDpEvent([plan.event() for plan in plans]), relations.pop(), slack=slack)
 
 
-_COARSE, _FINE = 5e-3, 1e-5
+_COARSE = 5e-3
+_FINE = 1e-5
 _CLOSE = 0.9994
 """Share of the target at which the search stops, a little more than the guarantee."""
 _LEAST_SHARE = 0.999
@@ -368,7 +371,8 @@ def _largest_steps(spent: Callable[[int], float], target: float, *, start: int, 
                 f"even {_MAX_STEPS:,} steps cost less than epsilon: with this much noise, or this large a delta, the number of "
                 "steps is not what limits privacy. Lower the noise multiplier or delta, or set num_steps yourself."
             )
-        low, high = high, min(_MAX_STEPS, max(high + 1, math.ceil(high * growth)))
+        low = high
+        high = min(_MAX_STEPS, max(high + 1, math.ceil(high * growth)))
         growth = growth**2
     while low > 1 and spent(low) > target:
         low, high = max(1, min(low - 1, math.floor(low / growth))), low
@@ -376,7 +380,8 @@ def _largest_steps(spent: Callable[[int], float], target: float, *, start: int, 
     attempt = 0
     while high - low > max(1, share * low):
         middle = int(math.sqrt(low * high)) if high > 2 * low else (low + high) // 2
-        below, above = spent(low), spent(high)
+        below = spent(low)
+        above = spent(high)
         if attempt % 3 != 2 and below > 0 and math.isfinite(above):
             # epsilon is about a power of the number of steps
             weight = math.log(target / below) / math.log(above / below)
@@ -412,7 +417,8 @@ def _solve(
         if value > target:
             low = x
         else:
-            high, least = x, value
+            high = x
+            least = value
         stride = (log_value - aim) / slope if math.isfinite(log_value) else math.copysign(1.5, log_value)
         if low is None or high is None:
             if x >= largest and high is None:
@@ -492,7 +498,8 @@ def renyi_bound(
     if not 0 <= slack < 1:
         raise ValueError(f"slack is {slack!r}; it is a probability below 1.")
     chosen, rest = selections_of(event)
-    divergences, lost = np.zeros(len(orders)), 0.0
+    divergences = np.zeros(len(orders))
+    lost = 0.0
     for mu, parts in direction_parts(rest, relation):
         total = orders * mu**2 / 2  # Gaussians: Mironov, CSF 2017, Proposition 7
         left_out = 0.0
@@ -500,7 +507,8 @@ def renyi_bound(
             one, infinity = _of_pair(pair, tuple(orders))
             total = total + count * one
             left_out += count * infinity
-        divergences, lost = np.maximum(divergences, total), max(lost, left_out)
+        divergences = np.maximum(divergences, total)
+        lost = max(lost, left_out)
     for selection, count in chosen:
         # Every order that helps, whichever are asked for.
         one = renyi_bound(selection.event, relation, orders=np.union1d(orders, FINE_ORDERS))
@@ -523,7 +531,8 @@ def _selected(orders: NDArray[np.float64], run: RenyiBound, mean: float, shape: 
     exp(k d) gamma^(-1 / order) (1 + s / gamma) + s / gamma, whose logarithm is larger by 2 s / gamma at most. In Theorem 6 the
     delta of a run at epsilon is larger by (1 + e^epsilon) s.
     """
-    gamma, divergences = repetitions(mean, shape), run.divergences
+    gamma = repetitions(mean, shape)
+    divergences = run.divergences
     more = np.log(mean) / (orders - 1)
     if shape == math.inf:
         one = RenyiCurve(orders, divergences, run.slack)
@@ -573,7 +582,8 @@ def _of_pair(pair: Pair, at: tuple[float, ...]) -> tuple[NDArray[np.float64], fl
     orders = np.array(at)
     nodes = pair.nodes()
     kept = nodes.upper > 0
-    loss, weight = nodes.loss[kept], nodes.upper[kept] / np.sum(nodes.upper[kept])
+    loss = nodes.loss[kept]
+    weight = nodes.upper[kept] / np.sum(nodes.upper[kept])
     mean = float(weight @ loss)
     deviation = math.sqrt(float(weight @ (loss - mean) ** 2))
     span = float(np.ptp(loss))

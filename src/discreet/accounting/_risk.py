@@ -229,9 +229,11 @@ def _gaussian_mu(profile: PrivacyProfile, epsilon: float) -> float:
         return math.inf
     if target[0] <= 0:
         return 0.0
-    low, high = 1e-12, 1.0
+    low = 1e-12
+    high = 1.0
     while np.any(GaussianCurve(high).delta(grid) < target):
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
         if high > 1e6:
             return math.inf
     while high - low > 1e-9 * high:

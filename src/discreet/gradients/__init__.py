@@ -2,13 +2,13 @@
 
 from discreet.gradients._bookkeeping import BookKeepingEngine as BookKeepingEngine
 from discreet.gradients._contract import (
-    DEVICES as DEVICES,
-    SPARE as SPARE,
     Channels as Channels,
     ClippedSum as ClippedSum,
-    EngineReport as EngineReport,
     GradientEngine as GradientEngine,
-    ReferenceEngine as ReferenceEngine,
+)
+from discreet.gradients._reference import ReferenceEngine as ReferenceEngine
+from discreet.gradients._report import EngineReport as EngineReport
+from discreet.gradients._rows import (
     check_positive as check_positive,
     clip_records as clip_records,
     rounding_margin as rounding_margin,
@@ -16,3 +16,4 @@ from discreet.gradients._contract import (
     row_weights as row_weights,
     sum_records as sum_records,
 )
+from discreet.gradients._sums import DEVICES as DEVICES, SPARE as SPARE

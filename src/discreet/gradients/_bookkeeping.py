@@ -36,71 +36,29 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from discreet._jax import ClosedJaxpr, aval, double, primitives, programs_in, without_dead_code
-from discreet.gradients._contract import (
+from discreet.gradients._contract import Channels, ClippedSum, Norm, RecordLoss
+from discreet.gradients._layer import Layer
+from discreet.gradients._layers import Lookup
+from discreet.gradients._norms import HIGHEST_PRECISION, MOST_CANCELLATION, Group, factors_of, squared_norm
+from discreet.gradients._report import EngineReport, LeafReport
+from discreet.gradients._rows import check_clipping, row_weights, scale_rows, squared_norms, sum_doubles
+from discreet.gradients._sums import (
     MOST_LOST_BETWEEN,
     SPARE,
-    Channels,
-    ClippedSum,
-    EngineReport,
-    LeafReport,
-    Norm,
-    RecordLoss,
-    check_clipping,
     finite_alone,
     is_spare,
     lost_between,
     rounding_of_sums,
-    row_weights,
-    scale_rows,
-    squared_norms,
     sum_by_chunks,
-    sum_doubles,
     whole_lanes,
 )
-from discreet.gradients._layers import Layer, Lookup, OneHot, Vectors
 from discreet.gradients._uses import Plan, Use, find_uses, restrict, run, uses_with, zero_taps
 
 # Up to so many parameters a sum in float64 costs little beside the rest of a step.
 _FEW = 2**14
 # A chunk whose sums are in float32 has at most so many rows, in blocks of at most so many, which cost 0.6 % of C.
-_MOST_ROWS, _BLOCK = 576, 160
-_UNIT = float(jnp.finfo(jnp.float32).eps) / 2
-_TINY = float(jnp.finfo(jnp.float32).tiny)
-# A record's parts before they cancel may be this many times C; sums of honest positions seldom cancel as much.
-_MOST_CANCELLATION = 256.0
-# The squares of so many coordinates are summed in float32, and what that can lose is added: 0.01 % of a norm.
-_LONG = 2048
-_HIGHEST = jax.lax.Precision.HIGHEST
-
-
-@dataclasses.dataclass(frozen=True)
-class Group:
-    """Uses of the same elements of a leaf, whose gradients therefore add up before their norm is taken."""
-
-    # the uses, and whether left and right are to be exchanged to fit the first one
-    uses: tuple[tuple[Use, bool], ...]
-    way: str  # "outer", "gram" or "formed"
-    blocks: int  # number of blocks
-    positions: int  # of all uses together
-    left: int  # number of coordinates of a left vector
-    right: int  # likewise
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations for one record's norm."""
-        blocks, t, left, right = self.blocks, self.positions, self.left, self.right
-        each = {
-            "outer": 2 * (left + right),
-            "gram": 2 * t * t * (left + right + 1),
-            "formed": 2 * (t + 1) * left * right,
-        }
-        return blocks * each[self.way]
-
-    @property
-    def floats(self) -> int:
-        """Numbers held for one record: its vectors, and what the way forms of them."""
-        held = {"outer": 0, "gram": 2 * self.positions**2, "formed": self.left * self.right}
-        return self.blocks * (self.positions * (self.left + self.right) + held[self.way])
+_MOST_ROWS = 576
+_BLOCK = 160
 
 
 def group_uses(uses: Sequence[Use], leaf_shape: tuple[int, ...]) -> tuple[Group, ...] | None:
@@ -145,118 +103,8 @@ def _group(members: list[tuple[Use, bool]]) -> Group:
     return Group(tuple(members), way, blocks, positions, left, right)
 
 
-# --- one record's norm ------------------------------------------------------------------------
-
-
-def squared_norm(group: Group, met: Sequence[tuple[Array, Array]], norm: Norm) -> Float[Array, ""]:
-    """|G|^2 / C^2 of one record, or a little more; not finite if an element of G is not.
-
-    `met` holds activation and cotangent of each use of the group.
-    """
-    factors = []
-    for (use, exchanged), (activation, cotangent) in zip(group.uses, met, strict=True):
-        left, right = _factors(use, activation, cotangent)
-        if group.way == "outer":
-            # Divided last: vectors that other leaves share are then measured once.
-            with double():
-                return jnp.sum(jnp.square(_lengths(left) * _lengths(right) / norm))
-        right = right / norm
-        if group.way == "formed" or exchanged:
-            left = left.dense() if isinstance(left, OneHot) else left
-        factors.append((right, left) if exchanged else (left, right))
-    with double():
-        spread = jnp.sum(jnp.concatenate([_lengths(left) * _lengths(right) for left, right in factors], axis=1), axis=1)
-        # What a running sum of that many products can lose in forming G; the clipped sum forms it in float64.
-        most = jnp.sqrt(jnp.sum(jnp.square(spread)))
-        lost = _UNIT * (8 + group.positions) * most
-        if group.way == "formed":
-            products = [jnp.einsum("ktl,ktr->klr", *pair, precision=_HIGHEST) for pair in factors]
-            formed = functools.reduce(jnp.add, products).astype(jnp.float64)
-            length = jnp.sqrt(jnp.sum(jnp.square(formed)))
-        else:
-            # The sum over pairs is in float64, and its terms are together no more than most^2.
-            length = jnp.sqrt(_gram(group, factors) + (2.0 + group.positions) ** 2 * 2.0**-52 * jnp.square(most))
-        # Positions that cancel are added to the sums of all records before they do, and what is far above C there would
-        # round away what other records have added.
-        return jnp.square(jnp.maximum(length + lost, most / _MOST_CANCELLATION))
-
-
-def _gram(group: Group, factors: Sequence[tuple[Vectors | OneHot, Vectors]]) -> Float[Array, ""]:
-    """The sum of <l_t, l_s> <r_t, r_s> over all pairs, in float64, and what rounding can have taken away from it."""
-    total = lost = jnp.zeros(())
-    lengths = [(_lengths(left), _lengths(right)) for left, right in factors]
-    for i, (left, right) in enumerate(factors):
-        for j, (other_left, other_right) in enumerate(factors[: i + 1]):
-            twice = 1 if i == j else 2
-            lefts, rights = _inner(left, other_left), _inner(right, other_right)
-            left_bound, right_bound = (a[:, :, None] * b[:, None] for a, b in zip(lengths[i], lengths[j], strict=True))
-            # A product of n-vectors is off by at most n roundings of |a| |b|, and by what underflows.
-            left_error = left_bound * _UNIT * (4 + group.left) + _TINY * group.left
-            right_error = right_bound * _UNIT * (4 + group.right) + _TINY * group.right
-            total += twice * jnp.sum(lefts.astype(jnp.float64) * rights.astype(jnp.float64))
-            lost += twice * jnp.sum(left_error * (jnp.abs(rights) + right_error) + jnp.abs(lefts) * right_error)
-    return jnp.maximum(total, 0.0) + lost * (1 + 2.0**-12)
-
-
-def _factors(use: Use, activation: Array, cotangent: Array) -> tuple[Vectors | OneHot, Vectors]:
-    """Left and right, with the iterations of loops as further blocks or positions."""
-    function = use.layer.factors
-    if use.view.loops:
-        # The blocks of a one-hot vector would have to be told apart.
-        function = functools.partial(_dense_factors, use)
-    for _ in use.loops:
-        function = jax.vmap(function)
-    left, right = function(activation, cotangent)
-    sliced = [loop in use.view.loops for loop in use.loops]
-    if isinstance(left, OneHot):
-        return OneHot(left.index.reshape(-1), left.valid.reshape(-1), left.size), _merge(right, sliced)
-    return _merge(left, sliced), _merge(right, sliced)
-
-
-def _dense_factors(use: Use, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
-    left, right = use.layer.factors(activation, cotangent)
-    return left.dense() if isinstance(left, OneHot) else left, right
-
-
-def _merge(x: Array, sliced: Sequence[bool]) -> Vectors:
-    depth = len(sliced)
-    blocks = [a for a in range(depth) if sliced[a]]
-    positions = [a for a in range(depth) if not sliced[a]]
-    x = x.transpose([*blocks, depth, *positions, depth + 1, depth + 2])
-    return x.reshape(math.prod(x.shape[: len(blocks) + 1]), -1, x.shape[-1])
-
-
-def _lengths(side: Vectors | OneHot) -> Float[Array, "block position"]:
-    """L2 norms of the vectors, in float64, no less than they are: squares too small for a float32 are taken as the smallest."""
-    if isinstance(side, OneHot):
-        return side.valid.astype(jnp.float64)[None]
-    size = side.shape[-1]
-    side = side.astype(jnp.float64) if size > _LONG else side
-    squares = jnp.sum(jnp.square(side), axis=-1).astype(jnp.float64)
-    return jnp.sqrt(squares * (1 + 2 * (2 + min(size, _LONG)) * _UNIT) + size * _TINY)
-
-
-def _inner(a: Vectors | OneHot, b: Vectors | OneHot) -> Float[Array, "block position position"]:
-    if isinstance(a, OneHot) and isinstance(b, OneHot):
-        same = (a.index[:, None] == b.index[None]) & a.valid[:, None] & b.valid[None]
-        return same.astype(jnp.float32)[None]
-    if isinstance(a, OneHot):
-        assert not isinstance(b, OneHot)
-        return jnp.where(a.valid[:, None], b[:, :, a.index].swapaxes(1, 2), 0.0)
-    if isinstance(b, OneHot):
-        return _inner(b, a).swapaxes(1, 2)
-    return jnp.einsum("ktl,ksl->kts", a, b, precision=_HIGHEST)
-
-
-# --- the clipped sum --------------------------------------------------------------------------
-
-
 def weighted_sum(
-    use: Use,
-    activations: Array,
-    cotangents: Array,
-    factor: Float[Array, "record"],
-    leaf: jax.ShapeDtypeStruct,
+    use: Use, activations: Array, cotangents: Array, factor: Float[Array, "record"], leaf: jax.ShapeDtypeStruct
 ) -> Array:
     """Sum over records of factor times the gradient in the leaf, in one contraction, in the leaf's dtype.
 
@@ -320,22 +168,19 @@ def _transposed(use: Use, layer: Lookup, activations: Array, cotangents: Array, 
 
 
 def _product_of_factors(use: Use, layer: Layer, activations: Array, cotangents: Array) -> Array:
-    factors: Any = jax.vmap(lambda a, c: _factors(use, a, c))(activations, cotangents)  # both are `Vectors`
+    factors: Any = jax.vmap(lambda a, c: factors_of(use, a, c))(activations, cotangents)  # both are `Vectors`
     left, right = factors
     if left.shape[1] == 1:
         # Contracted where they stand: XLA copies what is transposed first.
         lefts, rights = (x.reshape(-1, x.shape[-1]) for x in factors)
-        arranged = jax.lax.dot_general(lefts, rights, (((0,), (0,)), ((), ())), precision=_HIGHEST)
+        arranged = jax.lax.dot_general(lefts, rights, (((0,), (0,)), ((), ())), precision=HIGHEST_PRECISION)
     else:
-        arranged = jnp.einsum("nktl,nktr->klr", left, right, precision=_HIGHEST)
+        arranged = jnp.einsum("nktl,nktr->klr", left, right, precision=HIGHEST_PRECISION)
     slices = [loop.length for loop in use.loops if loop in use.view.loops]
     restore = layer.restore
     for _ in slices:
         restore = jax.vmap(restore)
     return restore(arranged.reshape(*slices, -1, left.shape[-1], right.shape[-1]))
-
-
-# --- the engine ----------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -386,7 +231,7 @@ class BookKeepingEngine:
             return ((~jnp.all(jnp.array(numbers))).astype(jnp.int32), made), finite
 
         positions = max([group.positions for groups in book.groups.values() for group in groups], default=1)
-        parts = _MOST_CANCELLATION if positions > 1 else 1.0
+        parts = MOST_CANCELLATION if positions > 1 else 1.0
         planned = 2 * self.capacity
         thin = blocks > 0 and lost_between(planned, chunk) <= MOST_LOST_BETWEEN
         finish = (as_they_are, without_spare) if in_branch else ()
@@ -441,15 +286,11 @@ class _Book:
         self.size = sum(x.size for x in self.leaves)  # coordinates of one gradient
 
     def weighted(
-        self,
-        parameters: Any,
-        rows: Any,
-        mask: Bool[Array, "row"],
-        norm: Norm,
-        channels: Channels,
+        self, parameters: Any, rows: Any, mask: Bool[Array, "row"], norm: Norm, channels: Channels
     ) -> tuple[Weighted, Bool[Array, "row"]]:
         """The input of `clipped_sum`, and the mask of finite rows."""
-        leaves, size = jax.tree.leaves(parameters), mask.shape[0]
+        leaves = jax.tree.leaves(parameters)
+        size = mask.shape[0]
         losses, gradients, met = jax.vmap(lambda row: self._one(leaves, row), axis_size=size)(rows)
         squared = jax.vmap(lambda met: self._booked_norms(met, norm), axis_size=size)(met)
         if gradients:
@@ -533,7 +374,8 @@ class _Book:
                 lines.append(LeafReport(name, leaf.shape, "unused", 0, 0))
             else:
                 ways = " + ".join(sorted({x.way for x in groups}))
-                flops, floats = sum(x.flops for x in groups), sum(x.floats for x in groups)
+                flops = sum(x.flops for x in groups)
+                floats = sum(x.floats for x in groups)
                 lines.append(LeafReport(name, leaf.shape, ways, flops, 4 * floats))
         return tuple(lines)
 

@@ -12,205 +12,18 @@ lookup in a table it is one-hot, and only the index is kept.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from discreet._jax import JaxprEqn, aval, primitives
-
-# --- the interface of layers ---------------------------------------------------------------------
-
-
-Vectors = Float[Array, "block position coordinate"]
-Sizes = tuple[int, int, int, int]
-"""Numbers of blocks, positions, and coordinates of left and of right."""
-Elements = Int[np.ndarray, "block left right"]
-"""The weight's elements in the order of left and right."""
-
-
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["index", "valid"], meta_fields=["size"])
-@dataclasses.dataclass(frozen=True)
-class OneHot:
-    """One-hot vectors with `size` coordinates; those that are not `valid` are zero."""
-
-    index: Int[Array, "position"]
-    valid: Bool[Array, "position"]
-    size: int
-
-    def dense(self) -> Vectors:
-        """The same, written out."""
-        return (jax.nn.one_hot(self.index, self.size, dtype=jnp.float32) * self.valid[:, None])[None]
-
-
-class Layer(Protocol):
-    """One kind of layer, for one equation. Its sum over records is a product of left and right; of a `Lookup` it is not."""
-
-    @property
-    def equation(self) -> JaxprEqn:
-        """The equation."""
-        ...
-
-    def factors(self, activation: Array, cotangent: Array) -> tuple[Vectors | OneHot, Vectors]:
-        """Left and right of one record, in float32 or better."""
-        ...
-
-    def arrange(self, elements: Int[np.ndarray, "..."]) -> Elements:
-        """The weight's elements in the order of left and right."""
-        ...
-
-    @property
-    def shape(self) -> Sizes:
-        """Numbers of blocks, positions, and coordinates of left and of right."""
-        ...
-
-    def activation(self, operands: Sequence[Any]) -> Array:
-        """The stored part of the operand that meets the weight; norm and sum are bilinear in it and the cotangent."""
-        ...
-
-    def restore(self, arranged: Float[Array, "block left right"]) -> Array:
-        """The weight from its elements in the order of left and right: `arrange` backwards."""
-        ...
-
-
-def at_least_float32(x: Array) -> Array:
-    """Convert to float32 at least, since low precision could round a contribution beyond its bound."""
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
-
-
-# --- convolutions --------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Convolution:
-    """`conv_general_dilated`: groups are blocks, output pixels are positions, left is the patch that the kernel sees.
-
-    Its sum over records is a product of these patches, as its norm is: XLA's own gradients of kernels are up to fifty times
-    slower inside a loop on a CPU, where a fit's steps are.
-    """
-
-    equation: JaxprEqn
-
-    def activation(self, operands: Sequence[Any]) -> Array:
-        return operands[0]
-
-    @property
-    def shape(self) -> Sizes:
-        numbers, groups = self.equation.params["dimension_numbers"], self.equation.params["feature_group_count"]
-        kernel, output = aval(self.equation.invars[1]).shape, aval(self.equation.outvars[0]).shape
-        features_out, features_in, *space = (kernel[a] for a in numbers.rhs_spec)
-        batch, _, *pixels = (output[a] for a in numbers.out_spec)
-        return groups, batch * math.prod(pixels), math.prod(space) * features_in, features_out // groups
-
-    def factors(self, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
-        groups, positions, inner, outer = self.shape
-        params, numbers = self.equation.params, self.equation.params["dimension_numbers"]
-        kernel = [aval(self.equation.invars[1]).shape[a] for a in numbers.rhs_spec[2:]]
-        pixels = [aval(self.equation.outvars[0]).shape[a] for a in numbers.out_spec[2:]]
-        image = _pixels_last(at_least_float32(activation), numbers.lhs_spec)
-        padding = [
-            (low, high, step - 1) for (low, high), step in zip(params["padding"], params["lhs_dilation"], strict=True)
-        ]
-        image = jax.lax.pad(image, jnp.zeros((), image.dtype), [(0, 0, 0), *padding, (0, 0, 0)])
-        strides = params["window_strides"]
-
-        def seen_at(offset: tuple[int, ...]) -> Array:
-            start = [o * d for o, d in zip(offset, params["rhs_dilation"], strict=True)]
-            limit = [s + (p - 1) * t + 1 for s, p, t in zip(start, pixels, strides, strict=True)]
-            seen = jax.lax.slice(image, [0, *start, 0], [image.shape[0], *limit, image.shape[-1]], [1, *strides, 1])
-            return seen.reshape(positions, groups, -1)
-
-        right = _pixels_last(at_least_float32(cotangent), numbers.out_spec)
-        left = jnp.concatenate([seen_at(x) for x in itertools.product(*map(range, kernel))], axis=2)
-        left, right = left.reshape(positions, groups, inner), right.reshape(positions, groups, outer)
-        return left.swapaxes(0, 1), right.swapaxes(0, 1)
-
-    def arrange(self, elements: Int[np.ndarray, "..."]) -> Elements:
-        groups, _, inner, outer = self.shape
-        features_out, features_in, *space = self.equation.params["dimension_numbers"].rhs_spec
-        return elements.transpose([features_out, *space, features_in]).reshape(groups, outer, inner).swapaxes(1, 2)
-
-    def restore(self, arranged: Float[Array, "block left right"]) -> Array:
-        features_out, features_in, *space = self.equation.params["dimension_numbers"].rhs_spec
-        kernel, axes = aval(self.equation.invars[1]).shape, [features_out, *space, features_in]
-        return arranged.swapaxes(1, 2).reshape([kernel[a] for a in axes]).transpose(np.argsort(axes))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Transposed(Convolution):
-    """A convolution that spreads: its input's pixels are positions, and right is the patch that each of them reaches.
-
-    Read the other way, it would see patches of an image that is mostly the zeros put between the pixels.
-    """
-
-    @property
-    def shape(self) -> Sizes:
-        groups, _, inner, outer = super().shape
-        numbers, image = self.equation.params["dimension_numbers"], aval(self.equation.invars[0]).shape
-        features_in = aval(self.equation.invars[1]).shape[numbers.rhs_spec[1]]
-        positions = math.prod(image) // (groups * features_in)
-        return groups, positions, features_in, outer * (inner // features_in)
-
-    def factors(self, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
-        groups, positions, inner, _ = self.shape
-        params, numbers = self.equation.params, self.equation.params["dimension_numbers"]
-        kernel = [aval(self.equation.invars[1]).shape[a] for a in numbers.rhs_spec[2:]]
-        image = _pixels_last(at_least_float32(activation), numbers.lhs_spec)
-        reached = _pixels_last(at_least_float32(cotangent), numbers.out_spec)
-        # Pixel p meets offset o of the kernel in output pixel p * spread + low - o * gap.
-        spread, gap = params["lhs_dilation"], params["rhs_dilation"]
-        low = [x for x, _ in params["padding"]]
-        before = [max(0, (k - 1) * g - x) for k, g, x in zip(kernel, gap, low, strict=True)]
-        last = [(n - 1) * s + x for n, s, x in zip(image.shape[1:-1], spread, low, strict=True)]
-        after = [max(0, x - n + 1) for x, n in zip(last, reached.shape[1:-1], strict=True)]
-        reached = jnp.pad(reached, [(0, 0), *zip(before, after, strict=True), (0, 0)])
-
-        def at(offset: tuple[int, ...]) -> Array:
-            first = [b + x - o * g for b, x, o, g in zip(before, low, offset, gap, strict=True)]
-            limit = [f + (n - 1) * s + 1 for f, n, s in zip(first, image.shape[1:-1], spread, strict=True)]
-            seen = jax.lax.slice(
-                reached, [0, *first, 0], [reached.shape[0], *limit, reached.shape[-1]], [1, *spread, 1]
-            )
-            return seen.reshape(positions, groups, -1)
-
-        right = jnp.concatenate([at(x) for x in itertools.product(*map(range, kernel))], axis=2)
-        return image.reshape(positions, groups, inner).swapaxes(0, 1), right.swapaxes(0, 1)
-
-    def arrange(self, elements: Int[np.ndarray, "..."]) -> Elements:
-        groups, _, inner, outer = self.shape
-        features_out, features_in, *space = self.equation.params["dimension_numbers"].rhs_spec
-        offsets = math.prod(elements.shape[a] for a in space)
-        ordered = elements.transpose([features_out, features_in, *space]).reshape(groups, -1, inner, offsets)
-        return ordered.transpose(0, 2, 3, 1).reshape(groups, inner, outer)
-
-    def restore(self, arranged: Float[Array, "block left right"]) -> Array:
-        groups, _, inner, _ = self.shape
-        features_out, features_in, *space = self.equation.params["dimension_numbers"].rhs_spec
-        kernel, axes = aval(self.equation.invars[1]).shape, [features_out, features_in, *space]
-        ordered = arranged.reshape(groups, inner, math.prod(kernel[a] for a in space), -1).transpose(0, 3, 1, 2)
-        return ordered.reshape([kernel[a] for a in axes]).transpose(np.argsort(axes))
-
-
-def _pixels_last(image: Array, spec: Sequence[int]) -> Array:
-    """An image as batch, pixels, features."""
-    return image.transpose([spec[0], *spec[2:], spec[1]])
-
-
-def convolution(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer | None:
-    params = equation.params
-    if weight != 1 or not of_record[0] or params["batch_group_count"] != 1:
-        return None
-    spreads = max(params["lhs_dilation"], default=1) > 1 and max(params["window_strides"], default=1) == 1
-    return _Transposed(equation) if spreads else Convolution(equation)
-
-
-# --- the table of layers -------------------------------------------------------------------------
+from discreet.gradients._convolutions import convolution
+from discreet.gradients._layer import Elements, Layer, OneHot, Sizes, Vectors, at_least_float32
 
 
 def layer_of(
@@ -227,9 +40,6 @@ def layer_of(
     return None
 
 
-# --- matrix products --------------------------------------------------------------------------
-
-
 @dataclasses.dataclass(frozen=True)
 class _Product:
     """`dot_general`: contracted axes of the weight are left, its free axes are right, batch axes are blocks."""
@@ -244,7 +54,8 @@ class _Product:
     def _axes(self) -> tuple[list[int], ...]:
         contracted, batch = self.equation.params["dimension_numbers"]
         ndim = [aval(x).ndim for x in self.equation.invars]
-        weight, other = self.weight, 1 - self.weight
+        weight = self.weight
+        other = 1 - self.weight
         free = [[a for a in range(ndim[i]) if a not in (*contracted[i], *batch[i])] for i in range(2)]
         return (
             [*batch[weight], *contracted[weight], *free[weight]],
@@ -277,15 +88,14 @@ class _Product:
         return elements.transpose(self._axes[0]).reshape(blocks, inner, outer)
 
     def restore(self, arranged: Float[Array, "block left right"]) -> Array:
-        shape, (axes, _, _) = aval(self.equation.invars[self.weight]).shape, self._axes
+        shape = aval(self.equation.invars[self.weight]).shape
+        (axes, _, _) = self._axes
         return arranged.reshape([shape[a] for a in axes]).transpose(np.argsort(axes))
 
 
 def _product(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer | None:
     return _Product(equation, weight) if of_record[1 - weight] else None
 
-
-# --- lookups ----------------------------------------------------------------------------------
 
 # Norm and sum must agree on the row that an index means, so it is resolved once, for both. -1 is no row.
 _NOWHERE = -1
@@ -295,7 +105,8 @@ def _resolved(index: Array, size: int, *, clips: bool) -> Int[Array, "..."]:
     """The rows that indices of any integer type mean, as int32."""
     # Compared in the index's own type, in which the table's size may not exist.
     last = min(size - 1, int(jnp.iinfo(index.dtype).max))
-    low, high = index < 0, index > last
+    low = index < 0
+    high = index > last
     row = jnp.where(low | high, 0, index).astype(jnp.int32)
     if clips:
         return jnp.where(high, size - 1, row)
@@ -352,7 +163,8 @@ class Lookup:
 
     def apply(self, activation: Array, weight: Array) -> Array:
         """The output from a float32 weight, at the highest precision; linear in the weight."""
-        axes, shape = self._axes, aval(self.equation.outvars[0]).shape
+        axes = self._axes
+        shape = aval(self.equation.outvars[0]).shape
         rows = _rows_of(weight, activation, self.axis).reshape([shape[a] for a in axes])
         return rows.transpose(np.argsort(axes))
 
@@ -360,7 +172,8 @@ class Lookup:
 def _lookup(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Lookup | None:
     if weight != 0 or not of_record[1]:
         return None
-    numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
+    numbers = equation.params["dimension_numbers"]
+    sizes = equation.params["slice_sizes"]
     shape = aval(equation.invars[0]).shape
     plain = len(numbers.start_index_map) == 1 and numbers.collapsed_slice_dims == numbers.start_index_map
     if not plain or numbers.operand_batching_dims:
@@ -391,14 +204,12 @@ class _Slice(Lookup):
 def _slice(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Lookup | None:
     if weight != 0:
         return None
-    sizes, shape = equation.params["slice_sizes"], aval(equation.invars[0]).shape
+    sizes = equation.params["slice_sizes"]
+    shape = aval(equation.invars[0]).shape
     cut = [a for a, (size, full) in enumerate(zip(sizes, shape, strict=True)) if size != full]
     # A slice of the full length starts at zero, whatever its index says.
     plain = len(cut) == 1 and sizes[cut[0]] == 1 and of_record[1 + cut[0]]
     return _Slice(equation, cut[0], shape[cut[0]], clips=True) if plain else None
-
-
-# --- biases -----------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,84 +18,16 @@ make a gradient wrong, never a bound; tests compare with the reference.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Int
 
-from discreet._jax import Jaxpr, JaxprEqn, Literal, Var, aval, bind, inner_programs, primitives, scan_of, unstack_p
-from discreet.gradients._layers import Layer, Lookup, layer_of
-
-# --- views: weights as parts of a leaf -----------------------------------------------------------
-
-
-_MOVES = (
-    primitives.reshape_p,
-    primitives.transpose_p,
-    primitives.squeeze_p,
-    primitives.slice_p,
-    primitives.rev_p,
-    primitives.copy_p,
-    jax.lax.split_p,
-    unstack_p,
-)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class View:
-    """Elements of one leaf, each at most once."""
-
-    leaf: int  # the number of the leaf
-    # the equations that lead from the leaf to the weight, each with the output taken and the number of loops that slice
-    # the weight before it
-    moves: tuple[tuple[JaxprEqn, int, int], ...] = ()
-    loops: tuple[Any, ...] = ()  # the scans that take the weight apart along its leading axis, outermost first
-
-    def sliced(self, loop: Any) -> View:
-        """The weight as an iteration of a scan sees it, which is one slice of it."""
-        return dataclasses.replace(self, loops=(*self.loops, loop))
-
-    def __call__(self, leaf: Array) -> Array:
-        """The weight, with one leading axis for each of `loops`; linear in the leaf."""
-        for equation, output, depth in self.moves:
-            move = functools.partial(bind, equation)
-            for _ in range(depth):
-                move = jax.vmap(move)
-            leaf = move([leaf])[output]
-        return leaf
-
-    def elements(self, shape: tuple[int, ...]) -> Int[np.ndarray, "..."]:
-        """The index in the leaf, in C order, of each element of the weight."""
-        with jax.ensure_compile_time_eval():
-            return np.asarray(self(jnp.arange(math.prod(shape), dtype=jnp.int32).reshape(shape)))
-
-
-def moved(equation: JaxprEqn, view: View | None) -> list[View] | None:
-    """The views of an equation's outputs if it only moves the elements of a view; otherwise None."""
-    if view is None:
-        return None
-    primitive, source = equation.primitive, aval(equation.invars[0])
-    if primitive is primitives.convert_element_type_p:
-        # Rounding moves nothing either: a layer that books this weight accumulates in float32 anyway.
-        floating = all(jnp.issubdtype(x.dtype, jnp.floating) for x in (source, aval(equation.outvars[0])))
-        return [view] if floating else None
-    repeats = primitive is primitives.broadcast_in_dim_p and source.size != aval(equation.outvars[0]).size
-    if repeats or not (primitive in _MOVES or primitive is primitives.broadcast_in_dim_p):
-        return None
-    depth = len(view.loops)
-    return [
-        dataclasses.replace(view, moves=(*view.moves, (equation, output, depth)))
-        for output in range(len(equation.outvars))
-    ]
-
-
-# --- uses: where a weight meets the record -------------------------------------------------------
-
+from discreet._jax import Jaxpr, JaxprEqn, Literal, Var, aval, bind, inner_programs, primitives, scan_of
+from discreet.gradients._layer import Layer
+from discreet.gradients._layers import Lookup, layer_of
+from discreet.gradients._views import View, moved
 
 Plan = Mapping[int, Any]
 """For a jaxpr, by the number of the equation: its `Use`, or a `Plan` for each of its inner jaxprs (a tuple)."""
@@ -187,7 +119,8 @@ class _Finder:
         return [read(x) for x in jaxpr.outvars], plan
 
     def _equation(self, equation: JaxprEqn, operands: list[Mark], loops: tuple[Loop, ...]) -> tuple[list[Mark], Any]:
-        primitive, params = equation.primitive, equation.params
+        primitive = equation.primitive
+        params = equation.params
         if primitive in (primitives.jit_p, primitives.remat_p):
             (inner,) = inner_programs(equation)
             outputs, plan = self.walk(inner.jaxpr, operands, loops)
@@ -212,7 +145,8 @@ class _Finder:
     def _cond(
         self, branches: Sequence[Any], operands: list[Mark], loops: tuple[Loop, ...]
     ) -> tuple[list[Mark], tuple[Plan, ...] | None]:
-        chosen_by, operands = operands[0], operands[1:]
+        chosen_by = operands[0]
+        operands = operands[1:]
         walked = [self.walk(branch.jaxpr, operands, loops) for branch in branches]
         outputs = [
             self._join(marks, chosen_by.of_record) for marks in zip(*(marks for marks, _ in walked), strict=True)
@@ -224,7 +158,9 @@ class _Finder:
         self, equation: JaxprEqn, operands: list[Mark], loops: tuple[Loop, ...]
     ) -> tuple[list[Mark], tuple[Plan] | None]:
         scan = scan_of(equation)
-        body, num_carry, loop = scan.body.jaxpr, scan.num_carry, Loop(scan.length)
+        body = scan.body.jaxpr
+        num_carry = scan.num_carry
+        loop = Loop(scan.length)
         consts, carry, xs = scan.apart(operands)
         rows = [dataclasses.replace(x, view=x.view and x.view.sliced(loop)) for x in xs]
         # A carried value is the weaker of its start and its end; a few rounds converge, and only then are the record's uses
@@ -249,9 +185,6 @@ class _Finder:
                 self.not_booked(mark)
             return _OF_RECORD
         return Mark(leaves=frozenset[int]().union(*(x.leaves for x in marks)))
-
-
-# --- taps: the gradients in the outputs of all uses ----------------------------------------------
 
 
 Tree = Any
@@ -348,7 +281,8 @@ def _cond(
 
 def _scan(equation: JaxprEqn, operands: list[Any], plans: tuple[Plan], taps: tuple[Tree]) -> tuple[list[Any], Tree]:
     scan = scan_of(equation)
-    inner, num_carry = scan.body, scan.num_carry
+    inner = scan.body
+    num_carry = scan.num_carry
     consts, carry, through = scan.apart(operands)
 
     def body(carry: list[Any], xs: tuple[list[Any], Tree]) -> tuple[list[Any], tuple[list[Any], Tree]]:
@@ -362,9 +296,4 @@ def _scan(equation: JaxprEqn, operands: list[Any], plans: tuple[Plan], taps: tup
     return [*carry, *stacked], (activations,)
 
 
-_INSIDE = {
-    primitives.jit_p: _called,
-    primitives.remat_p: _called,
-    primitives.cond_p: _cond,
-    primitives.scan_p: _scan,
-}
+_INSIDE = {primitives.jit_p: _called, primitives.remat_p: _called, primitives.cond_p: _cond, primitives.scan_p: _scan}

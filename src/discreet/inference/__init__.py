@@ -8,6 +8,8 @@ from discreet.inference._dpsvi import (
     starting_objective as starting_objective,
     update_in_loop as update_in_loop,
 )
+from discreet.inference._noise_aware import NoiseAware as NoiseAware
+from discreet.inference._point_guide import NoPointError as NoPointError
 from discreet.inference._processes import FAILED as FAILED, START_AGAIN as START_AGAIN, Processes as Processes
 from discreet.inference._records import (
     Records as Records,
@@ -24,9 +26,8 @@ from discreet.inference._result import (
 )
 from discreet.inference._saved import SavedFit as SavedFit
 from discreet.inference._step import DPSVIState as DPSVIState
-from discreet.inference._structure import NoPointError as NoPointError
 from discreet.inference._support import observed_of as observed_of
-from discreet.inference._trace import NoiseAware as NoiseAware, Trace as Trace
+from discreet.inference._trace import Trace as Trace
 
 # What a fit by DPSVI does not need is loaded when it is first used (PEP 562).
 _LATER = {
@@ -38,18 +39,14 @@ _LATER = {
 
 if TYPE_CHECKING:
     from discreet.inference._dpsgld import DPSGLD as DPSGLD, DPSGLDResult as DPSGLDResult, releases_of as releases_of
-    from discreet.inference._ops import (
-        DrawsPlan as DrawsPlan,
-        OnePosteriorSample as OnePosteriorSample,
-        OPSResult as OPSResult,
-        Tempering as Tempering,
-    )
+    from discreet.inference._ops import OnePosteriorSample as OnePosteriorSample, OPSResult as OPSResult
     from discreet.inference._points import (
         Latents as Latents,
         latents_of as latents_of,
         objective_of_points as objective_of_points,
     )
     from discreet.inference._products import kinds_of as kinds_of, other_values as other_values
+    from discreet.inference._tempering import DrawsPlan as DrawsPlan, Tempering as Tempering
 
 
 def __getattr__(name: str) -> Any:

@@ -27,20 +27,14 @@ from discreet._validate import fraction, integer
 from discreet.accounting import Bound2015, langevin_epsilon_2015
 from discreet.inference._dpsvi import DPSVI
 from discreet.inference._elbo import Objective
+from discreet.inference._forms import kinds
+from discreet.inference._langevin import Langevin, Schedule, as_schedule, step_sizes
 from discreet.inference._loop import many_steps
+from discreet.inference._point_guide import PointGuide
 from discreet.inference._records import Program, refuse_options, take_apart
-from discreet.inference._result import DPSVIResult, kinds
-from discreet.inference._step import (
-    DPSVIState,
-    Langevin,
-    PlanNumbers,
-    PrivateStep,
-    Schedule,
-    StepKeys,
-    as_schedule,
-    step_sizes,
-)
-from discreet.inference._structure import PointGuide
+from discreet.inference._result import DPSVIResult
+from discreet.inference._step import DPSVIState, PlanNumbers, PrivateStep
+from discreet.inference._step_keys import StepKeys
 from discreet.inference._trace import Trace, start_mean
 from discreet.inference_data import to_arviz
 from discreet.ledger import Ledger
@@ -49,8 +43,6 @@ from discreet.plan import PrivacyPlan
 from discreet.released import NOT_IN_DICT, Released
 from discreet.report import Statement
 from discreet.verify import Certificate
-
-# --- The chain ---
 
 
 class DPSGLD:
@@ -359,9 +351,6 @@ class DPSGLDResult(Released, what="chain of private Langevin dynamics", parts=ki
         )
 
 
-# --- A fit as a function of its key ---
-
-
 def releases_of(
     method: DPSVI | DPSGLD, *args: Any, init_params: Mapping[str, Any] | None = None, **kwargs: Any
 ) -> Callable[[PRNGKeyArray], Float[Array, "step release"]]:
@@ -386,9 +375,11 @@ def releases_of(
         TypeError, ValueError: As `run`. The function itself refuses keys that are secret.
     """
     dpsvi = method._dpsvi if isinstance(method, DPSGLD) else method
-    records, plan = take_apart(args, kwargs), dpsvi.plan
+    records = take_apart(args, kwargs)
+    plan = dpsvi.plan
     state = dpsvi._begin(random.key(0), records, init_params)._replace(rng_key=None)
-    step, leaves = dpsvi._initialised(), [jnp.asarray(x) for x in records.leaves]
+    step = dpsvi._initialised()
+    leaves = [jnp.asarray(x) for x in records.leaves]
     tables = jax.tree.map(jnp.asarray, plan.sampling.prepare(records.size))
 
     program = _program(step, plan.sampling.drawing(records.size), plan.num_steps)

@@ -33,26 +33,18 @@ from discreet._validate import choice, fraction, integer, probability, real
 from discreet.act import Act
 from discreet.clipping import contribution_bound
 from discreet.gradients import BookKeepingEngine, EngineReport
-from discreet.inference._elbo import LATENT, Objective, loss_at_start
-from discreet.inference._loop import (
-    Checkpoint,
-    certify_fit,
-    check_provable,
-    run_steps,
-    update_once,
-    with_proof,
-)
+from discreet.inference._checkpoint import Checkpoint
+from discreet.inference._elbo import LATENT, Objective
+from discreet.inference._langevin import Langevin
+from discreet.inference._loop import run_steps, update_once
+from discreet.inference._point_guide import parameter_of
 from discreet.inference._processes import Processes
+from discreet.inference._proof import certify_fit, check_provable, with_proof
 from discreet.inference._records import Program, Records, check_public, refuse_tables, take_apart
 from discreet.inference._result import DPSVIResult, draw_posterior, result_of, warn_of_use
 from discreet.inference._saved import versions
-from discreet.inference._step import (
-    DPSVIState,
-    Langevin,
-    PlanNumbers,
-    PrivateStep,
-)
-from discreet.inference._structure import parameter_of
+from discreet.inference._start import loss_at_start
+from discreet.inference._step import DPSVIState, PlanNumbers, PrivateStep
 from discreet.inference._support import refuse_outside_support
 from discreet.inference._trace import TraceRecorder
 from discreet.ledger import Ledger
@@ -179,12 +171,14 @@ class DPSVI:
         self.loss_share = loss_share
         self.loss_bound = loss_bound
         self.microbatch_size = microbatch_size
-        self.local, self.local_updates = local, local_updates
+        self.local = local
+        self.local_updates = local_updates
         self.local_optim = self.optim if local_optim is None else as_numpyro_optim(local_optim)
         self.static_kwargs = static_kwargs
         self._check_options()
         self._steps: dict[Any, PrivateStep] = {}
-        self._current, self._made = None, True
+        self._current = None
+        self._made = True
 
     @property
     def contribution_bound(self) -> float:
@@ -300,14 +294,17 @@ class DPSVI:
         if signature not in self._steps:
             self._steps[signature] = self._private_step(objective, psi, key)
         self._current, self._shapes = self._steps[signature], jax.eval_shape(lambda: psi)
-        objective, norm = self._current.objective, jnp.float32(self.plan.clipping.start)
-        center, local = loss_at_start(objective, psi, start_key), self._current.local
+        objective = self._current.objective
+        norm = jnp.float32(self.plan.clipping.start)
+        center = loss_at_start(objective, psi, start_key)
+        local = self._current.local
         memory = [] if local is None else local.rows(records.size)
         optim_state = start_optimizer(self.optim, psi, key, objective)
         return DPSVIState(optim_state, key, jnp.zeros((), jnp.int32), center, norm, memory)
 
     def _private_step(self, objective: Objective, psi: Mapping[str, Any], key: PRNGKeyArray) -> PrivateStep:
-        local, own = None, dict(objective.local_start)
+        local = None
+        own = dict(objective.local_start)
         if own:
             from discreet.inference._local import LocalUpdates  # few fits need it
 
@@ -334,10 +331,13 @@ class DPSVI:
     def _of_plan(self, released: int, shards: Shards | None = None) -> dict[str, Any]:
         """The static parameters of a step with `released` coordinates, derived from the plan."""
         plan = self.plan
-        sampling, size = plan.sampling, plan.num_records
+        sampling = plan.sampling
+        size = plan.num_records
         # A device's part of a batch is about as long as a Poisson sample of its records, whatever the sampler. Its rows are in
         # secret order, too.
-        rows, capacity, shuffled = sampling.typical_size(size), sampling.capacity(size), sampling.shuffled(size)
+        rows = sampling.typical_size(size)
+        capacity = sampling.capacity(size)
+        shuffled = sampling.shuffled(size)
         if shards is not None:
             rows = PoissonSampling(plan.rate).typical_size(-(-size // shards.count))
         return {
@@ -393,7 +393,8 @@ class DPSVI:
     ) -> tuple[DPSVIState, Float[Array, ""]]:
         """`update`; if `hedged` nobody claims the state, and the noise depends on what it hides."""
         self._refuse_local("update")
-        records, plan = take_apart(args, kwargs), self.plan
+        records = take_apart(args, kwargs)
+        plan = self.plan
         step = self._step_for(records)
         plan.sampling.check_rows(records.size, plan.num_records, plan.relation, masked=mask is not None)
         mask = jnp.ones(records.size, bool) if mask is None else jnp.asarray(mask)
@@ -452,7 +453,8 @@ class DPSVI:
             )
         self._refuse_local("evaluate")
         records = take_apart(args, kwargs)
-        objective, leaves = self._step_for(records).objective, records.leaves
+        objective = self._step_for(records).objective
+        leaves = records.leaves
         psi = self.optim.get_params(state.optim_state)
         draw, local = jax.random.split(random.subkey(state.rng_key, random.Purpose.POSTERIOR))
         u, free = objective.link(psi, draw)
@@ -631,7 +633,8 @@ class DPSVI:
 
     def _terms(self, delta: float | None, reproducible: bool, keep_gradients: bool, unit: Unit) -> Statement:
         """The statement of all the plan's steps, as `run` makes it before the first."""
-        count_share, langevin = self.plan.clipping.count_share, isinstance(self.optim, Langevin)
+        count_share = self.plan.clipping.count_share
+        langevin = isinstance(self.optim, Langevin)
         noun = unit.noun
 
         def cost(share: float, other: float) -> str:

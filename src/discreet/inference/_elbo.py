@@ -13,18 +13,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.core import Tracer
 from jaxtyping import Array, Float, PRNGKeyArray, Scalar
-from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.kl import kl_divergence
 
-from discreet import random
 from discreet._jax import (
     Memo,
     all_constants,
@@ -35,36 +32,17 @@ from discreet._jax import (
     program_text,
     programs_in,
     run_jaxpr,
-    run_kept,
-    run_once,
     used_inputs,
 )
-from discreet._numpyro import artificial_records, helpful_support_errors, one_model, scale_and_mask
-from discreet.inference._records import (
-    Message,
-    Programs,
-    Records,
-    Values,
-    log_density,
-    refuse_reshaped,
-    refuse_tables,
-    take_apart,
-    value_of_improper,
-)
-from discreet.inference._structure import (
-    FAILURES,
-    NoInitialValuesError,
-    Structure,
-    auto_guides,
-    bijection_of,
-    explain_model,
-    find_structure,
-    is_numpyros,
-    start_of_search,
-)
-
-# --- The objective ---
-
+from discreet._numpyro import one_model, scale_and_mask
+from discreet.inference._autoguides import NoInitialValuesError, is_numpyros
+from discreet.inference._couplings import refuse_couplings
+from discreet.inference._plates import log_density, value_of_improper
+from discreet.inference._point_guide import bijection_of
+from discreet.inference._programs import Programs
+from discreet.inference._records import Message, Records, Values, refuse_reshaped, refuse_tables
+from discreet.inference._start import choose_placeholder, init_keys, initial_parameters
+from discreet.inference._structure import Structure, find_structure
 
 # Dependencies of records' losses, by objective.
 _LOOKED_AT = Memo[Any, dict[str, Any]]()
@@ -121,7 +99,8 @@ class Objective:
 
     def refuse_tables(self, length: int) -> None:
         """Refuse arrays of the closure or by keyword that look like a table of this length."""
-        static, summed = jax.tree.leaves(self.programs.static), self.structure.combinations().values()
+        static = jax.tree.leaves(self.programs.static)
+        summed = self.structure.combinations().values()
         programs = self.programs.model, self.programs.guide
         refuse_tables([*static, *self.held], [length], programs)
         public = *static, *self.placeholder, *self.local_start.values(), *summed
@@ -202,7 +181,8 @@ class Objective:
 
     def _draw(self, psi: Values, key: PRNGKeyArray, rows: Sequence[Any]) -> tuple[dict[str, Any], Scalar]:
         """One guide draw: the touched latents' unconstrained values, and the data-free term."""
-        programs, latents = self.programs, self.structure.global_latents
+        programs = self.programs
+        latents = self.structure.global_latents
         params = self.constrain(psi)
         guide_key, model_key = jax.random.split(key)
         guide = programs.trace(programs.guide, rows, guide_key, params)
@@ -258,7 +238,8 @@ class Objective:
         self, latents: Values, params: Values, record: Sequence[Any], key: PRNGKeyArray
     ) -> tuple[Callable[[Values], dict[str, Any]], dict[str, Any]]:
         """The model of a record as a batch of one, as a function of values of sites, and the guide's sites of the record."""
-        rows, own = [x[None] for x in record[: len(self.placeholder)]], record[len(self.placeholder) :]
+        rows = [x[None] for x in record[: len(self.placeholder)]]
+        own = record[len(self.placeholder) :]
         named = zip(self.structure.local_params, own, strict=True)
         params = {**params, **{name: jnp.expand_dims(value, axis) for (name, axis), value in named}}
         guide_key, model_key = jax.random.split(key)
@@ -489,360 +470,3 @@ def _common_scale(sites: Sequence[Message]) -> Any:
             "them. Scale all sites of a record by the same number."
         )
     return numbers.pop()
-
-
-# --- Where a fit starts ---
-
-
-@run_once
-def init_keys(key: PRNGKeyArray) -> tuple[PRNGKeyArray, ...]:
-    """Keys for the initial values, which see no data and may be known: threefry, for which JAX compiles less."""
-    return tuple(jax.random.split(random.as_threefry(random.subkey(key, random.Purpose.INIT)), 3))
-
-
-def choose_placeholder(programs: Programs, given: Sequence[Any] | None, key: PRNGKeyArray) -> list[Array]:
-    """One artificial record: the caller's, or zeros, or ones or halves where zeros are impossible, as for shares."""
-    records = programs.records
-    if given is not None:
-        made_up = take_apart(tuple(given), {}).leaves
-        if [x.shape for x in made_up] != [(1, *x.shape[1:]) for x in records.leaves]:
-            raise ValueError(
-                f"The placeholder's arrays have shapes {[x.shape for x in made_up]}; pass one artificial record: arrays "
-                "shaped like the records' with a leading axis of one, in the same order."
-            )
-        return [x.astype(r.dtype) for x, r in zip(made_up, records.leaves, strict=True)]
-    for candidate in (records.filled(0, 1), records.filled(1, 1), records.filled(0.5, 1)):
-        try:
-            if _has_finite_density(programs, candidate):
-                return candidate
-        except FAILURES as error:
-            explain_model(programs, key)
-            if "size of plate" in str(error):
-                # `find_structure` says why.
-                return candidate
-            # A column of weights (handlers.scale) must not be zero, nor one of standard errors where NumPyro validates.
-            if "distribution got invalid" not in str(error) and "should be positive" not in str(error):
-                raise
-    for one, other in ((0.0, 1.0), (1.0, 0.5), (0.5, 0.25)):
-        mixed, *equal = (
-            [jnp.concatenate(x) for x in zip(records.filled(a, 1), records.filled(b, 1), strict=True)]
-            for a, b in ((one, other), (one, one), (other, other))
-        )
-        if _runs_finite(programs, mixed) and not any(_runs_finite(programs, rows) for rows in equal):
-            raise ValueError(
-                "The model computes a statistic of its records, such as x.std(0) or a range: artificial records have a finite "
-                "density where they differ, and none where they are equal. A statistic couples all records, and each is "
-                "evaluated alone. Scale by public numbers in its place, as (age - 40) / 15, or before the fit by "
-                "discreet.standardise.private_standardisation, which is another release with its own cost."
-            )
-    return records.filled(0, 1)
-
-
-def _runs_finite(programs: Programs, rows: list[Array]) -> bool:
-    try:
-        return _has_finite_density(programs, rows)
-    except FAILURES:
-        return False
-
-
-def _has_finite_density(programs: Programs, rows: list[Array]) -> bool:
-    def finite(rows: list[Array], key: PRNGKeyArray) -> Array:
-        trace = programs.trace(programs.model, rows, key, hint=programs.num_records, rule=start_of_search)
-        observed = [site for site in trace.values() if site["type"] == "sample" and site["is_observed"]]
-        fine: list[Any] = [True]
-        for site in observed:
-            fn, value = site["fn"], site["value"]
-            try:
-                fine.append(jnp.all(jnp.isfinite(fn.log_prob(value))))
-            except TypeError as error:
-                if jnp.issubdtype(jnp.result_type(value), jnp.integer) or "integer" not in str(error):
-                    raise
-                raise TypeError(
-                    f"The observed site {site['name']!r} has values of the type {jnp.result_type(value)}, and its "
-                    f"distribution, {type(fn).__name__}, takes integers. Convert them in the model, by obs=y.astype(int)."
-                ) from error
-        # A Bernoulli of NaN has a finite density.
-        numbers = [x for x in jax.tree.leaves([site["fn"] for site in observed]) if isinstance(x, jax.Array)]
-        fine += [~jnp.any(jnp.isnan(x)) for x in numbers if jnp.issubdtype(x.dtype, jnp.floating)]
-        return jnp.all(jnp.array(fine))
-
-    with artificial_records():
-        # A key of its own, so that whether zeros will do depends on the model alone.
-        return bool(run_kept(lambda: finite(rows, jax.random.key(0))))
-
-
-def initial_parameters(
-    programs: Programs,
-    placeholder: list[Array],
-    structure: Structure,
-    key: PRNGKeyArray,
-    init_params: Values | None,
-) -> tuple[dict[str, Any], dict[str, Array], dict[str, Any], dict[str, Any]]:
-    """Unconstrained initial parameters, those that each record has of its own, transforms to constrained values, and state."""
-    given = dict(init_params or {})
-    transforms: dict[str, Any] = {}
-
-    def start(key: PRNGKeyArray) -> list[dict[str, Any]]:
-        guide_key, model_key = jax.random.split(key)
-        guide = programs.trace(programs.guide, placeholder, guide_key, given)
-        model: dict[str, Any] = {}
-        if structure.model_params:
-            latents = {n: s["value"] for n, s in guide.items() if s["type"] in ("sample", "param", "mutable")}
-            model = programs.trace(programs.model, placeholder, model_key, {**latents, **given})
-        # A site in both belongs to the guide, as in NumPyro.
-        for site in [*model.values(), *guide.values()]:
-            if site["type"] != "param":
-                continue
-            if not all(jnp.issubdtype(jnp.result_type(x), jnp.floating) for x in jax.tree.leaves(site["value"])):
-                raise ValueError(
-                    f"The param site {site['name']!r} holds numbers that are no floats, so it has no gradient. Start it from "
-                    "floats, or pass it to DPSVI as a public keyword argument."
-                )
-            with helpful_support_errors({**site, "fn": None}):
-                transforms[site["name"]] = biject_to(site["kwargs"].get("constraint", constraints.real))
-        sites = {**model, **guide}.items()
-        return [{n: s["value"] for n, s in sites if s["type"] == kind} for kind in ("param", "mutable")]
-
-    # NumPyro's guides have their initial values already: nothing is compiled for what else they compute.
-    ready = is_numpyros(programs.guide) and not structure.model_params and not given
-    params, state = run_kept(start, key) if ready else start(key)
-    psi = {name: transform.inv(params[name]) for name, transform in transforms.items()}
-    if unknown := set(given) - set(psi):
-        raise ValueError(
-            f"init_params names {sorted(unknown)[0]!r}, which is not a param site of model or guide. Remove it."
-        )
-    if not psi:
-        raise ValueError(
-            "There is nothing to fit. A model needs a latent (numpyro.sample without obs=); a guide of your own needs a param "
-            "site."
-        )
-    # Weak types would make the compiled loop change its types after the first step.
-    psi = jax.tree.map(lambda x: lax.convert_element_type(x, jnp.result_type(x)), psi)
-    own = {name: _of_one(name, psi.pop(name), axis, transforms[name]) for name, axis in structure.local_params}
-    if reading := set(given) & set(own):
-        raise ValueError(
-            f"init_params names {sorted(reading)[0]!r}, of which each record has its own. All start from the guide's initial "
-            "value; change it there."
-        )
-    if not psi:
-        raise ValueError(
-            "Only records have parameters here, and these are never released: no latent or param site is shared by the records, "
-            "so the fit would publish nothing. Let them share something, such as the mean and the scale of their prior "
-            "(partial pooling)."
-        )
-    return psi, own, transforms, state
-
-
-def _of_one(name: str, rows: Array, axis: int, transform: Any) -> Array:
-    """One record's value of a `param` site with a value for each, unconstrained."""
-    if axis >= jnp.ndim(transform(rows)) - transform.codomain.event_dim:
-        raise ValueError(
-            f"The constraint of the param site {name!r} joins the records, whose axis is {axis}: each record has its own "
-            "value. Put the records' axis first and the axes of one record's value behind it."
-        )
-    return jnp.take(rows, 0, axis=axis)
-
-
-# Of equal objectives compiled once.
-_terms_at_start = run_once(lambda objective, psi, key: objective.terms(psi, objective.example, key), static_argnums=0)
-
-
-def loss_at_start(objective: Objective, psi: Values, key: PRNGKeyArray) -> Scalar:
-    """The placeholder record's loss, which like the data-free term must be finite."""
-    with artificial_records():
-        free, loss = _terms_at_start(objective, psi, key)
-    for value, what in ((free, "The prior or the guide"), (loss, "The loss of the placeholder record")):
-        if not bool(jnp.isfinite(value)):
-            raise ValueError(
-                f"{what} is not finite at the initial parameters ({float(value)}). Pass an artificial record in the "
-                "support of the observations as placeholder=..., or other initial values as init_params."
-            )
-    return jnp.asarray(loss, jnp.float32)
-
-
-# --- Check for couplings between records in a model or a guide ---
-
-
-# A fit evaluates each record alone, in a plate of one row. This is the user's model only if the log density of all records
-# together is the sum of that of each alone, at any values of the latents. That fails with a mean over the table, the number of
-# rows, or rows that are shifted, sorted or reversed against one another. Privacy does not depend on it, since a record evaluated
-# alone meets no other; but the fit would be that of another model.
-#
-# So artificial rows are evaluated together and alone, at the same values of everything random: the shared latents (drawn by the
-# guide), those of each record (moderate values in their support, whatever the guide is), and one value of each that is summed
-# out. Their number is a prime, so that a shift by any amount but its multiples moves them. Rows whose values lie outside a
-# support are replaced by the placeholder record. The guide's density of the records' latents is compared likewise.
-#
-# A program that draws random numbers besides its latents (dropout) draws others for a row alone than for many. There the
-# mixed difference l(a, b) - l(a', b) - l(a, b') + l(a', b') over two halves of the rows is looked at, which is zero for sums
-# over rows.
-_ROWS = 101
-
-
-def moved_start(psi: Values, rng: np.random.Generator) -> Any:
-    """Parameters near those with which a fit starts: weights that start at zero would hide what they multiply."""
-    return jax.tree.map(lambda x: np.asarray(x + rng.uniform(0.1, 0.2, jnp.shape(x)), jnp.result_type(x)), psi)
-
-
-def refuse_couplings(objective: Objective, psi: Values) -> None:
-    """Refuse a model or guide whose density of many rows is no product over them."""
-    structure, programs, rng = objective.structure, objective.programs, np.random.default_rng(0)
-    psi = moved_start(psi, rng)
-    names = *structure.observed, *structure.local_latents, *(site.name for site in structure.summed)
-    made_up = [[_made_up(np.asarray(x[0]), rng) for x in objective.placeholder] for _ in range(2)]
-    _compare(objective, "model", programs.model, names, psi, made_up, rng)
-    # AutoGuides read no record, and have the size of the one row on which they were set up.
-    covered = {name for part in auto_guides(programs.guide) for name in part.prototype_trace or ()}
-    if structure.guide_locals and covered.isdisjoint(structure.local_latents):
-        _compare(objective, "guide", programs.guide, structure.guide_locals, psi, made_up, rng)
-
-
-def _compare(
-    objective: Objective,
-    what: str,
-    program: Callable[..., Any],
-    names: Sequence[str],
-    psi: Values,
-    made_up: list[list[np.ndarray]],
-    rng: np.random.Generator,
-) -> None:
-    structure = objective.structure
-    local = [n for n in names if n in structure.local_latents or n in structure.guide_locals]
-    summed = [site for site in structure.summed if site.name in names]
-    choices = {site.name: site.values()[rng.integers(site.size, size=_ROWS)] for site in summed}
-    axes = {site.name: site.axis for site in summed}
-    together = {name: jnp.asarray(np.concatenate(list(x), axis=axes[name])) for name, x in choices.items()}
-
-    def run(rows: Any, given: Values, shared: Any, key: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The log density of each site, and the records' latents."""
-        start = ((name, at, jnp.expand_dims(objective.local_start[name], at)) for name, at in structure.local_params)
-        own = {name: objective.transforms[name](jnp.repeat(x, len(rows[0]), at)) for name, at, x in start}
-        values = {**shared, **own, **given}
-        trace = objective.programs.trace(program, rows, key, values, rule=rule)
-        return {name: log_density(trace[name]) for name in names}, {name: trace[name]["value"] for name in local}
-
-    def rule(site: Message) -> Any:
-        """A value of a record's latent in the model, without a sampler, which may take long to compile."""
-        if site["type"] != "sample" or site["value"] is not None or what == "guide" or site["name"] not in local:
-            return value_of_improper(site)
-        transform = biject_to(site["fn"].support)
-        shape = transform.inverse_shape(site["kwargs"].get("sample_shape", ()) + site["fn"].shape())
-        return transform(jnp.asarray(np.random.default_rng(1).uniform(-1.0, 1.0, shape), jnp.float32))
-
-    def share(psi: Any, key: Any) -> dict[str, Any]:
-        params = objective.constrain(psi)
-        return {**params, **objective.draw_globals(params, key)}
-
-    def of_all(rows: Any, given: Values, shared: Any, key: Any) -> tuple[Float[Array, "row"], dict[str, Any]]:
-        densities, values = run(rows, {**together, **given}, shared, key)
-        found = [
-            jnp.sum(jnp.moveaxis(densities[n], at[0][n], 0).reshape(_ROWS, -1), 1) for n in densities if n not in whole
-        ]
-        # Terms of no single row count with the first row: then the sum over all rows is compared.
-        of_none = sum((jnp.sum(densities[name]) for name in whole), jnp.zeros(()))
-        return jnp.sum(jnp.stack([*found, jnp.zeros(_ROWS)]), 0).at[0].add(of_none), values
-
-    def of_one(row: Any, given: Values, shared: Any, key: Any) -> Scalar:
-        given = {name: jnp.expand_dims(x, at[1][name]) for name, x in given.items()}
-        densities, _ = run([x[None] for x in row], given, shared, key)
-        return sum((jnp.sum(x) for x in densities.values()), jnp.zeros(()))
-
-    # Fixed keys make the check deterministic; several, since one draw of the latents may hide a coupling.
-    keys = [jax.random.key(seed) for seed in range(4)]
-    shapes = jax.eval_shape(share, psi, keys[0])
-    few = [x[:1] for x in made_up[0]]
-    one = jax.eval_shape(run, few, {n: x[0] for n, x in choices.items()}, shapes, keys[0])
-    many = jax.eval_shape(run, made_up[0], together, shapes, keys[0])
-    whole = [name for name in names if one[0][name].shape == many[0][name].shape]
-    at = jax.tree.map(_axis, one, many)
-    # Without one axis for the records, a term is one for all of them, and a latent none of each.
-    axes_found = [*(at[0][name] for name in names if name not in whole), *at[1].values()]
-    if None in axes_found:
-        _refuse_coupling(what, None)
-    at = at[0], {**at[1], **axes}
-
-    each = jax.vmap(of_one, (0, 0, None, None))
-    placeholders = [np.repeat(np.asarray(x), _ROWS, axis=0) for x in objective.placeholder]
-    half = rng.random(_ROWS) < 0.5
-
-    def couples(jit: Callable[..., Any]) -> bool:
-        all_alone, all_together, shared_values = jit(each), jit(of_all), jit(share)
-        for key in keys:
-            with artificial_records():
-                shared = shared_values(psi, key)
-                _, values = all_together(made_up[0], {}, shared, key)
-                given = {name: jnp.moveaxis(x, at[1][name], 0) for name, x in values.items()}
-                given.update({name: jnp.squeeze(x, 1 + axes[name]) for name, x in choices.items()})
-                inside = [np.isfinite(all_alone(rows, given, shared, key)) for rows in made_up]
-                first, second = (_choose(*x, placeholders) for x in zip(inside, made_up, strict=True))
-                (is_random,) = used_inputs(lambda key: each(first, given, shared, key), key)  # noqa: B023
-                if is_random:
-                    pairs = ((a, b) for a in (first, second) for b in (first, second))
-                    found = [
-                        np.asarray(all_together(_choose(half, *x), values, shared, key)[0], np.float64) for x in pairs
-                    ]
-                    one_way, other = found[0] - found[1], found[2] - found[3]
-                else:
-                    one_way = np.asarray(all_together(first, values, shared, key)[0], np.float64)
-                    other = np.asarray(all_alone(first, given, shared, key), np.float64)
-            if not _alike(one_way, other):
-                return True
-        return False
-
-    # What is compiled quickly may round otherwise alone than together, which a chaotic model, such as sin(1e5 x), makes large.
-    if couples(run_once) and couples(jax.jit):
-        _refuse_coupling(what, whole[0] if whole else None)
-
-
-def _refuse_coupling(what: str, joint: str | None) -> NoReturn:
-    """Refuse a model or guide that couples records; `joint` names a site whose log density should be a sum over them."""
-    if joint is not None:
-        raise ValueError(
-            f"The observed site (or factor) {joint!r} reads the records, but its log density has no axis that follows "
-            "them and is no sum over them: the log density of artificial records together differs from the sum over each of "
-            "them alone. A joint density of all records, such as a Gaussian process or a time series whose steps are the "
-            "records, or a statistic of the table couples them in principle. Otherwise give one term for each record: "
-            'with numpyro.plate("data", xs.shape[0]).'
-        )
-    raise ValueError(
-        f"The {what} couples records: the log density of artificial records together differs from the sum over each of "
-        "them alone (by a mean over the records, batch normalisation, the number of rows, or rows that are shifted or "
-        "sorted, for example). Each record is evaluated alone here, so it would mean something else. Use public "
-        "constants instead."
-    )
-
-
-def _choose(which: Any, rows: Sequence[Any], others: Sequence[Any]) -> list[np.ndarray]:
-    """Rows of one table or of the other."""
-    return [np.where(which.reshape(-1, *[1] * (np.ndim(x) - 1)), x, y) for x, y in zip(rows, others, strict=True)]
-
-
-def _axis(one: Any, many: Any) -> int | None:
-    """The axis that numbers the records; None: there is no such axis, or more than one."""
-    if len(one.shape) != len(many.shape):
-        return None
-    changed = [i for i, sizes in enumerate(zip(one.shape, many.shape, strict=True)) if sizes[0] != sizes[1]]
-    return changed[0] if len(changed) == 1 and many.shape[changed[0]] == _ROWS else None
-
-
-def _alike(together: Float[np.ndarray, "row"], alone: Float[np.ndarray, "row"]) -> bool:
-    """True if rows agree together and alone up to rounding, each or, in another order, in their sum."""
-    finite = np.isfinite(alone)
-    together, alone = together[finite], alone[finite]
-    size = np.abs(alone)
-    if np.all(np.abs(together - alone) <= 1e-3 * (1.0 + size)):
-        return True
-    return bool(abs(together.sum() - alone.sum()) <= 1e-5 * (1.0 + size.sum()))
-
-
-def _made_up(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Artificial values of one argument for many records, some of which keep the placeholder's."""
-    shape = _ROWS, *x.shape
-    if x.dtype == np.bool_:
-        values = rng.random(shape) < 0.5
-    elif jnp.issubdtype(x.dtype, jnp.integer):
-        values = x + rng.integers(0, 2, shape)
-    else:
-        values = rng.uniform(0.05, 0.95, shape)
-    kept = (rng.random(_ROWS) < 0.25).reshape(-1, *[1] * x.ndim)
-    return np.where(kept, x, values).astype(x.dtype)

@@ -13,7 +13,7 @@ import functools
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
@@ -26,103 +26,19 @@ from jaxtyping import Array, Bool, Float, Int
 from tqdm.auto import tqdm
 
 from discreet import mechanisms
-from discreet._jax import Memo, compiled, untried_jax
+from discreet._jax import compiled
 from discreet.gradients import BookKeepingEngine
-from discreet.inference._processes import FAILED, START_AGAIN
+from discreet.inference._checkpoint import Checkpoint, Progress
 from discreet.inference._result import Outcome
-from discreet.inference._saved import SavedFit
-from discreet.inference._step import DPSVIState, PlanNumbers, PrivateStep, StepFigures, StepKeys
+from discreet.inference._step import DPSVIState, PlanNumbers, PrivateStep, StepFigures
+from discreet.inference._step_keys import StepKeys
 from discreet.inference._trace import TraceRecorder, start_mean, update_mean
 from discreet.plan import PrivacyPlan
-from discreet.report import Statement
 from discreet.sampling import Batch
-from discreet.verify import Certificate, Given, PrivacyError, certify
-
-# --- Checkpoints ---
-
-
-_SECONDS = 10.0
-"""Between two checkpoints; more where writing one takes more than a twentieth of that."""
-
-
-@dataclasses.dataclass
-class Progress:
-    """The progress of a fit: everything that the loop collects besides its state and the trace."""
-
-    mean: Any
-    done: int = 0
-    figures: list[np.ndarray] = dataclasses.field(default_factory=list)  # rows of `StepFigures`
-    norms: list[np.ndarray] = dataclasses.field(default_factory=list)
-
-
-class Checkpoint(SavedFit):
-    """A folder with the state of a fit, from which it continues after a crash; without a folder, it does nothing.
-
-    Guarantee: whenever the process dies, the continued fit makes the same releases, to the bit. No step draws its noise for
-    another state, since data, model, plan and options must be the same.
-
-    The file contains the records' memory, too, and the key (`SavedFit`, which has the arguments).
-    """
-
-    _due = 0.0
-
-    def begin(
-        self, state: DPSVIState, mean: Array, recorder: TraceRecorder, begin: Callable[[], None]
-    ) -> tuple[DPSVIState, Progress]:
-        """The state to go on from, once `begin` has claimed the key and debited; a checkpoint is there before it."""
-        again = "Start all processes again with the same command: the fit continues from its checkpoint."
-        lost = "The plan may be spent, and without checkpoint= its steps are lost."
-        self.processes.remedy = (again, START_AGAIN) if self.run_id else (lost, FAILED)
-        if self._found is None:
-            progress = Progress(mean)
-            self._write(state, progress, recorder, finished=False)
-            self._enter(begin)
-            return state, progress
-        # The same releases again are none: the noise belongs to these states.
-        begin()
-        found = self._found
-        leaves, tree = jax.tree.flatten(state._replace(rng_key=None))
-        kept = [jnp.asarray(x, y.dtype) for x, y in zip(found["state"], leaves, strict=True)]
-        recorder.restore(found["trace"])
-        progress = Progress(jnp.asarray(found["mean"], mean.dtype), found["done"], [found["figures"]], [found["norms"]])
-        return jax.tree.unflatten(tree, kept)._replace(rng_key=jnp.copy(self.key)), progress
-
-    @property
-    def due(self) -> bool:
-        """True if a checkpoint is due."""
-        return self._path is not None and time.perf_counter() >= self._due
-
-    def keep(self, state: DPSVIState, progress: Progress, recorder: TraceRecorder, *, finished: bool) -> None:
-        """Write where the fit stands, in arrays of this process; all processes must have come to the same."""
-        self.processes.same_state(state._replace(rng_key=None))
-        self._write(state, progress, recorder, finished=finished)
-
-    def _write(self, state: DPSVIState, progress: Progress, recorder: TraceRecorder, *, finished: bool) -> None:
-        if self._path is None:
-            return
-        started = time.perf_counter()
-        content = {
-            "state": [np.asarray(x) for x in jax.tree.leaves(state._replace(rng_key=None))],
-            "mean": np.asarray(progress.mean),
-            "done": progress.done,
-            "figures": np.concatenate([_NO_FIGURES, *progress.figures]),
-            "norms": np.concatenate([_NO_NORMS, *progress.norms]),
-            "trace": recorder.finish(),
-        }
-        self._put(content, finished=finished)
-        ended = time.perf_counter()
-        self._due = ended + max(_SECONDS, 20 * (ended - started))
-
-
-_NO_FIGURES = np.zeros((0, len(StepFigures._fields)), np.float32)
-_NO_NORMS = np.zeros(0, np.float32)
-
-
-# --- The loop ---
-
 
 _SECONDS_A_CHUNK = 0.25
-_SHORT_CHUNK, _LONGEST_CHUNK = 64, 2048
+_SHORT_CHUNK = 64
+_LONGEST_CHUNK = 2048
 _BUFFER_BYTES = 4 * 2**20
 # State, running mean, rows of `StepFigures`, clipping norms, iterates and gradients.
 Kept = tuple[
@@ -180,7 +96,9 @@ def run_steps(
     """
     checkpoint = checkpoint or Checkpoint(None, state.rng_key)
     processes = checkpoint.processes
-    num_steps, numbers, drawing = plan.num_steps, PlanNumbers.of(plan), step.drawing(plan.sampling, leaves)
+    num_steps = plan.num_steps
+    numbers = PlanNumbers.of(plan)
+    drawing = step.drawing(plan.sampling, leaves)
     if step.shards is not None:
         numbers = numbers._replace(where=step.shards.where(state.rng_key))
     flat, unravel = ravel_pytree(step.optim.get_params(state.optim_state))
@@ -193,7 +111,8 @@ def run_steps(
     tables = jax.tree.map(jnp.asarray, plan.sampling.prepare(drawing.num_records))
     # Each call overwrites the state that it is given; the caller's must stay what it was.
     state = jax.tree.map(jnp.copy, state)
-    mean, count = start_mean(flat.size, recorder.keeps_mean), min(8, chunk_length)
+    mean = start_mean(flat.size, recorder.keeps_mean)
+    count = min(8, chunk_length)
     everywhere = (lambda x: x) if step.shards is None else step.shards.copied
     numbers, tables = everywhere((numbers, tables))
     kept_in_errors = _kept_in_errors(recorder, unravel, lambda: progress)
@@ -228,7 +147,8 @@ def run_steps(
             progress.norms.append(
                 np.asarray(chunk_norms)[:count] if step.adapts else np.full(count, plan.clipping.start)
             )
-            seconds, made = time.perf_counter() - started, count
+            seconds = time.perf_counter() - started
+            made = count
             count = int(np.clip(made * _SECONDS_A_CHUNK / max(seconds, 1e-6), made / 4, made * 8))
             count = max(1, min(count, chunk_length))
             # What is no number stays so: nothing is learned from further steps.
@@ -269,9 +189,12 @@ def _kept_in_errors(
     except BaseException as error:
         # Unless it came between two lines of the recorder.
         with suppress(Exception):
-            trace, found = recorder.finish(), progress()
-            done, last = int(trace.steps[-1]), unravel(jnp.asarray(trace.iterates[-1]))
-            figures, norms = np.concatenate(found.figures)[:done], np.concatenate(found.norms)[:done]
+            trace = recorder.finish()
+            found = progress()
+            done = int(trace.steps[-1])
+            last = unravel(jnp.asarray(trace.iterates[-1]))
+            figures = np.concatenate(found.figures)[:done]
+            norms = np.concatenate(found.norms)[:done]
             error.__dict__["partial_outcome"] = Outcome(last, figures, norms, trace, done)
         raise
 
@@ -301,7 +224,8 @@ def _chunk(
     tables: Any,
     count: Int[Array, ""],
 ) -> Kept:
-    keys, key = StepKeys.derive(state.rng_key, memory=step.local is not None), state.rng_key
+    keys = StepKeys.derive(state.rng_key, memory=step.local is not None)
+    key = state.rng_key
     keyless = state._replace(rng_key=None)
     state, *released = many_steps(
         step, drawing, length, keep_iterates, keep_gradients, keys, keyless, mean, numbers, leaves, tables, count
@@ -390,113 +314,3 @@ def update_once(
         step = dataclasses.replace(step, engine=dataclasses.replace(step.engine, shuffled=False))
     state, figures, _ = step.move(state, keys, numbers, leaves, batch)
     return state, jnp.where(paid, figures.loss, jnp.nan)
-
-
-# --- The proof ---
-
-
-def certify_fit(
-    step: PrivateStep, plan: PrivacyPlan, state: DPSVIState, leaves: list[Any], keep_gradients: bool
-) -> Certificate:
-    """Prove all the plan's steps, from the first, with the plan's own numbers.
-
-    What is traced does not depend on the plan's numbers, but for the number of steps; the noise multiplier and the sampler's
-    tables are operands whose values the proof knows. So plans share what is traced; each is proved by itself, once.
-    """
-    drawing = step.drawing(plan.sampling, leaves)
-    table = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves)
-    shapes = tuple((x.shape, x.dtype, getattr(x, "weak_type", False)) for x in jax.tree.leaves(state))
-    x64 = jax.config.values["jax_enable_x64"]
-    program = step, drawing, plan.num_steps, plan.relation, shapes, table, keep_gradients, x64
-    name = program, plan.sampling, plan.noise_multiplier
-    if name not in _PROOFS:
-        fit, args = _program(step, plan, drawing, state, table, keep_gradients)
-        if program in _PROOFS:
-            _PROOFS[name] = _PROOFS[program].given(*args)
-        else:
-            records = tuple(range(len(args) - len(table), len(args)))
-            _PROOFS[program] = _PROOFS[name] = certify(fit, *args, records=records, relation=plan.relation)
-    return _PROOFS[name]
-
-
-# By program and numbers, and the first one of each program by itself.
-_PROOFS = Memo[Any, Certificate]()
-
-
-def _program(
-    step: PrivateStep, plan: PrivacyPlan, drawing: Any, state: DPSVIState, table: Sequence[Any], keep_gradients: bool
-) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The program of a fit, and its arguments: keys, public values, and the table."""
-    length = plan.num_steps
-    dim = sum(x.size for x in jax.tree.leaves(step.optim.get_params(state.optim_state)))
-    recorder = TraceRecorder(dim, length)
-    keep = recorder.every_step
-
-    def fit(
-        keys: StepKeys,
-        optim_state: Any,
-        loss_center: Any,
-        clipping_norm: Any,
-        numbers: PlanNumbers,
-        tables: Any,
-        *leaves: Any,
-    ) -> dict[str, Any]:
-        no_key: Any = None
-        # What the records share may be known: to the verifier it is made of public numbers.
-        keys = keys._replace(guide=jax.random.wrap_key_data(keys.guide, impl=implementation))
-        memory = [] if step.local is None else step.local.rows(len(leaves[0]))
-        start = DPSVIState(optim_state, no_key, jnp.zeros((), jnp.int32), loss_center, clipping_norm, memory)
-        mean, kept = start_mean(dim, recorder.keeps_mean), (keep, keep and keep_gradients)
-        end, mean, figures, norms, iterates, gradients = many_steps(
-            step, drawing, length, *kept, keys, start, mean, numbers, list(leaves), tables, length
-        )
-        released = {"figures": figures, "mean": mean, "norms": (norms, end.clipping_norm)}
-        return {"state of the optimizer": end.optim_state, **released, "iterates": iterates, "gradients": gradients}
-
-    keys = jax.eval_shape(functools.partial(StepKeys.derive, memory=step.local is not None), state.rng_key)
-    keys, implementation = keys._replace(guide=jax.eval_shape(jax.random.key_data, keys.guide)), "threefry2x32"
-    numbers = PlanNumbers.of(plan)
-    if step.shards is not None and step.shards.starts is None:
-        numbers = numbers._replace(where=[jax.ShapeDtypeStruct((step.shards.num_records,), jnp.int32)])
-    public = (
-        state.optim_state,
-        state.loss_center,
-        state.clipping_norm,
-        numbers._replace(noise_multiplier=Given(numbers.noise_multiplier)),
-        jax.tree.map(Given, plan.sampling.prepare(drawing.num_records)),
-    )
-    return fit, (keys, *public, *table)
-
-
-def check_provable(required: bool) -> None:
-    """Refuse a fit that requires a proof on an unsupported release of JAX, before any other work."""
-    if required and (why := untried_jax()):
-        raise PrivacyError(why, "install a tested release, or pass require_proof=False; the statement will say so.")
-
-
-def with_proof(
-    statement: Statement, plan: PrivacyPlan, certified: Callable[[], Certificate], required: bool
-) -> Statement:
-    """Add the outcome of the proof to the statement."""
-    try:
-        certificate = certified()
-    except PrivacyError as error:
-        if required:
-            raise _refused(error) from error
-        return statement.with_cautions(f"Not proved: it ran although the verifier found no proof, because {error.rule}")
-    try:
-        certificate.check(plan)
-    except PrivacyError as error:
-        if required:
-            raise _refused(error) from error
-        return statement.with_violations(f"It ran although the verifier found that {error.rule}")
-    # Without the program's fingerprint, which follows the number of records.
-    return statement.with_notes(
-        "Proved before it ran: the program itself was found to release no more than the plan says. The gradient engine in it is "
-        "tested, not proved."
-    )
-
-
-def _refused(error: PrivacyError) -> PrivacyError:
-    remedy = f"{error.remedy} Or pass require_proof=False to run anyway; the statement will say so."
-    return PrivacyError(error.rule, remedy, output=error.output, chain=error.chain)

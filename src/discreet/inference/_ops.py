@@ -18,388 +18,32 @@ The bound holds for the log density as computed:
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-import warnings
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.handlers as handlers
-from dp_accounting.dp_event import DpEvent, SelfComposedDpEvent
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
-from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
-from numpyro.distributions import ImproperUniform, constraints
-from numpyro.infer import MCMC, NUTS
+from jaxtyping import Array, PRNGKeyArray
+from numpyro.infer import NUTS
 
 from discreet import random
-from discreet._jax import double, in_own_settings, refuse_traced
-from discreet._numpyro import one_model
+from discreet._jax import in_own_settings, refuse_traced
 from discreet._validate import integer, is_real, positive, real
-from discreet.accounting import Relation, pure_event
+from discreet.accounting import Relation
 from discreet.act import Act
-from discreet.gradients import SPARE
+from discreet.inference._chains import Diagnostics, diagnose, run_chains
 from discreet.inference._dpsvi import explain_steps
 from discreet.inference._elbo import Objective
 from discreet.inference._points import objective_of_points
 from discreet.inference._records import Program, Records, check_public, refuse_tables, take_apart
 from discreet.inference._support import refuse_outside_support
+from discreet.inference._tempering import MOST_RECORDS, DrawsPlan, TemperedPosterior, Tempering, project_records
 from discreet.inference_data import to_arviz
 from discreet.ledger import Ledger
 from discreet.released import KEPT_NOWHERE, Released
 from discreet.report import Statement, Unit, make_release_statement
-
-# --- The tempered posterior ---
-
-TURN = 512
-"""Records whose log-likelihoods are computed at once; the last `SPARE` places are nobody's."""
-MOST_RECORDS = 2**28 - 1
-FAR = 2.0**26
-"""Nats from 0 beyond which no log prior density is added up."""
-_ROUNDING = 2.0**-22
-
-
-class Grid(NamedTuple):
-    """Numbers less a middle are rounded to multiples of a power of two, from the least to the most."""
-
-    middle: float
-    spacing: float
-    least: int
-    most: int
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def exact_sum(x: Float[Array, "record"], grid: Grid) -> Float[Array, ""]:
-    """The sum of numbers on a grid, in float64: integers of at most 25 bits, which no order rounds below 2^28 of them.
-
-    So one record moves it by no more than its own number. The derivative is that of the sum without the rounding.
-    """
-    with double():
-        steps = jnp.round((x.astype(jnp.float64) - grid.middle) / grid.spacing)
-        return jnp.sum(jnp.clip(steps, grid.least, grid.most)) * grid.spacing
-
-
-def _summed(x: Array, grid: Grid) -> tuple[Array, Array]:
-    return exact_sum(x, grid), x
-
-
-def _to_each(grid: Grid, x: Array, gradient: Array) -> tuple[Array]:
-    del grid
-    return (jnp.broadcast_to(gradient.astype(x.dtype), x.shape),)
-
-
-exact_sum.defvjp(_summed, _to_each)
-
-
-@dataclasses.dataclass(frozen=True)
-class Tempering:
-    """The sensitivity of the log density to one record, and the power that limits its effect to epsilon.
-
-    A record's log-likelihood, less a `center` that no record enters, is clipped to [low, high]; the sum over the records is
-    multiplied by `power`. Replacing a record moves that sum by at most power * (high - low) at every point, and so, by
-    averaging over the prior, its normalising constant by as much: the log density moves by at most twice that. A record that
-    is added moves the log density by power * (l - c) where both l and the c that the normalising constant moves by lie in
-    [low, high]: by power * (high - low) at most. With low = -B, high = B those are 4 B power and 2 B power.
-    """
-
-    low: float  # in nats
-    high: float  # in nats, above `low`
-    centered: bool  # whether the center is the log-likelihood of the zero record (Lipschitz version) instead of 0
-    power: float  # at most 1
-    relation: Relation  # the neighbouring relation
-
-    @classmethod
-    def for_epsilon(cls, epsilon: float, low: float, high: float, *, centered: bool, relation: Relation) -> Tempering:
-        """The largest power whose epsilon is at most the one asked for; rounded down, since it is used in 32 bits."""
-        whole = cls(float(np.float32(low)), float(np.float32(high)), centered, 1.0, relation)
-        most = min(1.0, (epsilon - _ROUNDING) / (whole._moved * (1.0 + _ROUNDING)))
-        return dataclasses.replace(whole, power=float(np.nextafter(np.float32(most), np.float32(0.0))))
-
-    @property
-    def grid(self) -> Grid:
-        """The grid for the bounded log-likelihoods before they are summed, at most as wide as the bounds."""
-        low, high = Fraction(self.low), Fraction(self.high)
-        middle, spacing = (low + high) / 2, Fraction(2.0 ** (math.ceil(math.log2(self.high - self.low)) - 24))
-        return Grid(
-            float(middle), float(spacing), math.ceil((low - middle) / spacing), math.floor((high - middle) / spacing)
-        )
-
-    @property
-    def _moved(self) -> float:
-        return (2.0 if self.relation is Relation.REPLACE_ONE else 1.0) * self.power * (self.high - self.low)
-
-    @property
-    def epsilon(self) -> float:
-        """Epsilon of one exact draw: the largest log ratio of the computed densities of neighbouring tables, in nats."""
-        return float(np.nextafter(self._moved * (1.0 + _ROUNDING) + _ROUNDING, np.inf))
-
-
-@dataclasses.dataclass(frozen=True)
-class DrawsPlan:
-    """The privacy plan of several exact draws of a tempered posterior. Public.
-
-    Attributes:
-        tempering: What limits the effect of a record on one draw.
-        num_draws: Number of draws.
-    """
-
-    tempering: Tempering
-    num_draws: int
-
-    @property
-    def relation(self) -> Relation:
-        """The neighbouring relation."""
-        return self.tempering.relation
-
-    @property
-    def epsilon(self) -> float:
-        """Pure epsilon of all draws together, if they are exact."""
-        return self.num_draws * self.tempering.epsilon
-
-    @property
-    def slack(self) -> float:
-        """Probability of leaving the event: 0."""
-        return 0.0
-
-    def event(self) -> DpEvent:
-        """The event of all draws, derived from the bound, the power and the number of draws."""
-        return SelfComposedDpEvent(pure_event(self.tempering.epsilon), self.num_draws)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class TemperedPosterior:
-    """The log density, up to a constant, of unconstrained latents given all records."""
-
-    objective: Objective  # of the model and its point guide
-    tempering: Tempering  # the bounds and the power
-
-    def log_density(self, psi: Mapping[str, Array], leaves: Sequence[Array]) -> Float[Array, ""]:
-        """Log prior plus power * (sum of the records' bounded log-likelihoods), in float64; computed in float32 but for sums.
-
-        Never NaN on account of a record, and its gradient is never NaN at all, so that no record can keep the sampler out of
-        a place: a leapfrog step along any field of directions leaves the target as it is, whereas a NaN stops it.
-        """
-        u, free = self.objective.link(psi, _unused_key())
-        bounded, shared = self.bounded(jax.tree.map(_finite_gradient, u), leaves)
-        with double():
-            free, shared = free.astype(jnp.float64), self.tempering.power * shared
-            near = (jnp.abs(free) <= FAR) & (jnp.abs(shared) <= FAR)
-            return jnp.where(near, self.tempering.power * bounded + shared - free, -jnp.inf)
-
-    def bounded(self, u: Mapping[str, Any], leaves: Sequence[Array]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """The exact sum of the bounded log-likelihoods, and the center's term, which depends on no record.
-
-        Less constants that no density notices: for each record the middle of the bounds, and the center at the origin.
-        """
-        size, center, shared = leaves[0].shape[0], jnp.zeros(()), jnp.zeros(())
-        if self.tempering.centered:
-            zero = [jnp.zeros_like(x[:1]) for x in leaves]
-            center, there = (self.log_likelihood(x, zero)[0] for x in (u, jax.tree.map(jnp.zeros_like, u)))
-            shared = center - jnp.where(jnp.isfinite(there), there, 0.0)
-        filled = TURN - SPARE
-        # At least two turns where one record more could begin a second: XLA compiles a loop of one differently.
-        count = max(-(-size // filled), 1 if self.tempering.relation is Relation.REPLACE_ONE else 2)
-        # In places that are nobody's stands the last record, and its number is left out.
-        places = np.minimum(np.arange(count)[:, None] * filled + np.arange(TURN), size - 1)
-        turns = [x[places] for x in leaves]
-        found = jax.lax.map(lambda rows: self.contributions(u, rows, center), turns)
-        total: Any = exact_sum(found[:, :filled].reshape(-1)[:size], self.tempering.grid)
-        with double():
-            return total, size * shared.astype(jnp.float64)
-
-    def contributions(
-        self, u: Mapping[str, Any], leaves: Sequence[Array], center: float | Array
-    ) -> Float[Array, "record"]:
-        """Each record's log-likelihood less the center, in [low, high]; `low` where it is NaN."""
-        low, high = self.tempering.low, self.tempering.high
-        raw = self.log_likelihood(jax.lax.stop_gradient(u), leaves) - jax.lax.stop_gradient(center)
-        inside = (raw > low) & (raw < high)
-        # A record outside has no gradient. It is put aside before its own could become 0 * NaN.
-        safe = [
-            jnp.where(_like(inside, x), x, jnp.asarray(made_up, x.dtype))
-            for x, made_up in zip(leaves, self.objective.placeholder, strict=True)
-        ]
-        outside = jnp.where(jnp.isnan(raw), low, jnp.clip(raw, low, high))
-        value = jnp.clip(self.log_likelihood(u, safe) - center, low, high)
-        return jnp.where(inside, value, outside)
-
-    def log_likelihood(self, u: Mapping[str, Any], leaves: Sequence[Array]) -> Float[Array, "record"]:
-        """Each record's own, in nats, as the model has it."""
-        return -jax.vmap(lambda *record: self.objective.record_loss(u, record, _unused_key()))(*leaves)
-
-
-def project_records(leaves: Sequence[Array], radius: float) -> list[Array]:
-    """Each record's real numbers, all arrays together, scaled into the ball of this radius; integers stay."""
-    real = [jnp.issubdtype(x.dtype, jnp.floating) for x in leaves]
-    squares = [
-        jnp.sum(jnp.square(x), axis=tuple(range(1, x.ndim))) for x, is_real in zip(leaves, real, strict=True) if is_real
-    ]
-    norms = jnp.sqrt(sum(squares, start=jnp.zeros(leaves[0].shape[0])))
-    outside = ~(norms <= radius)
-    return [
-        jnp.where(_like(outside, x), x * _like(radius / norms, x), x).astype(x.dtype) if is_real else x
-        for x, is_real in zip(leaves, real, strict=True)
-    ]
-
-
-def _like(rows: Array, x: Array) -> Array:
-    return rows.reshape(-1, *[1] * (x.ndim - 1))
-
-
-def _unused_key() -> Array:
-    # Neither the point guide nor a likelihood without local latents draws anything; this is checked before.
-    return jax.random.key(0)
-
-
-@jax.custom_vjp
-def _finite_gradient(x: Array) -> Array:
-    return x
-
-
-_finite_gradient.defvjp(lambda x: (x, None), lambda _, gradient: (jnp.where(jnp.isfinite(gradient), gradient, 0.0),))
-
-
-# --- Chains ---
-
-
-_FALSE_ALARM = 0.05
-
-
-class Chains(NamedTuple):
-    """Raw states of all chains: none of it is private."""
-
-    # for each of the point guide's parameters an array (chain, draw, ...), unconstrained
-    states: dict[str, Float[np.ndarray, "chain draw ..."]]
-    divergent: Bool[np.ndarray, "chain draw"]  # which transitions left the region where the integrator can be trusted
-
-
-class _QuietNUTS(NUTS):
-    """NUTS whose progress bar keeps step sizes and acceptance rates, which are functions of the data, to itself."""
-
-    def get_diagnostics_str(self, state: Any) -> str:
-        """Nothing."""
-        del state
-        return ""
-
-
-def run_chains(
-    posterior: TemperedPosterior,
-    shapes: Mapping[str, Any],
-    leaves: Sequence[Array],
-    key: PRNGKeyArray,
-    *,
-    num_chains: int,
-    num_warmup: int,
-    num_samples: int,
-    nuts_options: Mapping[str, Any],
-    progress_bar: bool,
-) -> Chains:
-    """Run independent chains, each from its own random start in (-2, 2)^dim."""
-    density_of, as_asked = jax.jit(posterior.log_density), jax.config.values["jax_enable_x64"]
-
-    def target(leaves: Sequence[Array]) -> None:
-        psi: dict[str, Array] = {
-            name: jnp.asarray(numpyro.sample(name, _flat(x.shape)), x.dtype) for name, x in shapes.items()
-        }
-        # The model's own sites are none of the sampler's business, and it is computed as elsewhere.
-        with handlers.block(), jax.enable_x64(as_asked):
-            density = density_of(psi, leaves)
-        numpyro.factor("log density", density)
-
-    mcmc = MCMC(
-        _QuietNUTS(target, **nuts_options),
-        num_warmup=num_warmup,
-        num_samples=num_samples,
-        num_chains=num_chains,
-        chain_method="vectorized",
-        progress_bar=progress_bar,
-        # The table as an argument of the compiled program, not as a constant within it.
-        jit_model_args=True,
-    )
-    with one_model, double():
-        mcmc.run(key, list(leaves), extra_fields=("diverging",))
-        states = {name: np.asarray(x) for name, x in mcmc.get_samples(group_by_chain=True).items()}
-        return Chains(states, np.asarray(mcmc.get_extra_fields(group_by_chain=True)["diverging"]))
-
-
-def _flat(shape: tuple[int, ...]) -> ImproperUniform:
-    support = constraints.independent(constraints.real, len(shape)) if shape else constraints.real
-    return ImproperUniform(support, (), shape)
-
-
-@dataclasses.dataclass(frozen=True)
-class Diagnostics:
-    """Convergence diagnostics of the chains. Functions of the data: **not private**, and not charged.
-
-    None of it is a proof. Chains that all missed a part of the posterior agree with one another.
-
-    Attributes:
-        split_r_hat: For each unconstrained parameter, split R-hat of each coordinate; near 1 is good, above 1.01 is not.
-        effective_sample_size: Likewise, of all chains together.
-        divergences: Transitions after warm-up that NUTS calls divergent; any is a warning.
-        distance: The largest Kolmogorov distance, over coordinates, between a chain and the others or between the first and
-            the second halves: an estimate, from finitely many draws, of a lower bound on the total variation between them.
-            It is not a bound on the total variation between the released draw and the posterior.
-        distance_by_chance: Upper limit of `distance` in 95 % of cases where all draws follow one law (from the
-            effective sample sizes): nothing smaller can be seen with chains of this length.
-    """
-
-    split_r_hat: dict[str, Float[np.ndarray, "..."]]
-    effective_sample_size: dict[str, Float[np.ndarray, "..."]]
-    divergences: int
-    distance: float
-    distance_by_chance: float
-
-    def __str__(self) -> str:
-        worst = max(float(np.max(x, initial=-np.inf)) for x in self.split_r_hat.values())
-        fewest = min(float(np.min(x, initial=np.inf)) for x in self.effective_sample_size.values())
-        return (
-            f"NOT PRIVATE. Largest split R-hat {worst:.4f}; smallest effective sample size {fewest:,.0f}; {self.divergences} "
-            f"divergent transitions; largest distance between chains or halves {self.distance:.3g} (by chance up to "
-            f"{self.distance_by_chance:.2g}), an estimate and no bound."
-        )
-
-
-def diagnose(chains: Chains) -> Diagnostics:
-    """Diagnostics of the chains; a coordinate that never moved has an infinite R-hat and an effective sample size of 1."""
-    r_hat, size = {}, {}
-    with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for name, x in chains.states.items():
-            wide = x.astype(np.float64)
-            r_hat[name] = np.nan_to_num(split_gelman_rubin(wide), nan=np.inf, posinf=np.inf)
-            size[name] = np.maximum(np.nan_to_num(effective_sample_size(wide), nan=1.0), 1.0)
-    flat = np.concatenate([x.reshape(*x.shape[:2], -1) for x in chains.states.values()], axis=2)
-    sizes = np.concatenate([np.atleast_1d(x).reshape(-1) for x in size.values()])
-    distance, by_chance = _distance(flat, sizes)
-    return Diagnostics(r_hat, size, int(chains.divergent.sum()), distance, by_chance)
-
-
-def _distance(flat: Float[np.ndarray, "chain draw dim"], sizes: Float[np.ndarray, " dim"]) -> tuple[float, float]:
-    """The largest Kolmogorov distance over all comparisons, and Bonferroni's bound on it by chance."""
-    from scipy.stats import ks_2samp
-
-    num_chains, num_draws, dim = flat.shape
-    half = num_draws // 2
-    # Samples of n and m differ by d with probability 2 exp(-2 d^2 nm / (n + m)) at most, here as a share of the whole.
-    share = min((num_chains - 1) / num_chains**2, 1 / 4)
-    log_level = np.log(_FALSE_ALARM / (2 * (num_chains + 1) * dim))
-    largest = 0.0
-    for i in range(dim):
-        x = flat[:, :, i]
-        pairs = [(x[c], np.delete(x, c, axis=0).reshape(-1)) for c in range(num_chains)]
-        pairs.append((x[:, :half].reshape(-1), x[:, half:].reshape(-1)))
-        largest = max(largest, *(float(np.asarray(ks_2samp(a, b, method="asymp"))[0]) for a, b in pairs))
-    fewest = min(float(sizes.min()), num_chains * num_draws)
-    return largest, min(float(np.sqrt(-log_level / (2 * share * fewest))), 1.0)
-
-
-# --- What is stated ---
-
 
 _INEXACT = (
     "The distance between the sampler and the posterior. ε holds for exact draws; these are the last states of Markov chains "
@@ -415,7 +59,8 @@ _INEXACT = (
 
 def state_draws(ops: OnePosteriorSample, num_records: int, reproducible: bool, unit: Unit) -> Statement:
     """The statement of all draws of a OnePosteriorSample."""
-    tempering, replace = ops.plan.tempering, ops.relation is Relation.REPLACE_ONE
+    tempering = ops.plan.tempering
+    replace = ops.relation is Relation.REPLACE_ONE
     public = ["the model, with all numbers written into it", f"shapes and dtypes of a single {unit.noun}'s arrays"]
     if replace:
         public.append(f"the number of {unit.noun}s, N = {num_records}")
@@ -453,8 +98,10 @@ def state_draws(ops: OnePosteriorSample, num_records: int, reproducible: bool, u
 
 
 def _mechanism(ops: OnePosteriorSample, noun: str) -> str:
-    tempering, replace = ops.plan.tempering, ops.relation is Relation.REPLACE_ONE
-    low, high = f"{tempering.low:.6g}", f"{tempering.high:.6g}"
+    tempering = ops.plan.tempering
+    replace = ops.relation is Relation.REPLACE_ONE
+    low = f"{tempering.low:.6g}"
+    high = f"{tempering.high:.6g}"
     if tempering.centered:
         what = (
             f"Each {noun}'s real numbers were projected onto the ball of radius {ops.radius:g}. The difference between its "
@@ -472,9 +119,6 @@ def _mechanism(ops: OnePosteriorSample, noun: str) -> str:
         f"{tempering.epsilon:.6g} together. No noise was added: what is released is one draw of that distribution"
         + (f", {ops.num_draws} times, each from a chain of its own." if ops.num_draws > 1 else ".")
     )
-
-
-# --- The result ---
 
 
 @dataclasses.dataclass(frozen=True)
@@ -566,9 +210,6 @@ class OPSResult(Released, what="draws of a posterior", parts=(DrawsPlan, Temperi
             "draws": {n: np.asarray(x) for n, x in self.draws.items()},
             "non_private_diagnostics": None,
         }
-
-
-# --- The method ---
 
 
 Bound = float | tuple[float, float]
@@ -671,7 +312,8 @@ class OnePosteriorSample:
             )
         check_public(static_kwargs)
         self.model = model
-        self.lipschitz, self.radius = lipschitz, radius
+        self.lipschitz = lipschitz
+        self.radius = radius
         self.num_records = num_records
         self.placeholder = placeholder
         self.nuts_options = dict(nuts_options or {})

@@ -19,10 +19,13 @@ from numpyro.distributions import Cauchy, Laplace, Logistic, Normal, StudentT
 from numpyro.distributions.transforms import ExpTransform, IdentityTransform
 
 from discreet._jax import inputs_of_outputs
-from discreet.inference._elbo import LATENT, PARAM, Objective, loss_at_start
+from discreet.inference._elbo import LATENT, PARAM, Objective
+from discreet.inference._plates import value_of_improper
+from discreet.inference._point_guide import NoPointError, PointGuide, bijection_of, parameter_of
 from discreet.inference._products import Products, products_of
-from discreet.inference._records import Message, Program, Records, Values, refuse_tables, value_of_improper
-from discreet.inference._structure import NoPointError, PointGuide, bijection_of, parameter_of, without_wrappers
+from discreet.inference._records import Message, Program, Records, Values, refuse_tables
+from discreet.inference._start import loss_at_start
+from discreet.inference._structure import without_wrappers
 from discreet.inference._support import observed_of, outside_of_arrays, refuse_outside_support
 
 
@@ -129,7 +132,8 @@ class Latents:
 
     def split(self, vector: Any) -> dict[str, Any]:
         """The latents' unconstrained values; of a shorter vector those that it has."""
-        found, start = {}, 0
+        found = {}
+        start = 0
         for name, shape in self.sites[: len(self.touched)] if len(vector) == self.num_touched else self.sites:
             end = start + math.prod(shape)
             found[name] = vector[start:end].reshape(shape)
@@ -172,7 +176,8 @@ class Latents:
 
     def _trace(self, values: Values, rule: Any = value_of_improper) -> dict[str, Any]:
         """The model's sites, with values of global latents."""
-        programs, rows = self.objective.programs, self.objective.placeholder
+        programs = self.objective.programs
+        rows = self.objective.placeholder
         return programs.trace(programs.model, rows, jax.random.key(0), values, rule=rule)
 
     def _standards(self, values: Values) -> dict[str, tuple[Array, Array]]:

@@ -35,7 +35,8 @@ from discreet._jax import as_one_curator, await_processes, tell_processes, told_
 from discreet._validate import RefusedError
 
 _BYTES = 1024  # of a message; longer ones are cut
-START_AGAIN, FAILED = 75, 70
+START_AGAIN = 75
+FAILED = 70
 """Exit codes: EX_TEMPFAIL and EX_SOFTWARE of sysexits.h."""
 
 
@@ -229,7 +230,8 @@ def _in_words(error: BaseException | None) -> str:
 
 
 _entered: list[Processes] = []
-_over, _stopping = threading.Event(), threading.Lock()
+_over = threading.Event()
+_stopping = threading.Lock()
 
 
 @functools.cache

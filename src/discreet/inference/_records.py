@@ -8,37 +8,30 @@ declare: on artificial rows while a program is being looked at, on one record at
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.handlers as handlers
 from jax.sharding import Mesh
-from jaxtyping import Array, PRNGKeyArray
-from numpyro.distributions import ImproperUniform, biject_to
-from numpyro.infer.autoguide import AutoGuideList
+from jaxtyping import Array
 from numpyro.primitives import Messenger
 
 from discreet._jax import one_process, warn_of_release, warn_of_spread
-from discreet._numpyro import artificial_records, open_plates, scale_and_mask, scan_wrapper, trace_of, warn_of_numpyro
+from discreet._numpyro import warn_of_numpyro
 from discreet._validate import integer
+from discreet.inference._tables_outside import make_arguments
 from discreet.mechanisms import InFiles
 
 Program = Callable[..., Any]
 Values = Mapping[str, Any]  # of sites, parameters or arguments, by name
 Message = Mapping[str, Any]  # a site as NumPyro's handlers and traces have it
 PlateSizes = dict[str, tuple[int, int | None]]  # declared, and subsampled or None
-
-# --- Arguments ---
-
-
 # Below this many records, an array of the same length may well be something else.
 _FEWEST_TELLING_ROWS = 16
 
@@ -297,7 +290,8 @@ class with_levels:  # noqa: N801 - used like NumPyro's handlers
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model."""
-        given, model = self._signature.bind(*args, **kwargs).arguments, self._model
+        given = self._signature.bind(*args, **kwargs).arguments
+        model = self._model
         columns = [(given[name], levels) for name, levels in self._levels.items() if name in given]
 
         def counting(value: Any) -> Any:
@@ -323,199 +317,6 @@ class with_levels:  # noqa: N801 - used like NumPyro's handlers
         copied.__kwdefaults__ = model.__kwdefaults__
         for handler in reversed(self._handlers):
             outer = copy.copy(handler)
-            outer.fn, copied = copied, outer
+            outer.fn = copied
+            copied = outer
         return copied(*args, **kwargs)
-
-
-# --- Models that use a table from outside their arguments ---
-
-
-def reached(program: Any, name: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
-    """A program with all that it wraps or names, each with the name of its variable.
-
-    These are the parts of lists, the functions within handlers, methods and partial functions, and the global and closure
-    variables of functions, with those of the functions that they call.
-    """
-    seen = set() if seen is None else seen
-    if id(program) in seen:
-        return
-    seen.add(id(program))
-    yield name, program
-    inner: Values = {}
-    parts: Sequence[Any] = ()
-    if isinstance(program, AutoGuideList | list | tuple):
-        parts = list(program)
-    elif isinstance(program, functools.partial):
-        parts = [program.func, *program.args, *program.keywords.values()]
-    elif isinstance(program, Messenger):
-        parts = [program.fn]
-    elif inspect.ismethod(program):
-        parts = [program.__func__]
-        inner = getattr(program.__self__, "__dict__", {})
-    elif inspect.isfunction(program):
-        variables = inspect.getclosurevars(program)
-        inner = {**variables.globals, **variables.nonlocals}
-    for part in parts:
-        yield from reached(part, name, seen)
-    for its_name, value in inner.items():
-        yield from reached(value, its_name, seen)
-
-
-def make_arguments(programs: Sequence[Any], belongs: Callable[[tuple[int, ...]], bool]) -> str:
-    """What to write where programs use arrays of certain shapes from outside: a sentence, or "" if no variable holds one."""
-    found = [(name, x) for program in programs for name, x in reached(program) if name]
-    names = [name for name, x in found if isinstance(x, np.ndarray | jax.Array) and belongs(x.shape)]
-    if not names:
-        return ""
-    listed = ", ".join(dict.fromkeys(names))
-    one = len(set(names)) == 1
-    return (
-        f" {listed} {'is' if one else 'are'} defined outside: make {'it an argument' if one else 'them arguments'} of the model, "
-        f"def model(..., {listed}), and pass {'it' if one else 'them'} to run."
-    )
-
-
-# --- Plates ---
-
-
-class WholePlates(Messenger):
-    """Makes plates cover the rows they are given, in order, instead of a random subsample.
-
-    The size that a model declares stays visible in `sizes`; the scale factor that NumPyro
-    derives from it is undone by `Programs.trace`.
-    """
-
-    def __init__(
-        self,
-        fn: Program,
-        names: frozenset[str] | None,
-        rows: int,
-        *,
-        num_records: int | None = None,
-        sizes: PlateSizes | None = None,
-    ) -> None:
-        """Wrap `fn`; `names` None means every plate (used while they are being found).
-
-        With `num_records`, a plate of that size is taken for a record plate, whatever batches it declares.
-        """
-        super().__init__(fn)
-        self.names = names
-        self.rows = rows
-        self.num_records = num_records
-        self.sizes: PlateSizes = {} if sizes is None else sizes
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        """Set the indices of a plate; let `numpyro.subsample` pass on the rows that it is given."""
-        if msg["type"] == "subsample":
-            self._pass_on(msg)
-        elif msg["type"] == "control_flow" and msg["fn"] is scan_wrapper:
-            # NumPyro hides what happens in a loop's body from the handlers around the loop.
-            body, *rest = msg["args"]
-            inside = WholePlates(body, self.names, self.rows, num_records=self.num_records, sizes=self.sizes)
-            msg["args"] = (inside, *rest)
-        elif msg["type"] == "plate":
-            size, rows = msg["args"]
-            if self.num_records == size:
-                # A batch size that the program declares says nothing here: the plan draws the batches.
-                rows = self.rows
-            self.sizes[msg["name"]] = (size, rows)
-            if self.names is None:
-                rows = size if rows is None else min(size, rows)
-            elif msg["name"] in self.names:
-                rows = self.rows
-            else:
-                return
-            msg["args"] = (size, rows)
-            msg["value"] = jnp.arange(rows)
-
-    def _pass_on(self, msg: dict[str, Any]) -> None:
-        """Rows of a record plate are the ones that the plate covers: there is nothing left to take from them.
-
-        The plate would compare their number with the size that the model declares.
-        """
-        plates, covered = open_plates(), self.names
-        if covered is None:
-            covered = {name for name, sizes in self.sizes.items() if sizes == (self.num_records, self.rows)}
-        mine = [x for x in plates if x.name in covered]
-        event_dim, shape = msg["kwargs"].get("event_dim"), jnp.shape(msg["value"])
-        if not mine or event_dim is None or any(x.size != x.subsample_size for x in plates if x not in mine):
-            return
-        if all(len(shape) >= event_dim - x.dim and shape[x.dim - event_dim] == self.rows for x in mine):
-            msg["kwargs"] = {**msg["kwargs"], "event_dim": None}
-
-
-def value_of_improper(site: Message) -> Any:
-    """A value for a latent whose improper prior has no sampler; None, which leaves it alone, for every other site."""
-    if site["type"] != "sample" or site["value"] is not None:
-        return None
-    base = site["fn"]
-    while hasattr(base, "base_dist"):
-        base = base.base_dist
-    if not isinstance(base, ImproperUniform):
-        return None
-    transform = biject_to(site["fn"].support)
-    shape = site["kwargs"].get("sample_shape", ()) + transform.inverse_shape(site["fn"].shape())
-    return transform(jnp.zeros(shape))
-
-
-def log_density(site: Message) -> Any:
-    """The log density of a site's value, with a term for each of its distribution's batch."""
-    options = [site["intermediates"]] if site["intermediates"] else []
-    return scale_and_mask(site["fn"].log_prob(site["value"], *options), scale=site["scale"])
-
-
-# --- Model and guide with their arguments ---
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Programs:
-    """A model and a guide, and the arguments that they are called with; of the records only shapes and dtypes are used."""
-
-    model: Program
-    guide: Program
-    records: Records
-    static: Values  # Public keyword arguments
-    num_records: int  # How many records a table has, as far as that is public
-    # Whether the guide may have `param` sites with a value for each record; None: an AutoNormal or AutoDelta may
-    keeps_local: bool | None = False
-    # Values of the mutable sites, which no run changes
-    state: Values = dataclasses.field(default_factory=dict)
-    record_plates: frozenset[str] | None = None  # Names of the plates of the records; None: they are being found
-
-    def trace(
-        self,
-        program: Program,
-        rows: Sequence[Any],
-        key: PRNGKeyArray,
-        values: Values | None = None,
-        *,
-        rule: Callable[[Message], Any] = value_of_improper,
-        hint: int | None = None,
-        sizes: PlateSizes | None = None,
-    ) -> dict[str, Any]:
-        """The sites of one run of a program, perhaps with handlers around it, on rows.
-
-        The scales of sites are without the factor size / rows that NumPyro takes from record plates. While these are being
-        found, a plate of the size `hint` is taken for one, and `sizes` is filled. `rule` gives values of sites that are not
-        among `values`, or None.
-        """
-        sizes = {} if sizes is None else sizes
-        whole = WholePlates(program, self.record_plates, rows[0].shape[0], num_records=hint, sizes=sizes)
-        run = handlers.substitute(handlers.seed(whole, key), substitute_fn=rule)
-        args, kwargs = self.arguments(rows)
-        values = {**self.state, **(values or {})}
-        run = handlers.substitute(run, data=values) if values else run
-        # Records are artificial here, or traced, of which NumPyro does not warn.
-        with artificial_records():
-            sites = trace_of(run, *args, **kwargs)
-        for site in (site for site in sites.values() if site["type"] == "sample"):
-            site["scale"] = 1.0 if site["scale"] is None else site["scale"]
-            for frame in site["cond_indep_stack"]:
-                if frame.name in (self.record_plates or ()):
-                    site["scale"] = site["scale"] * (frame.size / sizes[frame.name][0])
-        return sites
-
-    def arguments(self, rows: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What the programs are called with."""
-        args, kwargs = self.records.rebuild(rows)
-        return args, dict(**kwargs, **self.static)

@@ -22,121 +22,15 @@ from discreet._validate import choice, integer
 from discreet.accounting import Relation
 from discreet.clipping import AdaptiveClipping
 from discreet.inference._elbo import Objective
+from discreet.inference._forms import ArrayForm, Form, is_plain, kinds, objective_of
+from discreet.inference._noise_aware import METHODS, NoiseAware
 from discreet.inference._records import Program, take_apart
 from discreet.inference._step import PrivateStep, StepFigures
-from discreet.inference._trace import METHODS, NoiseAware, Trace
-from discreet.mechanisms import GAUSSIAN, MECHANISMS
+from discreet.inference._trace import Trace
+from discreet.mechanisms import GAUSSIAN
 from discreet.plan import PrivacyPlan
 from discreet.released import KEPT_NOWHERE, NOT_IN_DICT, Released
-from discreet.report import NOT_USABLE, PARTS as STATEMENT, PREDICTION, Statement, headline, use_words
-from discreet.sampling import SAMPLERS
-
-# --- Into a file and back ---
-
-
-@dataclasses.dataclass(frozen=True)
-class ArrayForm:
-    """The shape and dtype of one record's part of an argument."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Form:
-    """The facts, besides model and guide, for drawing from a saved fit. Public."""
-
-    # `(args, kwargs)` of the model, with an `ArrayForm` for each array of records; None where they are nested in objects
-    # that a file does not hold
-    arguments: Any
-    latents: tuple[str, ...]  # names of the global latents
-    keeps_local: bool  # True if records had their own parameters
-
-
-def kinds() -> tuple[type, ...]:
-    """The classes of which a saved result may hold objects; of samplers and mechanisms, those that are listed."""
-    return (
-        AdaptiveClipping,
-        ArrayForm,
-        Form,
-        PrivacyPlan,
-        Relation,
-        Trace,
-        *STATEMENT,
-        *SAMPLERS,
-        *map(type, MECHANISMS),
-    )
-
-
-def _is_plain(value: Any) -> bool:
-    if type(value) is dict:
-        return all(isinstance(key, str) for key in value) and all(map(_is_plain, value.values()))
-    if type(value) in (list, tuple):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, bool | int | float | str | ArrayForm)
-
-
-def objective_of(
-    form: Form,
-    plan: PrivacyPlan,
-    params: Mapping[str, Any],
-    model: Program,
-    guide: Program,
-    placeholder: Sequence[Any] | None,
-    static: Mapping[str, Any],
-) -> Objective:
-    """Rebuild the part of a fit's program that draws need."""
-    if form.arguments is None:
-        raise ValueError(
-            "The fit's arguments were nested in objects that a file does not hold, so its guide cannot be set up again. Load "
-            "the result without model and guide, and draw with dpsvi.posterior(key, result.params, num_samples)."
-        )
-    made = jax.tree.map(
-        lambda x: np.zeros((1, *x.shape), x.dtype) if isinstance(x, ArrayForm) else x, tuple(form.arguments)
-    )
-    objective, psi, _ = Objective.of(
-        take_apart(*made),
-        random.key(0),
-        placeholder=placeholder,
-        look=False,
-        model=model,
-        guide=guide,
-        static=static,
-        num_records=plan.num_records,
-        keeps_local=form.keeps_local,
-    )
-    latents = objective.structure.global_latents
-    if latents != form.latents:
-        raise ValueError(
-            f"The file is of a fit of {_named(form.latents)}, and this model has {_named(latents)}: give the "
-            "model that was fitted."
-        )
-    _check_same(_shapes(params), _shapes(jax.eval_shape(objective.constrain, psi)))
-    return objective
-
-
-def _named(names: Sequence[str]) -> str:
-    return f"the global latents {', '.join(names)}" if names else "no global latents"
-
-
-def _shapes(params: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        keystr(path, simple=True, separator="/"): f"{jnp.result_type(x)} of shape {jnp.shape(x)}"
-        for path, x in jax.tree.leaves_with_path(dict(params))
-    }
-
-
-def _check_same(saved: Mapping[str, str], needed: Mapping[str, str]) -> None:
-    for name in [*saved, *needed]:
-        if saved.get(name) != needed.get(name):
-            raise ValueError(
-                f"The file does not fit the guide: the param site {name!r} is {saved.get(name, 'absent')} in the file, and "
-                f"{needed.get(name, 'absent')} in model and guide. Give those of the fit, with the same keyword arguments (and "
-                "the same jax_enable_x64)."
-            )
-
-
-# --- The result ---
+from discreet.report import NOT_USABLE, PREDICTION, Statement, headline, use_words
 
 
 class Outcome(NamedTuple):
@@ -195,7 +89,9 @@ def too_few(plan: PrivacyPlan, num_parameters: int, noun: str = "record") -> str
 
 def _judged(statement: Statement, result: DPSVIResult, num_parameters: int) -> Statement:
     """The statement with the shares of clipped and of dropped records, and the verdict on the result's use."""
-    clipped, counted, plan = result.clipped, result.counted, result.plan
+    clipped = result.clipped
+    counted = result.counted
+    plan = result.plan
     statement = statement.with_notes(
         f"In the second half of the fit {clipped} of the {statement.noun}s had a gradient longer than C, which was shortened."
     )
@@ -514,9 +410,10 @@ def result_of(step: PrivateStep, outcome: Outcome, statement: Statement, plan: P
     _, unravel = ravel_pytree(last)
     averaged = unravel(jnp.asarray(outcome.trace.average()))
     params, last_params = (jax.tree.map(np.asarray, step.objective.constrain(psi)) for psi in (averaged, last))
-    records, structure = step.objective.programs.records, step.objective.structure
+    records = step.objective.programs.records
+    structure = step.objective.structure
     arguments = records.rebuild([ArrayForm(tuple(x.shape[1:]), str(x.dtype)) for x in records.leaves])
-    arguments = arguments if _is_plain(arguments) else None
+    arguments = arguments if is_plain(arguments) else None
     result = DPSVIResult(
         params=params,
         last_params=last_params,

@@ -22,12 +22,13 @@ from jaxtyping import Array, PRNGKeyArray
 from discreet import mechanisms, random
 from discreet._jax import rounds_like
 from discreet._validate import RefusedError
+from discreet.inference._forms import kinds
 from discreet.inference._processes import Processes
-from discreet.inference._result import kinds
 from discreet.storage import read_archive, write_archive
 
 FILE = "checkpoint.discreet"
-_WHAT, _VERSION = "checkpoint of a private fit", 1
+_WHAT = "checkpoint of a private fit"
+_VERSION = 1
 _OTHERS = {
     "plan": "another plan",
     "options": "other options or devices",
@@ -58,7 +59,9 @@ class SavedFit:
         purpose: random.Purpose | None = None,
     ) -> None:
         self._purpose = purpose
-        self.key, self.run_id, self._found = key, "", None
+        self.key = key
+        self.run_id = ""
+        self._found = None
         self.reproducible = seeded = random.is_reproducible(key)
         self._facts: dict[str, Any] = {}
         self.processes = processes = processes or Processes()

@@ -16,31 +16,15 @@ Parameters of the records themselves have a file of their own (`_local`).
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import math
-import numbers
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from discreet import mechanisms, random
-from discreet._jax import (
-    ClosedJaxpr,
-    JaxprEqn,
-    Literal,
-    Var,
-    aval,
-    bind,
-    primitives,
-    run_jaxpr,
-    types_of,
-    unstack_p,
-)
-from discreet._numpyro import NumPyroOptim
 from discreet.gradients import BookKeepingEngine, Channels, EngineReport, GradientEngine
 from discreet.inference._elbo import Objective
 from discreet.plan import PrivacyPlan
@@ -48,267 +32,8 @@ from discreet.sampling import Batch, Drawing, Sampling
 
 if TYPE_CHECKING:
     from discreet.inference._local import LocalUpdates
-
-# --- Keys ---
-
-
-class StepKeys(NamedTuple):
-    """One key for each use of randomness, all steps; a step folds its number in."""
-
-    sampling: PRNGKeyArray  # draws the batch
-    noise: PRNGKeyArray  # hides the sum
-    guide: PRNGKeyArray  # draws the global latents. It may be known: a threefry key, for which JAX compiles less.
-    local: PRNGKeyArray  # draws the bits of all records at once
-    record: PRNGKeyArray  # from it each record derives a key, for draws that cannot be made at once
-    # from it each record derives a key for its memory; None without a memory
-    memory: PRNGKeyArray | None = None
-
-    @classmethod
-    def derive(cls, key: PRNGKeyArray, *, memory: bool = False) -> StepKeys:
-        """Derive the keys from that of a fit, in which records may have a memory."""
-        use = random.Purpose
-        purposes = use.SAMPLING, use.NOISE, use.GUIDE, use.LOCAL_DRAWS, use.RECORDS
-        sampling, noise, guide, local, record, *own = random.subkeys(key, (*purposes, use.MEMORY)[: 5 + memory])
-        return cls(sampling, noise, random.as_threefry(guide), local, record, *own)
-
-    def at(self, step: Int[Array, ""]) -> StepKeys:
-        """The keys of one step."""
-        # Mapped over the secret ones: one block function to compile instead of several alike.
-        own = [] if self.memory is None else [self.memory]
-        secret = jnp.stack([self.sampling, self.noise, self.local, self.record, *own])
-        sampling, noise, local, record, *own = jax.vmap(jax.random.fold_in, (0, None))(secret, step)
-        return StepKeys(sampling, noise, jax.random.fold_in(self.guide, step), local, record, *own)
-
-
-# --- Langevin dynamics as an optimizer: a step, and the noise missing from the release ---
-
-
-Schedule = Callable[[Any], Any]
-_KEYS = "threefry2x32"
-
-
-class LangevinState(NamedTuple):
-    """The state of the chain."""
-
-    params: dict[str, Array]  # the unconstrained latents
-    # of the key that the extra noise follows from. It hides nothing: the release before it is private already.
-    words: UInt32[Array, "2"]
-    # for each of `params` 1 where the release's noise is in its gradient, 0 where no record is
-    reached: dict[str, Float[Array, ""]]
-
-
-class Langevin(NumPyroOptim):
-    """Stochastic gradient Langevin dynamics on a gradient that carries Gaussian noise of a known size.
-
-    With step size eta, gradient g and the release's noise of standard deviation s in each coordinate of g:
-
-        theta <- theta - (eta / 2) g + N(0, max(0, eta - (eta s / 2)^2)),
-
-    so that the noise in theta has variance max(eta, (eta s / 2)^2): Langevin's, or the release's where that is larger.
-
-    Args:
-        schedule: Step size of step t = 0, 1, ...
-        stddev: s, in units of the gradient.
-    """
-
-    def __init__(self, schedule: Schedule, stddev: float) -> None:
-        super().__init__(lambda: (self._without_key, self._step, lambda state: state.params))
-        self.schedule = schedule
-        self.stddev = stddev
-
-    def start(self, params: Mapping[str, Any], key: PRNGKeyArray, reached: Sequence[str]) -> Any:
-        """The first state."""
-        words = jax.random.key_data(random.as_threefry(random.subkey(key, random.Purpose.LANGEVIN)))
-        at = LangevinState(dict(params), words, {name: jnp.float32(name in reached) for name in params})
-        return jnp.zeros((), jnp.int32), at
-
-    def _without_key(self, params: Any) -> Any:
-        raise TypeError("Langevin dynamics draw noise; start them with start(params, key, reached) instead of init.")
-
-    def _step(self, i: Int[Array, ""], gradient: dict[str, Array], state: LangevinState) -> LangevinState:
-        eta = jnp.asarray(self.schedule(i), jnp.float32)
-        key = jax.random.fold_in(jax.random.wrap_key_data(state.words, impl=_KEYS), i)
-        moved = {}
-        for number, (name, theta) in enumerate(sorted(state.params.items())):
-            there = jnp.square(0.5 * eta * self.stddev) * state.reached[name]
-            missing = jnp.sqrt(jnp.maximum(0.0, eta - there)).astype(theta.dtype)
-            noise = jax.random.normal(jax.random.fold_in(key, number), theta.shape, theta.dtype)
-            moved[name] = theta - (0.5 * eta).astype(theta.dtype) * gradient[name] + missing * noise
-        return state._replace(params=moved)
-
-
-def as_schedule(step_size: Any) -> Schedule:
-    """A schedule from (a, b, gamma), for a (b + t)^-gamma, or a function of the step's number."""
-    if callable(step_size):
-        return step_size
-    remedy = "Pass (a, b, gamma) for a * (b + t) ** -gamma, as in (1e-4, 10.0, 0.55), or a function of t = 0, 1, ..."
-    parts = tuple(step_size) if isinstance(step_size, tuple | list) else ()
-    if len(parts) != 3 or not all(isinstance(x, numbers.Real) and not isinstance(x, bool) for x in parts):
-        raise TypeError(f"step_size is {step_size!r}. {remedy}")
-    a, b, gamma = (float(x) for x in parts)
-    if not (math.isfinite(a) and math.isfinite(b) and a > 0 and b > 0 and 0 <= gamma <= 1):
-        raise ValueError(
-            f"step_size is ({a:g}, {b:g}, {gamma:g}); a and b must be positive, and gamma from 0 (constant) to 1: with more, "
-            f"the steps together stay too short to reach the posterior. {remedy}"
-        )
-    return lambda step: a * (b + step) ** -gamma
-
-
-def step_sizes(schedule: Schedule, num_steps: int) -> Float[np.ndarray, "step"]:
-    """The step sizes of a run, computed as the run will."""
-    try:
-        sizes = jax.jit(jax.vmap(lambda t: jnp.asarray(schedule(t), jnp.float32)))(jnp.arange(num_steps))
-    except Exception as error:
-        raise TypeError(
-            f"The schedule step_size fails on a traced step number ({type(error).__name__}: {error}). Write it with "
-            "jax.numpy, without Python branches on the number."
-        ) from error
-    sizes = np.asarray(sizes)
-    if sizes.shape != (num_steps,):
-        raise ValueError(
-            f"The schedule step_size returns arrays of shape {sizes.shape[1:]}; it must return one number."
-        )
-    wrong = ~(np.isfinite(sizes) & (sizes > 0))
-    if wrong.any():
-        first = int(np.argmax(wrong))
-        raise ValueError(
-            f"The schedule step_size gives {sizes[first]} at step {first}; every step size must be positive and finite."
-        )
-    return sizes
-
-
-# --- Random bits of a batch ---
-
-
-KeyedLoss = Callable[[Any, Any, PRNGKeyArray], Float[Array, ""]]
-"""`(parameters, record, key) -> scalar`."""
-# Larger draws are not held for a whole batch: each row then makes its own when it is processed.
-_MOST_BYTES = 2**26
-# How keys are made of keys. What a request's key went through must be among these.
-_DERIVATIONS = frozenset(
-    {
-        primitives.broadcast_in_dim_p,
-        primitives.concatenate_p,
-        primitives.dynamic_slice_p,
-        primitives.random_fold_in_p,
-        primitives.random_split_p,
-        primitives.reshape_p,
-        primitives.slice_p,
-        primitives.squeeze_p,
-        unstack_p,
-    }
-)
-# Values that are alike have the same number: the key, what is derived from it and from constants. None: any value.
-_Name = int | None
-_Named = tuple[_Name, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Draws:
-    """A record's loss, and the bits that it requests."""
-
-    program: ClosedJaxpr  # the loss's jaxpr, of the flat parameters, record and key
-    requests: tuple[jax.ShapeDtypeStruct, ...]  # shape and dtype of each request
-
-    @classmethod
-    def of(cls, loss: KeyedLoss, parameters: Any, record: Any, key: Any, num_rows: int) -> Draws:
-        """Trace a loss; `num_rows` determines whether the draws of all rows fit in memory."""
-        program = jax.make_jaxpr(loss)(types_of(parameters), types_of(record), types_of(key))
-        run = _Run(None)
-        run(program, [None] * len(program.jaxpr.invars))
-        each = sum(x.size * x.dtype.itemsize for x in run.requests)
-        return cls(program, tuple(run.requests) if each * num_rows <= _MOST_BYTES else ())
-
-    def make(self, key: PRNGKeyArray, num_rows: int) -> tuple[list[Array], Bool[Array, ""]]:
-        """The bits of all rows, and True if they are valid (`random.fast_bits`)."""
-        words = [num_rows * math.ceil(x.size * x.dtype.itemsize / 4) for x in self.requests]
-        if not sum(words):
-            return [jnp.zeros((num_rows, *x.shape), x.dtype) for x in self.requests], jnp.array(True)
-        stream, right = random.fast_bits(key, sum(words))
-        starts = itertools.accumulate(words, initial=0)
-        parts = [stream[start : start + n] for start, n in zip(starts, words, strict=False)]
-        return [_shaped(part, x, num_rows) for part, x in zip(parts, self.requests, strict=True)], right
-
-    def loss(self, parameters: Any, record: Any, key: PRNGKeyArray, bits: Sequence[Array]) -> Float[Array, ""]:
-        """The record's loss with these bits; `key` serves the requests that are not among them."""
-        inputs = jax.tree.leaves((parameters, record, key))
-        (loss,) = _Run(bits)(self.program, inputs) if self.requests else run_jaxpr(self.program, *inputs)
-        return loss
-
-
-def _shaped(words: Array, like: jax.ShapeDtypeStruct, num_rows: int) -> Array:
-    width = 8 * like.dtype.itemsize
-    rows = words.reshape(num_rows, -1)
-    if width == 64:
-        high, low = jnp.split(rows.astype(jnp.uint64), 2, axis=1)
-        rows = (high << np.uint64(32)) | low
-    elif width < 32:
-        rows = jax.lax.bitcast_convert_type(rows, like.dtype).reshape(num_rows, -1)[:, : like.size]
-    return rows.reshape(num_rows, *like.shape)
-
-
-@dataclasses.dataclass
-class _Run:
-    """Evaluates a jaxpr with the requests answered from `bits`, or, without `bits`, only collects the requests.
-
-    Requests with one key and of one shape are one request: a program that is run twice with a key draws the same.
-    """
-
-    bits: Sequence[Array] | None
-    requests: list[jax.ShapeDtypeStruct] = dataclasses.field(default_factory=list)
-    _numbers: dict[Any, int] = dataclasses.field(default_factory=dict)
-    _names: dict[Any, int] = dataclasses.field(default_factory=dict)
-    _keys: set[_Name] = dataclasses.field(default_factory=set)
-
-    def __call__(self, closed: ClosedJaxpr, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs; the key is the last input."""
-        names: list[_Name] = [*[None] * (len(inputs) - 1), self._name("key", is_key=True)]
-        return [value for _, value in self._inside(closed, zip(names, inputs, strict=True))]
-
-    def _name(self, what: Any, *, is_key: bool = False) -> int:
-        name = self._names.setdefault(what, len(self._names))
-        if is_key:
-            self._keys.add(name)
-        return name
-
-    def _inside(self, closed: ClosedJaxpr, inputs: Iterable[_Named]) -> list[_Named]:
-        jaxpr = closed.jaxpr
-        fixed = [(self._name(("constant", id(x))), x) for x in closed.consts]
-        known: dict[Var, _Named] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*fixed, *inputs], strict=True))
-
-        def read(atom: Any) -> _Named:
-            if isinstance(atom, Literal):
-                return self._name(("literal", str(atom.val), str(aval(atom)))), atom.val
-            return known[atom]
-
-        for equation in jaxpr.eqns:
-            known.update(zip(equation.outvars, self._apply(equation, map(read, equation.invars)), strict=True))
-        return list(map(read, jaxpr.outvars))
-
-    def _apply(self, equation: JaxprEqn, inputs: Iterable[_Named]) -> Iterable[_Named]:
-        inputs = list(inputs)
-        names = [name for name, _ in inputs]
-        made: list[_Name] = [None] * len(equation.outvars)
-        derived = not self._keys.isdisjoint(names)
-        if derived and equation.primitive is primitives.random_bits_p:
-            return [(None, self._answer(names[0], aval(equation.outvars[0])))]
-        if derived and equation.primitive is primitives.jit_p:
-            return self._inside(equation.params["jaxpr"], inputs)
-        if derived and equation.primitive in _DERIVATIONS and None not in names:
-            way = equation.primitive, str(equation.params), *names
-            made = [self._name((*way, i), is_key=True) for i in range(len(made))]
-        values = [None] * len(made) if self.bits is None else bind(equation, [value for _, value in inputs])
-        return zip(made, values, strict=True)
-
-    def _answer(self, key: _Name, like: Any) -> Any:
-        request = jax.ShapeDtypeStruct(like.shape, like.dtype)
-        number = self._numbers.setdefault((key, request), len(self.requests))
-        if number == len(self.requests):
-            self.requests.append(request)
-        return None if self.bits is None else self.bits[number]
-
-
-# --- The step ---
+from discreet.inference._draws import Draws
+from discreet.inference._step_keys import StepKeys
 
 
 class DPSVIState(NamedTuple):
@@ -413,7 +138,9 @@ class PrivateStep:
         channels = Channels(self.loss_share, self.count_share, center=center, bound=bound)
         norm = state.clipping_norm
         if self.perturb_parameters:
-            u, free, pull = psi, jnp.zeros(()), None
+            u = psi
+            free = jnp.zeros(())
+            pull = None
         else:
             (u, free), pull = jax.vjp(lambda p: self.objective.link(p, keys.guide), psi)
 
@@ -479,7 +206,8 @@ class PrivateStep:
         """Describe the engine's algorithm for a batch of `num_rows` rows and parameters of the shapes of `psi`."""
         key = random.key(0)
         u = psi if self.perturb_parameters else jax.eval_shape(self.objective.link, psi, key)[0]
-        moved, zeros = self._moved(u), jax.tree.map(lambda x: np.broadcast_to(np.zeros((), x.dtype), x.shape), u)
+        moved = self._moved(u)
+        zeros = jax.tree.map(lambda x: np.broadcast_to(np.zeros((), x.dtype), x.shape), u)
         draws = self._draws(moved, zeros, self.objective.example, key)
 
         def loss(moved: Any, row: Any) -> Float[Array, ""]:
@@ -527,7 +255,8 @@ class PrivateStep:
             # The expected size of a batch is public. The realised one is not: dividing by it would show it.
             expected = numbers.rate * self.num_records
             shares = released.count / channels.count_weight(norm) / expected
-            clipped, counted = shares[1], shares[0] + shares[1]
+            clipped = shares[1]
+            counted = shares[0] + shares[1]
         return StepFigures(loss, clipped, counted)
 
 

@@ -16,267 +16,26 @@ import itertools
 import math
 import re
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.handlers as handlers
 from jax.core import Tracer
-from jaxtyping import Array, PRNGKeyArray
-from numpyro.distributions import Delta, ExpandedDistribution, Independent, MaskedDistribution, biject_to
+from jaxtyping import PRNGKeyArray
+from numpyro.distributions import ExpandedDistribution, Independent, MaskedDistribution
 from numpyro.infer import autoguide
 from numpyro.primitives import Messenger
 
 from discreet._jax import captured_arrays, used_inputs, users_file
-from discreet._numpyro import (
-    artificial_records,
-    compiled_search,
-    helpful_support_errors,
-    one_model,
-    set_up_prototype,
-    trace_of,
-)
 from discreet._validate import left_out
-from discreet.inference._records import (
-    Message,
-    PlateSizes,
-    Program,
-    Programs,
-    Values,
-    WholePlates,
-    log_density,
-    make_arguments,
-    reached,
-    value_of_improper,
-)
-
-# --- AutoGuides ---
-
-
-_DATA_READING_GUIDES = (
-    autoguide.AutoLaplaceApproximation,
-    autoguide.AutoDAIS,
-    autoguide.AutoSemiDAIS,
-    *(getattr(autoguide, name) for name in ("AutoRVRS",) if hasattr(autoguide, name)),
-)
-# Each latent has parameters of its own in these, so each record has, too.
-_SITE_BY_SITE = (autoguide.AutoNormal, autoguide.AutoDelta)
-
-
-def _check_kind_of_guide(guide: Program, guides: Sequence[Any], local_latents: Sequence[str]) -> None:
-    """Refuse AutoGuides that read the data, and a point guide for a model with latents inside the record plate."""
-    if reading := [part for part in guides if isinstance(part, _DATA_READING_GUIDES)]:
-        raise ValueError(
-            f"{type(reading[0]).__name__} reads the data outside the private step (its density or its Hessian "
-            "is that of the model given the data). Use AutoNormal, AutoMultivariateNormal or another "
-            "guide that only samples."
-        )
-    if isinstance(guide, PointGuide) and local_latents:
-        raise NoPointError(
-            f"The latent site {local_latents[0]!r} is inside the record plate: each record would have its own point, and "
-            "publishing it publishes the record. Sum or integrate it out of the model (for a mixture, "
-            "numpyro.distributions.MixtureSameFamily), or fit it by DPSVI with an amortised guide."
-        )
-
-
-def _check_coverage(part: Any, inside: set[str], keeps_local: bool) -> None:
-    """Refuse an AutoGuide, once set up, that has found records' latents and has no place for them."""
-    for name, site in part.prototype_trace.items():
-        if site["type"] != "sample" or site["is_observed"] or name not in inside:
-            continue
-        kind = type(part).__name__
-        if not keeps_local:
-            raise ValueError(
-                f"{kind} would give each record its own variational parameters for the per-record latent {name!r}, and "
-                "these would publish the record. DPSVI.run keeps them as a private memory beside the data with AutoNormal or "
-                'AutoDelta, batches of PoissonSampling or FullBatch, and perturb="latents"; or write a guide that computes '
-                "them from the record (an encoder); or integrate the latent out."
-            )
-        if type(part) not in _SITE_BY_SITE:
-            raise ValueError(
-                f"{kind} joins the per-record latent {name!r} with others in one vector, of which no record has a part of its "
-                "own. Use AutoNormal or AutoDelta, or a guide of your own."
-            )
-
-
-class NoInitialValuesError(ValueError):
-    """An AutoGuide found no initial values with the placeholder record."""
-
-
-def set_up_auto_guides(
-    rows: list[Any],
-    programs: Programs,
-    key: PRNGKeyArray,
-    record_plates: frozenset[str],
-    inside: set[str],
-    hidden: Values,
-    keeps_local: bool,
-) -> None:
-    """Set up an AutoGuide on artificial rows, discarding any earlier setup; of other guides there is nothing to set up.
-
-    An AutoGuide searches initial values until the model's density is finite on the arguments of its first call. Had that
-    been a call with data, the initial values would depend on them. `hidden` has values of the sites that are summed out,
-    which the guide must not see.
-    """
-
-    def fixed(site: Message) -> Any:
-        value = hidden.get(site["name"])
-        return None if value is None else jnp.broadcast_to(value, site["fn"].shape())
-
-    guide = programs.guide
-    guides = list(auto_guides(guide))
-    if not guides:
-        return
-    for part in guides:
-        if not hasattr(part, "model") or not hasattr(part, "prototype_trace"):
-            raise ValueError(
-                f"The guide is a {type(part).__name__}, an AutoGuide that has no model: its __init__ did not call "
-                "super().__init__(model)."
-            )
-    models = [part.model for part in guides]
-    args, kwargs = programs.arguments(rows)
-    try:
-        for part in guides:
-            part.prototype_trace = None
-            seen = handlers.block(handlers.substitute(part.model, substitute_fn=fixed), hide=list(hidden))
-            part.model = WholePlates(seen, record_plates, len(rows[0]))
-        with compiled_search(), handlers.block(), handlers.seed(rng_seed=key):
-            # Its first call also draws from it, operation by operation, each of which would be compiled.
-            alone = is_numpyros(guide) and not isinstance(guide, autoguide.AutoGuideList)
-            first_call = functools.partial(set_up_prototype, guide) if alone else guide
-            first_call(*args, **kwargs)
-        for part in guides:
-            # A list knows the whole model; what it covers are its parts.
-            if not isinstance(part, autoguide.AutoGuideList):
-                _check_coverage(part, inside, keeps_local)
-    except RuntimeError as error:
-        raise NoInitialValuesError(
-            f"{type(guide).__name__} found no initial values at which the placeholder record has a finite density and "
-            "gradient, so zeros and ones are no record of this model. Pass an artificial record in the support of the "
-            "observations as placeholder=..., or another init_loc_fn to the guide."
-        ) from error
-    finally:
-        for part, model in zip(guides, models, strict=True):
-            part.model = model
-
-
-def is_numpyros(guide: Any) -> bool:
-    """True for an AutoGuide of NumPyro's own, False for a class derived from one."""
-    return isinstance(guide, autoguide.AutoGuide) and type(guide).__module__.startswith("numpyro.")
-
-
-def auto_guides(program: Any) -> Iterator[Any]:
-    """The AutoGuides of a guide: itself, the parts of a list, and those that a function calls or wraps."""
-    return (x for _, x in reached(program) if isinstance(x, autoguide.AutoGuide))
-
-
-# --- The point guide ---
-
-
-_SUFFIX = "_unconstrained"
-# The sites that the model shares with the guide that runs it; all others are hidden when the guide is traced.
-_SHARED = ("plate", "param")
-
-
-class PointGuide:
-    """A guide that puts each latent of a model at a point: one `param` site for each, in unconstrained space.
-
-    A latent `w` gets the param `w_unconstrained` and the distribution Delta(t(u), log_density=-log |det dt/du|), where t
-    maps unconstrained values into the latent's support. So log q - log p of a draw is minus the log prior density of u. Points
-    start where `init_loc_fn`, one of NumPyro's `init_to_*`, puts them for the placeholder record; None: at the origin.
-    """
-
-    def __init__(self, model: Program, init_loc_fn: Callable[..., Any] | None = None) -> None:
-        self.model = model
-        self.init_loc_fn = init_loc_fn
-
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Array]:
-        """Sample the latents, with the model's arguments; returns their values."""
-        key = numpyro.prng_key()
-        if key is None:
-            raise ValueError(
-                "A PointGuide runs its model, which may draw: seed it, as in numpyro.handlers.seed(guide, key)."
-            )
-        start = self._start(key, args, kwargs)
-        point = {name: numpyro.param(parameter_of(name), value) for name, value in start.items()}
-
-        def at_point(site: Message) -> Any:
-            if site["type"] == "sample" and site["name"] in point:
-                return bijection_of(site)(point[site["name"]])
-            return None
-
-        values = {}
-        for name, site in _latents(self.model, key, at_point, args, kwargs).items():
-            transform, u, value = bijection_of(site), point[name], site["value"]
-            log_det = jnp.sum(transform.log_abs_det_jacobian(u, value))
-            values[name] = numpyro.sample(name, Delta(value, log_density=-log_det, event_dim=jnp.ndim(value)))
-        return values
-
-    def _start(self, key: PRNGKeyArray, args: Sequence[Any], kwargs: Values) -> dict[str, Array]:
-        """Unconstrained initial values."""
-        if self.init_loc_fn is not None:
-            initial = self.init_loc_fn
-
-            def fill(site: dict[str, Any]) -> Any:
-                improper = value_of_improper(site)
-                return initial(site) if improper is None else improper
-
-            sites = _latents(self.model, key, fill, args, kwargs)
-            return {name: jnp.asarray(bijection_of(site).inv(site["value"])) for name, site in sites.items()}
-        shapes: dict[str, tuple[int, ...]] = {}
-
-        def look() -> None:
-            for name, site in _latents(self.model, key, value_of_improper, args, kwargs).items():
-                shapes[name] = bijection_of(site).inverse_shape(jnp.shape(site["value"]))
-
-        # On shapes alone: a start that needs no numbers must compute none.
-        jax.eval_shape(look)
-        return {name: jnp.zeros(shape) for name, shape in shapes.items()}
-
-
-def parameter_of(latent: str) -> str:
-    """Name of the `param` site that holds a latent's unconstrained value."""
-    return latent + _SUFFIX
-
-
-class NoPointError(ValueError):
-    """The model has no posterior density at a point of its global latents, which DPSVI does not need."""
-
-
-def _latents(
-    model: Program, key: PRNGKeyArray, values: Callable[..., Any], args: Sequence[Any], kwargs: Values
-) -> dict[str, Any]:
-    """The latent sites of a run of the model, in its order, at the values that `values` gives."""
-    run = handlers.substitute(handlers.seed(model, key), substitute_fn=values)
-    with one_model, artificial_records(), handlers.block(hide_fn=lambda site: site["type"] not in _SHARED):
-        try:
-            sites = trace_of(run, *args, **kwargs)
-        except ValueError as error:
-            if "distribution got invalid" not in str(error):
-                raise
-            raise ValueError(
-                f"{str(error).rstrip('.')} at the first values of the latents{_place(error)}. The parameter must be valid at "
-                "all values that they may have: give them priors on its support, for cut points that increase "
-                "dist.TransformedDistribution(dist.Normal(0, 1).expand([n]).to_event(1), dist.transforms.OrderedTransform()), "
-                "for a scale dist.HalfNormal(1)."
-            ) from error
-    latents = {n: s for n, s in sites.items() if s["type"] == "sample" and not s["is_observed"]}
-    # Discrete latents have no point; those of one record are summed out.
-    return {n: s for n, s in latents.items() if not s["fn"].support.is_discrete}
-
-
-def bijection_of(site: Message) -> Any:
-    """The transform from unconstrained space into a site's support."""
-    with helpful_support_errors(site):
-        return biject_to(site["fn"].support)
-
-
-# --- Sites and plates ---
-
+from discreet.inference._autoguides import SITE_BY_SITE, auto_guides, check_kind_of_guide, set_up_auto_guides
+from discreet.inference._plates import log_density, value_of_improper
+from discreet.inference._programs import Programs
+from discreet.inference._records import Message, PlateSizes, Program, Values
+from discreet.inference._tables_outside import make_arguments
 
 # The largest number of enumerated combinations of one record's discrete latents.
 _MOST_COMBINATIONS = 4096
@@ -417,7 +176,8 @@ def _trace_abstractly(
 
 
 def _summary(site: Message, sizes: PlateSizes) -> Site:
-    kind, plates = site["type"], site.get("cond_indep_stack", ())
+    kind = site["type"]
+    plates = site.get("cond_indep_stack", ())
     about: dict[str, Any] = {"name": site["name"], "kind": kind, "plates": tuple(frame.name for frame in plates)}
     if kind in ("sample", "param"):
         about["shape"] = jax.tree.map(jnp.shape, site["value"])
@@ -448,7 +208,8 @@ def _summary(site: Message, sizes: PlateSizes) -> Site:
 
 def _density(site: Message) -> tuple[int, ...]:
     """Shape of an observed site's log density."""
-    fn, value = site["fn"], site["value"]
+    fn = site["fn"]
+    value = site["value"]
     shape = jnp.shape(value)
     batch = shape[: len(shape) - fn.event_dim] if fn.event_dim else shape
     try:
@@ -498,7 +259,9 @@ def start_of_search(site: Message) -> Any:
 
 def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray) -> Structure:
     """Trace model and guide for two and three records, and refuse what cannot be private."""
-    guide, num_records, keeps_local = programs.guide, programs.num_records, bool(programs.keeps_local)
+    guide = programs.guide
+    num_records = programs.num_records
+    keeps_local = bool(programs.keeps_local)
     with _explained("model", programs):
         two, three, hint = _trace_model(programs, key)
     record_plates = changing_plates(two, three)
@@ -539,11 +302,11 @@ def find_structure(programs: Programs, placeholder: list[Any], key: PRNGKeyArray
     summed = _sum_out(one, two, three, discrete)
 
     guides = list(auto_guides(guide))
-    _check_kind_of_guide(guide, guides, [n for n in latents if n in inside])
+    check_kind_of_guide(guide, guides, [n for n in latents if n in inside])
     if programs.keeps_local is None and not inside.isdisjoint(latents):
         # An AutoGuide, or a list with one, that has parameters for each record's latents keeps them by itself.
         is_auto = isinstance(guide, autoguide.AutoGuide)
-        keeps_local = is_auto and any(type(part) in _SITE_BY_SITE for part in guides)
+        keeps_local = is_auto and any(type(part) in SITE_BY_SITE for part in guides)
     hidden = {site.name: site.support[0].astype(site.dtype) for site in summed}
     set_up = functools.partial(
         set_up_auto_guides,
@@ -608,14 +371,14 @@ def _explained(what: str, programs: Programs) -> Iterator[None]:
         yield
     except _NEEDS_A_NUMBER as error:
         raise ValueError(
-            f"The {what} computes a size, an index or a condition from the records{_place(error)}. The number of groups or of "
+            f"The {what} computes a size, an index or a condition from the records{place_of(error)}. The number of groups or of "
             "missing values, for example, would be taken from the data and become public. Give it as a public number, by "
             "name: DPSVI(..., num_groups=6), or as an argument that is a Python number; or leave the model as it is and say "
             "discreet.inference.with_levels(model, group=6) for np.unique(group) and np.max(group). In place of if and of "
             "np.nonzero(...) use jnp.where, in place of numpy's functions jax.numpy's."
         ) from None
     except FAILURES as error:
-        place = _place(error)
+        place = place_of(error)
         program = getattr(programs, what)
         long = {n for n in (programs.records.size, programs.num_records) if n > _FEWEST_TELLING_ROWS}
         remedy = make_arguments([program], lambda shape: not long.isdisjoint(shape))
@@ -657,7 +420,7 @@ def _explained(what: str, programs: Programs) -> Iterator[None]:
         ) from error
 
 
-def _place(error: BaseException) -> str:
+def place_of(error: BaseException) -> str:
     """The place of an error in the user's program: " (file:line, in function: source)"."""
     frames = [x for x in traceback.extract_tb(error.__traceback__) if users_file(x.filename)]
     return f" ({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}: {frames[-1].line})" if frames else ""
@@ -693,13 +456,11 @@ _CUT = (
 
 
 def _check_plate_sizes(
-    record_plates: frozenset[str],
-    sizes: PlateSizes,
-    of_three: PlateSizes,
-    num_records: int,
+    record_plates: frozenset[str], sizes: PlateSizes, of_three: PlateSizes, num_records: int
 ) -> None:
     for name in sorted(record_plates):
-        size, (other, _) = sizes[name][0], of_three[name]
+        size = sizes[name][0]
+        (other, _) = of_three[name]
         if size != other and (size, other) != (2, 3):
             raise ValueError(
                 f"The plate {name!r} has size {size} for two records and {other} for three: the model cuts or repeats its "

@@ -38,12 +38,14 @@ from discreet._jax import (
     with_lookups,
 )
 from discreet._validate import RefusedError
-from discreet.inference._elbo import Objective, moved_start
+from discreet.inference._couplings import moved_start
+from discreet.inference._elbo import Objective
 from discreet.inference._records import Message, Values
 from discreet.inference._structure import FAILURES, without_wrappers
 
 # Numbers, and rows, that are looked at together at most.
-_MOST_NUMBERS, _MOST_ROWS = 2**20, 2**15
+_MOST_NUMBERS = 2**20
+_MOST_ROWS = 2**15
 Test = Callable[[Sequence[Array]], Bool[Array, " output"]]  # of the arrays of one record
 
 
@@ -124,8 +126,10 @@ def _look_at(objective: Objective, psi: Values) -> _Look:
     """Trace the model on one record, and keep what depends on the record alone."""
     if objective in _LOOKS:
         return _LOOKS[objective]
-    model, observed = objective.programs.model, objective.structure.observed
-    rows, words = objective.programs.records.shapes(1), dict[str, str]()
+    model = objective.programs.model
+    observed = objective.structure.observed
+    rows = objective.programs.records.shapes(1)
+    words = dict[str, str]()
 
     def drawn(key: Any, rows: Sequence[Any]) -> Values:
         sites = objective.programs.trace(model, rows, key, {}).items()

@@ -57,7 +57,8 @@ from discreet.random import (
 SLACK = 2.0**31 * SLACK_PER_VALUE
 """Total variation between a release of fewer than 2**31 coordinates and a post-processing of continuous noise."""
 
-LEAST_STDDEV, MOST_STDDEV = 1e-28, 1e30
+LEAST_STDDEV = 1e-28
+MOST_STDDEV = 1e30
 """Limits of noise known at trace time: beyond these a grid point is not a normal float32."""
 
 
@@ -116,7 +117,8 @@ def grid(size: Any, allowance: Any, law: Law) -> tuple[Array, Array]:
     Computed in float32 with more margin than its roundings take. Where there is no such b, it is 0.
     """
     # Rounded up to an integer also so that no product is contracted with the sum below: the same b in every program.
-    size, allowance = jnp.asarray(size, jnp.float32), jnp.ceil(jnp.asarray(allowance, jnp.float32))
+    size = jnp.asarray(size, jnp.float32)
+    allowance = jnp.ceil(jnp.asarray(allowance, jnp.float32))
     reach = np.float32(law.reach * (1 - 2 * _MARGIN))
     bits = lax.bitcast_convert_type(size / (reach - allowance), jnp.int32)
     spacing = lax.bitcast_convert_type((bits + 0x7FFFFF) & ~0x7FFFFF, jnp.float32)
@@ -144,7 +146,8 @@ def rounded(x: Array, spacing: Array, levels: int) -> list[Array]:
 
 def added(words: list[Array], noise: list[Array]) -> list[Array]:
     """The words of the sum, each but the last from 0 to 2**24 - 1: one form for each integer, whatever it is the sum of."""
-    total, carry = [], jnp.int32(0)
+    total = []
+    carry = jnp.int32(0)
     for word, more in zip(words, [*noise, *[jnp.int32(0)] * (len(words) - len(noise))], strict=True):
         total.append(word + more + carry)
         carry = total[-1] >> WORD
@@ -159,7 +162,8 @@ def add_noise_on_grid(key: PRNGKeyArray, leaves: list[Array], size: Any, allowan
     spacing, factor = grid(size, allowance, law)
     noise, right = law.draw(key, (sum(x.size for x in leaves),), factor)
     unit = jnp.where(right & (factor > 0), spacing, jnp.nan)
-    noised, start = [], 0
+    noised = []
+    start = 0
     for leaf in leaves:
         own = [word[start : start + leaf.size].reshape(leaf.shape) for word in noise]
         start += leaf.size
@@ -207,11 +211,14 @@ def choose_on_grid(key: PRNGKeyArray, scores: Array, epsilon: float) -> Array:
     most = upper.max()
     least = jnp.where(upper == most, lower, -1).max()
     reach = 2 ** (_PLACES - WORD)
-    far, near = most - jnp.maximum(upper, most - 2 * reach), least - lower
-    far, near = jnp.where(near < 0, far - 1, far), jnp.where(near < 0, near + 2**WORD, near)
+    far = most - jnp.maximum(upper, most - 2 * reach)
+    near = least - lower
+    far = jnp.where(near < 0, far - 1, far)
+    near = jnp.where(near < 0, near + 2**WORD, near)
     # The lowest that counts: max(K, max K - 2^44), which moves by no more than the K do.
     beyond = far >= reach
-    far, near = jnp.where(beyond, reach - 1, far), jnp.where(beyond, 2**WORD - 1, near)
+    far = jnp.where(beyond, reach - 1, far)
+    near = jnp.where(beyond, 2**WORD - 1, near)
     table = np.array(coins(epsilon), np.uint32)
     live = [place for place in range(_PLACES) if table[place].any()]
     width = 1 + _COIN_WORDS * len(live)

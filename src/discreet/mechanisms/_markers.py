@@ -132,7 +132,8 @@ class FloatMechanism(Mechanism):
         """The sum of floats and floats."""
         del multiplier, levels
         noise = size * self.noise(key, sum(x.size for x in leaves), jnp.result_type(*leaves))
-        noised, start = [], 0
+        noised = []
+        start = 0
         for leaf in leaves:
             # Each leaf is added to its own part of the draw; they are never copied into one vector.
             own = noise[start : start + leaf.size].reshape(leaf.shape)
@@ -243,7 +244,9 @@ class ExponentialMechanism(Mechanism):
 
 
 CHOICE = ExponentialMechanism()
-GAUSSIAN, LAPLACE, FLOAT_GAUSSIAN = GaussianMechanism(), LaplaceMechanism(), FloatGaussianMechanism()
+GAUSSIAN = GaussianMechanism()
+LAPLACE = LaplaceMechanism()
+FLOAT_GAUSSIAN = FloatGaussianMechanism()
 MECHANISMS: list[Mechanism] = [GAUSSIAN, LAPLACE, FLOAT_GAUSSIAN]
 """The trusted mechanisms: the verifier relies on their declared events, and on no others'."""
 
@@ -279,7 +282,9 @@ def _noised(
     del name
     # Noise is computed here, also under certify's traces and a caller's jit: refuse releases from several processes.
     one_process("The noise of a mechanism")
-    leaves, scale, own = list(operands), size, multiplier
+    leaves = list(operands)
+    scale = size
+    own = multiplier
     if own is None:
         own = leaves.pop()
     if scale is None:
@@ -319,7 +324,8 @@ def _counted(
     for number, table in enumerate(tables):
         for place, column in enumerate(table):
             strides[number, column] = math.prod(sizes[c] for c in table[place + 1 :])
-    levels, limits = levels.astype(jnp.int32), np.asarray(sizes, np.int32)
+    levels = levels.astype(jnp.int32)
+    limits = np.asarray(sizes, np.int32)
     real = mask & jnp.all((levels >= 0) & (levels < limits), axis=1)
 
     def add(total: Array, table: tuple[Array, Array]) -> tuple[Array, None]:
@@ -526,12 +532,15 @@ def count_cells(
     >>> count_cells(jnp.array([[0, 1], [1, 1], [0, 1]]), jnp.ones(3, bool), (2, 2), [(0,), (0, 1)], [1, 3]).tolist()
     [2.0, 1.0, 0.0, 6.0, 0.0, 3.0]
     """
-    levels, mask = jnp.asarray(levels), jnp.asarray(mask)
+    levels = jnp.asarray(levels)
+    mask = jnp.asarray(mask)
     if not jnp.issubdtype(levels.dtype, jnp.integer) or mask.dtype != bool:
         raise TypeError(
             f"count_cells: levels are {levels.dtype} and the mask is {mask.dtype}; pass integers and Booleans."
         )
-    sizes, weights, tables = tuple(map(int, sizes)), tuple(map(int, weights)), tuple(tuple(map(int, x)) for x in tables)
+    sizes = tuple(map(int, sizes))
+    weights = tuple(map(int, weights))
+    tables = tuple(tuple(map(int, x)) for x in tables)
     columns = [column for table in tables for column in table]
     fits = levels.ndim == 2 and levels.shape[1] == len(sizes) and mask.shape == levels.shape[:1]
     if not (fits and tables and all(tables) and len(weights) == len(tables) and set(columns) <= set(range(len(sizes)))):
@@ -585,7 +594,9 @@ def table_distances(
     [2.0, 3.0]
     """
     levels, mask, expected, biases = (jnp.asarray(x) for x in (levels, mask, expected, biases))
-    sizes, tables, weights = tuple(map(int, sizes)), tuple(tuple(map(int, x)) for x in tables), tuple(map(int, weights))
+    sizes = tuple(map(int, sizes))
+    tables = tuple(tuple(map(int, x)) for x in tables)
+    weights = tuple(map(int, weights))
     further = [] if counted is None else [jnp.asarray(counted)]
     # What is refused is refused by `count_cells`; types alone are looked at.
     shape = jax.eval_shape(lambda x, m, *c: count_cells(x, m, sizes, tables, weights, *c), levels, mask, *further)
@@ -825,10 +836,12 @@ def poisson_subsample(
     leaves, structure = _rows("poisson_subsample", records)
     num_records = leaves[0].shape[0]
     if isinstance(rate, Tracer):
-        drawing, tables = OpenPoisson(num_records, int(capacity or num_records)), {"rate": rate}
+        drawing = OpenPoisson(num_records, int(capacity or num_records))
+        tables = {"rate": rate}
     else:
         sampling = PoissonSampling(rate)
-        drawing, tables = sampling.drawing(num_records), sampling.prepare(num_records)
+        drawing = sampling.drawing(num_records)
+        tables = sampling.prepare(num_records)
         if capacity is not None:
             drawing = dataclasses.replace(drawing, capacity=sampling.check_capacity(num_records, capacity))
     _, mask, *batch = _draw("poisson_subsample", drawing, key, tables, leaves, mapped=False)
@@ -954,14 +967,16 @@ def clipped_sum(
             index, row, bits = place
             row = index if row is None else row
             values = [x.at[row].get(mode="promise_in_bounds", wrap_negative_indices=False) for x in table]
-            closed, key = ClosedJaxpr(program.jaxpr, consts), jax.random.fold_in(own, index)
+            closed = ClosedJaxpr(program.jaxpr, consts)
+            key = jax.random.fold_in(own, index)
             return run_jaxpr(closed, *jax.tree.leaves(u), *values, key, *bits)[0]
 
         bits, right = record.make(local, len(indices))
         rows = None
         if shards is not None:
             places, rows, mask = shards.rows_here(first, indices, mask, where)
-            indices, bits = indices[places], [x[places] for x in bits]
+            indices = indices[places]
+            bits = [x[places] for x in bits]
         beside = dataclasses.replace(channels, center=center, bound=bound)
         total = engine(
             loss,
@@ -1021,7 +1036,8 @@ def release(
     Guarantee: one `mechanism.event(noise_multiplier)`, if its norm is 2: the noise is scaled to the joint L2 bound that
     `total` carries. The multiplier may be traced; `levels` are those of `add_noise` for it.
     """
-    sums, stddev = (total.gradient, total.loss, total.count), noise_multiplier * total.l2_bound
+    sums = (total.gradient, total.loss, total.count)
+    stddev = noise_multiplier * total.l2_bound
     if not mechanism.on_grid:
         sums = jax.tree.map(lambda x: x.astype(jnp.float32), sums)
     noised = add_noise(mechanism, key, sums, stddev, "release", multiplier=noise_multiplier, levels=levels)
@@ -1065,7 +1081,8 @@ def update_rows(
         own: PRNGKeyArray, indices: Array, mask: Array, *operands: Array, first: Any = None
     ) -> list[Array]:
         where, held, table, memory = layout.parts(operands)
-        consts, leaves = held[: len(program.consts)], held[len(program.consts) :]
+        consts = held[: len(program.consts)]
+        leaves = held[len(program.consts) :]
 
         def one(index: Array, row: Array, memory: Sequence[Array]) -> list[Array]:
             values = [x.at[row].get(mode="promise_in_bounds", wrap_negative_indices=False) for x in (*table, *memory)]

@@ -58,7 +58,8 @@ def in_turns(
 
     `indices` is one array of numbers, or several, of as many as there are rows.
     """
-    count, filled = jnp.max(jnp.where(mask, jnp.arange(1, len(mask) + 1, dtype=jnp.int32), 0)), TURN - SPARE
+    count = jnp.max(jnp.where(mask, jnp.arange(1, len(mask) + 1, dtype=jnp.int32), 0))
+    filled = TURN - SPARE
     lanes = jnp.arange(TURN, dtype=jnp.int32)
 
     def turn(number: Int[Array, ""], carried: list[Array]) -> list[Array]:
@@ -166,7 +167,8 @@ class Shards:
             ((lengths, rows),) = found
         starts: tuple[int, ...] | None = tuple(itertools.accumulate(lengths, initial=0))
         if drawn and not found and not laid and mesh.size > 1:
-            starts, rows = None, min(num_records, _room(num_records / mesh.size))
+            starts = None
+            rows = min(num_records, _room(num_records / mesh.size))
         # An Explicit mesh would ask for a sharding in the type of every operation of the model.
         return cls(Mesh(mesh.devices, mesh.axis_names), num_records, rows, starts, laid)
 
@@ -186,7 +188,8 @@ class Shards:
         lengths = np.bincount(device, minlength=self.count)
         if lengths.max() > self.rows:
             raise RuntimeError("More records than there is room for were drawn for a device. Start the fit again.")
-        order, where = np.argsort(device, kind="stable"), np.empty(len(device), np.int32)
+        order = np.argsort(device, kind="stable")
+        where = np.empty(len(device), np.int32)
         gaps = self.rows * np.arange(self.count) - (np.cumsum(lengths) - lengths)
         where[order] = np.arange(len(device)) + np.repeat(gaps, lengths)
         return where
@@ -253,7 +256,8 @@ class Shards:
         return [self._placed(x, where) for x in leaves]
 
     def _placed(self, leaf: Any, where: Sequence[np.ndarray] = ()) -> Array:
-        sharding, rows = NamedSharding(self.mesh, PartitionSpec(self.axis)), self.rows
+        sharding = NamedSharding(self.mesh, PartitionSpec(self.axis))
+        rows = self.rows
         in_order = not where and len(leaf) == rows * self.count
         if isinstance(leaf, jax.Array) and in_order and sharding.is_fully_addressable:
             return self.spread(leaf)
@@ -371,7 +375,8 @@ class Shards:
                 *sums, wrong = (x.reshape(y.shape).astype(y.dtype) for x, y in zip(total, parts, strict=True))
                 return [*sums, wrong == 0]
 
-        everywhere, along = PartitionSpec(), PartitionSpec(self.axis)
+        everywhere = PartitionSpec()
+        along = PartitionSpec(self.axis)
         specs = (everywhere,) * (len(operands) - tables) + (along,) * tables
         results = everywhere if summed else along
         return jax.shard_map(part, mesh=self.mesh, in_specs=specs, out_specs=results, check_vma=False)(*operands)

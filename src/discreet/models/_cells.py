@@ -191,7 +191,8 @@ class Levels:
         described = {column.name: column for column in self.schema.columns}
 
         def of(name: str, values: tuple[Any, ...]) -> Bool[np.ndarray, " level"]:
-            column, found = described[name], np.zeros(sum(self.sizes), bool)
+            column = described[name]
+            found = np.zeros(sum(self.sizes), bool)
             own = found[self.places[name]]
             if column.bounds is None:
                 own[: len(column.categories)] = [category in values for category in column.categories]
@@ -221,7 +222,8 @@ class Levels:
         Args:
             levels: As `encode` gives them.
         """
-        firsts, total = np.cumsum((0, *self.sizes[:-1])), sum(self.sizes)
+        firsts = np.cumsum((0, *self.sizes[:-1]))
+        total = sum(self.sizes)
         counts = np.zeros((total, total))
         for start in range(0, len(levels), _ROWS_AT_ONCE):
             rows = levels[start : start + _ROWS_AT_ONCE] + firsts
@@ -284,7 +286,8 @@ def _few_decimals(values: np.ndarray, low: Any, high: Any, most: float) -> np.nd
 
 def _slice_of(column: Column, numbers: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """The slice of each number within the bounds: a faster `np.searchsorted(edges, number, side="right") - 1`."""
-    last, low = len(edges) - 2, edges[0]
+    last = len(edges) - 2
+    low = edges[0]
     if column.kind is not Kind.REAL:
         if edges[-1] - low > 1 << 16:
             return np.minimum(np.searchsorted(edges, numbers, side="right") - 1, last)
@@ -298,7 +301,8 @@ def _slice_of(column: Column, numbers: np.ndarray, edges: np.ndarray) -> np.ndar
     offsets -= np.rint(offsets)
     near = np.flatnonzero(np.abs(offsets, out=offsets) <= 2.0**-45 * (last + 1 + scale * np.abs(edges).max()))
     if near.size:
-        numbers, slices = numbers[near], np.clip(found[near], 0, last)
+        numbers = numbers[near]
+        slices = np.clip(found[near], 0, last)
         slices -= numbers < edges[slices]
         slices += (numbers >= edges[slices + 1]) & (slices < last)
         found[near] = slices

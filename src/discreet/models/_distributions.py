@@ -78,7 +78,9 @@ class LevelsMixture(dist.Distribution):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        self.component, self.logits, self.sizes = component, logits, sizes
+        self.component = component
+        self.logits = logits
+        self.sizes = sizes
         super().__init__(batch_shape=(), event_shape=self._event_shape(), validate_args=validate_args)
 
     def _event_shape(self) -> tuple[int, ...]:

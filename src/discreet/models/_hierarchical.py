@@ -64,7 +64,8 @@ def _hierarchical(
 ) -> None:
     x, y, mask = without_padding(x, y, mask)
     group = group if mask is None else jnp.where(mask, group, 0)
-    features, spread = x.shape[-1], dist.HalfNormal(1.0)
+    features = x.shape[-1]
+    spread = dist.HalfNormal(1.0)
     intercept: Any = numpyro.sample("intercept", family.normal(family.intercept_scale, ()))
     weights: Any = numpyro.sample("weights", family.normal(family.weight_scale, (features,)))
     intercept_spread: Any = numpyro.sample("intercept_spread", spread)

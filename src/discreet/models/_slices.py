@@ -44,7 +44,8 @@ _DAYS = 3
 def _firsts(low: int, end: int, slices: int) -> list[float]:
     """First days of periods of months, as few months as give at most `slices` slices."""
     first, last = (EPOCH + datetime.timedelta(day) for day in (low, end - 1))
-    begin, until = first.year * 12 + first.month - 1, last.year * 12 + last.month - 1
+    begin = first.year * 12 + first.month - 1
+    until = last.year * 12 + last.month - 1
     step = next((x for x in _MONTHS if until // x - begin // x < slices), _MONTHS[-1])
     months = range((begin // step + 1) * step, until + 1, step)
     return [float((datetime.date(month // 12, month % 12 + 1, 1) - EPOCH).days) for month in months]

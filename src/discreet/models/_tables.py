@@ -124,7 +124,8 @@ class MixtureOfProducts:
         Args:
             records: The level of each cell; an invalid level is ignored, and a row that begins with a negative one is padding.
         """
-        sizes, components = self.sizes, self.components
+        sizes = self.sizes
+        components = self.components
         component = numpyro.sample("component", dist.Normal(0.0, 1.0).expand([components]).to_event(1))
         base = numpyro.sample("base", dist.Normal(0.0, 3.0).expand([sum(sizes)]).to_event(1))
         deviations = numpyro.sample("deviations", dist.Normal(0.0, 1.0).expand([components, sum(sizes)]).to_event(2))
@@ -220,12 +221,14 @@ class MixtureOfProducts:
         last: int | None = None,
     ) -> Iterator[Int[np.ndarray, " row"]]:
         """Draw levels, a column at a time, of so many rows of each component, one component after the other."""
-        ends, total = np.cumsum(counts), int(np.sum(counts))
+        ends = np.cumsum(counts)
+        total = int(np.sum(counts))
         for start, size in list(zip(firsts_of(self.sizes), self.sizes, strict=True))[first:last]:
             block = logits[:, start : start + size]
             weights = np.exp(block - block.max(axis=1, keepdims=True))
             below = np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)
-            uniform, found = rng.random(total), np.empty(total, np.int32)
+            uniform = rng.random(total)
+            found = np.empty(total, np.int32)
             for k, (end, count) in enumerate(zip(ends, counts, strict=True)):
                 # Without the last edge, rounding of the sum cannot give a level that is not there.
                 found[end - count : end] = np.searchsorted(below[k, :-1], uniform[end - count : end], side="right")

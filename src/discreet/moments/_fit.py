@@ -150,7 +150,8 @@ def fit_moments(
     refuse_traced("fit_moments")
     one_process("fit_moments", [x, y])
     key = random.check_key(rng_key)
-    rows, target = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    rows = np.asarray(x, np.float64)
+    target = np.asarray(y, np.float64)
     if rows.ndim != 2 or target.shape != rows.shape[:1] or rows.shape[1] != plan.num_features or not len(rows):
         raise ValueError(
             f"x and y have the shapes {rows.shape} and {target.shape}: pass (record, {plan.num_features}) and (record,), as in "
@@ -223,23 +224,28 @@ def _measure(
     Returns:
         The posterior under the wide prior, that under the prior of unknown scale, and the last release of products.
     """
-    size, total = plan.num_features + 1, plan.num_records * whole(plan.num_features)
+    size = plan.num_features + 1
+    total = plan.num_records * whole(plan.num_features)
     to, line, width = _start(plan)
-    cut, flatness, rare = math.inf, _flatness(plan), None
+    cut = math.inf
+    flatness = _flatness(plan)
+    rare = None
     wide, found = (Posterior.before(size, scales) for scales in (WIDE, SCALES))
     planned = list(zip(programs, keys, plan.stddevs, strict=True))
     for (program, key, noise), share, floor in zip(planned[:PRODUCTS], SHARES, FLOORS, strict=False):
         moments = np.asarray(program(key, *table, to, line, np.float64(width)), np.float64)
         known = {"noise": noise, "share": share / (1 - SHARES[PRODUCTS])}
         release = Release.of(moments, total, to=to, line=line, width=width, cut=cut, **known)
-        wide, found = wide.after(release, WIDE), found.after(release, SCALES)
+        wide = wide.after(release, WIDE)
+        found = found.after(release, SCALES)
         # Residuals have this variance around the line found so far, on average over the records.
         back = np.linalg.inv(to)
         unsure = np.trace(release.features @ back @ found.covariance @ back.T)
         around = found.variance + unsure / release.weight
         second = release.features
         if rare is None:  # the squares of such columns may be so large
-            hidden, sums = _HIDDEN * noise, np.maximum(np.abs(second[0]), np.diag(second))
+            hidden = _HIDDEN * noise
+            sums = np.maximum(np.abs(second[0]), np.diag(second))
             rare = np.where((sums < hidden) & (np.arange(size) > 0), hidden, 0)
         else:
             second = second + to.T @ (rare[:, None] * to)
@@ -247,7 +253,8 @@ def _measure(
         least = floor * noise * math.sqrt(2 * size)
         stretched = eigenvectors * np.sqrt(release.weight / (np.maximum(eigenvalues, 0) + least) / size)
         even = to @ stretched @ eigenvectors.T
-        to, line = even / flatness, found.mean
+        to = even / flatness
+        line = found.mean
         # No residual is longer than the target's bound and the line's largest value.
         longest = 1 + min(1.0, np.abs(line).sum())
         cut = (_WIDTH + min(flatness, _LATEST) - 1) * math.sqrt(around)
@@ -263,7 +270,8 @@ def _measure(
     seen = float(np.trace(curvature))  # 0 where noise hides all products: then gradients tell nothing
     variance = squares / seen if seen else found.variance
     last = LastStage(release, even, curvature, variance)
-    start, start_wide = found, wide
+    start = found
+    start_wide = wide
     for program, key, noise in planned[PRODUCTS + 1 :]:
         value = np.asarray(program(key, *table, even, line, np.float64(reach)), np.float64)
         last.points.append(np.linalg.inv(even) @ line)
@@ -271,6 +279,7 @@ def _measure(
         last.noise = noise * reach
         if not seen:
             continue
-        wide, found = last.posterior(start_wide, WIDE), last.posterior(start, SCALES)
+        wide = last.posterior(start_wide, WIDE)
+        found = last.posterior(start, SCALES)
         line = found.mean
     return wide, found, release

@@ -58,16 +58,19 @@ class LastStage:
         A gradient at a point is the curvature times the distance to least squares, plus noise. The curvature's own noise acts
         through that distance, so it is found by iterating.
         """
-        size, back = len(self.to), np.linalg.inv(self.to)
-        into, of_seen = (
-            np.linalg.inv(self.release.to) @ self.to,
-            self.release.noise * self.release.total / self.release.weight,
-        )
-        seen, points, values = self.curvature, np.array(self.points), np.array(self.values)
+        size = len(self.to)
+        back = np.linalg.inv(self.to)
+        into = np.linalg.inv(self.release.to) @ self.to
+        of_seen = self.release.noise * self.release.total / self.release.weight
+        seen = self.curvature
+        points = np.array(self.points)
+        values = np.array(self.values)
         least = np.trace(seen) / size
         if len(points) > 1:
             seen = secant(seen, Gradients(points, values, self.noise), _LEAST * least)
-        mean, covariance, trust = start.mean, start.covariance, 1.0
+        mean = start.mean
+        covariance = start.covariance
+        trust = 1.0
         for _ in range(100):
             before = mean
             sampling = len(points) * self.variance / (1 - _EARLIER * trust) * seen
@@ -83,7 +86,8 @@ class LastStage:
                 likelihood += back.T @ seen @ np.linalg.solve(error + sampling, told)
             # Both see the same rows, so where they differ it is by noise, or by what weights and clipping moved before.
             trust = _trust(start, sharp[:, :-1], sharp[:, -1]) * min(1.0, start.variance / self.variance)
-            precision, pull = trust * start.precision + likelihood[:, :-1], trust * start.pull + likelihood[:, -1]
+            precision = trust * start.precision + likelihood[:, :-1]
+            pull = trust * start.pull + likelihood[:, -1]
             mean, covariance = coefficients(precision, pull, scales)
             if np.abs(mean - before).max() < 1e-7:
                 break
@@ -92,7 +96,8 @@ class LastStage:
 
 def _trust(start: Posterior, precision: np.ndarray, pull: np.ndarray) -> float:
     """The mean share of its precision that the line before the gradients keeps, given how far they lie beside it."""
-    off, logs = pull - precision @ start.mean, []
+    off = pull - precision @ start.mean
+    logs = []
     for doubt in _DOUBTS:
         around = (1 + doubt) * start.covariance
         both = np.eye(len(pull)) + around @ precision
@@ -117,7 +122,8 @@ def reach_of(
         least: What the squares sum up to at least.
         records: Public number of records.
     """
-    counts, middle = Lengths(lengths, sigma, _TAIL).counts, np.sqrt(EDGES[1:] * EDGES[:-1])
+    counts = Lengths(lengths, sigma, _TAIL).counts
+    middle = np.sqrt(EDGES[1:] * EDGES[:-1])
     squares = max(float(counts @ np.square(middle)), least)
     edges = EDGES[1:]
     moved = np.square(_BIAS * np.maximum(middle - edges[:, None], 0) @ counts)

@@ -96,16 +96,24 @@ class Posterior:
     @classmethod
     def before(cls, size: int, scales: Sequence[float]) -> Posterior:
         """The prior."""
-        precision, pull = np.zeros((size, size)), np.zeros(size)
+        precision = np.zeros((size, size))
+        pull = np.zeros(size)
         return cls(precision, pull, *coefficients(precision, pull, scales))
 
     def after(self, release: Release, scales: Sequence[float]) -> Posterior:
         """Add a release. The noise of the features' sums acts through the coefficients, so it is found by iterating."""
-        size, width, noise = len(self.pull), release.width, release.noise
-        seen, back = release.features, np.linalg.inv(release.to) / release.width
-        mean, covariance, variance = self.mean, self.covariance, self.variance / width**2
+        size = len(self.pull)
+        width = release.width
+        noise = release.noise
+        seen = release.features
+        back = np.linalg.inv(release.to) / release.width
+        mean = self.mean
+        covariance = self.covariance
+        variance = self.variance / width**2
         for _ in range(100):
-            own, around, before = back @ (mean - release.line), back @ covariance @ back.T, mean
+            own = back @ (mean - release.line)
+            around = back @ covariance @ back.T
+            before = mean
             second = np.outer(own, own) + around
             error = noise**2 / 2 * ((1 + np.trace(second)) * np.eye(size) + second)
             error += variance * release.weight / release.total / release.share * seen
@@ -113,7 +121,8 @@ class Posterior:
             precision = self.precision + gain @ seen @ back
             pull = self.pull + gain @ (release.target + seen @ back @ release.line)
             mean, covariance = coefficients(precision, pull, scales)
-            own, around = back @ (mean - release.line), back @ covariance @ back.T
+            own = back @ (mean - release.line)
+            around = back @ covariance @ back.T
             unsure = seen @ around
             squares = release.square - 2 * own @ release.target + own @ seen @ own + np.trace(unsure)
             spread = math.hypot(
@@ -122,7 +131,8 @@ class Posterior:
                 math.sqrt(2 * np.trace(unsure @ unsure)) / release.weight,
             )
             kept = width**2 / _within(release.cut / math.sqrt(variance * width**2))
-            middle, spread = squares / release.weight * kept, spread * kept
+            middle = squares / release.weight * kept
+            spread = spread * kept
             ends, chances = sigma_of(middle, spread)
             # Residuals are clipped.
             square = (np.square(ends[1:]) + np.square(ends[:-1])) @ chances / 2
@@ -142,7 +152,8 @@ def _within(cut: float) -> float:
 
 def sigma_of(seen: float, spread: float) -> tuple[np.ndarray, np.ndarray]:
     """Ends of intervals of the residuals' standard deviation, and their probabilities: the prior is flat up to 1, the bound."""
-    low, high = np.clip(seen - 8 * spread, 0, 0.98), np.clip(max(seen, 0) + 8 * spread, 1e-8, 1)
+    low = np.clip(seen - 8 * spread, 0, 0.98)
+    high = np.clip(max(seen, 0) + 8 * spread, 1e-8, 1)
     ends = np.linspace(math.sqrt(min(low, high / 2)), math.sqrt(high), 1025)
     logs = -np.square((np.square((ends[1:] + ends[:-1]) / 2) - seen) / spread) / 2
     chances = np.exp(logs - logs.max())
@@ -157,7 +168,9 @@ def coefficients(precision: np.ndarray, pull: np.ndarray, scales: Sequence[float
     """
     r, s = (side.reshape(-1, 1) for side in np.meshgrid(scales, scales))
     values, vectors = np.linalg.eigh(precision[1:, 1:])
-    values, cross, pulled = np.maximum(values, 0), vectors.T @ precision[1:, 0], vectors.T @ pull[1:]
+    values = np.maximum(values, 0)
+    cross = vectors.T @ precision[1:, 0]
+    pulled = vectors.T @ pull[1:]
     inverse = 1 / (values + 1 / s**2)
     variance = 1 / (np.maximum(precision[0, 0] - inverse @ cross**2, 0)[:, None] + 1 / r**2)
     intercept = variance * (pull[0] - inverse @ (cross * pulled))[:, None]

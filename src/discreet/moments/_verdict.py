@@ -66,12 +66,14 @@ def cautious(found: Posterior, release: Release) -> np.ndarray:
     gave an R² of -1.9.
     """
     about, centre = _about(second_moments(release))
-    weights, covariance = found.mean[1:], found.covariance
+    weights = found.mean[1:]
+    covariance = found.covariance
 
     def share(size: Any, variance: Any) -> float:
         return float(np.clip(_KEPT * (1 - _CAUTION * math.sqrt(max(variance, 0)) / max(size, 1e-300)), 0, 1))
 
-    along, middle = about @ weights, centre @ found.mean
+    along = about @ weights
+    middle = centre @ found.mean
     slope = share(weights @ along, along @ covariance[1:, 1:] @ along) * weights
     level = share(middle**2, middle**2 * (centre @ covariance @ centre)) * middle
     return np.append(level - centre[1:] @ slope, slope)
@@ -84,9 +86,11 @@ def _explained(found: Posterior, last: Release) -> tuple[float, float, float]:
     2 v'S t - v'S v for true weights t.
     """
     about, _ = _about(second_moments(last))
-    slopes, weights = cautious(found, last)[1:], found.mean[1:]
+    slopes = cautious(found, last)[1:]
+    weights = found.mean[1:]
     along = about @ slopes
-    mean, spread = 2 * along @ weights - along @ slopes, 2 * math.sqrt(along @ found.covariance[1:, 1:] @ along)
+    mean = 2 * along @ weights - along @ slopes
+    spread = 2 * math.sqrt(along @ found.covariance[1:, 1:] @ along)
     total = found.variance + max(weights @ about @ weights, 0)
     low, high = ((mean + place * _CAUTION * spread) / total for place in (-1, 1))
     return float(low), float(mean / total), float(high)

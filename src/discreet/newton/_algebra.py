@@ -27,13 +27,15 @@ Vector = Float[np.ndarray, " latent"]
 SCALES = 2.0 ** -np.arange(8)
 """Standard deviations of the coefficients' prior, over the stated ones. Steps use all, predictions the first four."""
 NUM_PREDICTIVE = 4
-NUM_DRAWS, BURN_IN = 500, 60
+NUM_DRAWS = 500
+BURN_IN = 60
 TRUST = 1.0  # a gradient counts as far as the step that it asks for is short
 SECANT_TRUST = 0.3
 SECANT_ERROR = 0.1  # standard deviation of an entry of J, over its mean eigenvalue, before the gradients are looked at
 SCALE_ERROR, LEAST_SCALE = 0.3, 0.1  # of `scale_of`: its standard deviation before the gradients, and its least value
 LEAST_CURVATURE = 0.003  # of the largest possible one
-KEPT, HIDING = 0.65, 0.8
+KEPT = 0.65
+HIDING = 0.8
 """A usable fit keeps that share of the gain, unless there is less noise than sampling: then there is little to gain."""
 
 
@@ -150,7 +152,9 @@ class Prior:
 
     def mixture(self, likelihood: Likelihood, num_scales: int) -> tuple[Vector, Matrix]:
         """Mean and covariance of theta where all weights have one scale of so many, equally likely before."""
-        evidence, means, covariances = [], [], []
+        evidence = []
+        means = []
+        covariances = []
         for precision, size in self._of_scales[:num_scales]:
             covariance = np.linalg.inv(likelihood.precision + precision)
             mean = covariance @ likelihood.pull
@@ -353,7 +357,8 @@ def is_settled(moved: float, lack: float) -> bool:
 
 def agreement(gradients: Gradients, curvature: Matrix, theta: Vector, spread: float) -> tuple[float, float]:
     """`Diagnosis.moved` and `lack` of an estimate; `spread` is the trace of its covariance in units of the curvature."""
-    size, last = len(theta), max(len(gradients.points) // 3, 1)
+    size = len(theta)
+    last = max(len(gradients.points) // 3, 1)
     away = theta - gradients.points[-last:].mean(axis=0)
     missed = gradients.values[-last:].mean(axis=0) - curvature @ away
     sigma = np.broadcast_to(gradients.sigma, len(gradients.points))[-last:]

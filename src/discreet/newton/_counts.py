@@ -50,7 +50,9 @@ class Counts:
     def __init__(self, histogram: Float[np.ndarray, " bin"], sigma: float) -> None:
         # The plan's number of records may be far from theirs.
         seen_records = float(np.clip(histogram.sum(), 1.0, None))
-        self._histogram, self._sigma, self._num_records = histogram, sigma, seen_records
+        self._histogram = histogram
+        self._sigma = sigma
+        self._num_records = seen_records
         seen = histogram > _STANDS_OUT * sigma
         last = int(np.max(np.flatnonzero(seen), initial=1))
         tail = np.where(np.arange(NUM_BINS) <= last, np.maximum(histogram, 0.0), 0.0)
@@ -58,7 +60,8 @@ class Counts:
         self._tail = tail
         shown = histogram * seen
         self.mean = max(float(shown @ MIDDLES) / max(float(shown.sum()), 1.0), 0.05)
-        self.dispersion, self.plausible = 1.0, DISPERSIONS[[0, -1]]
+        self.dispersion = 1.0
+        self.plausible = DISPERSIONS[[0, -1]]
         self.fit(0.0)
 
     def fit(self, spread: float) -> None:
@@ -79,7 +82,8 @@ class Counts:
     def _losses(self, around: float, spread: float) -> tuple[np.ndarray, np.ndarray]:
         """How far the bins are from what each dispersion expects, with the mean at which they are nearest."""
         nodes = np.exp(spread * _NODES - spread**2 / 2)
-        losses, means = [], []
+        losses = []
+        means = []
         for dispersion in DISPERSIONS:
             found = []
             for mean in around * np.array([0.8, 1.0, 1.25]):
@@ -110,7 +114,8 @@ class Counts:
         shares = np.diff(nbinom.cdf(counts[None], self.dispersion, chance[:, None]), axis=1, prepend=0)
         shares[:, -1] += 1 - shares.sum(axis=1)
         residuals = counts - means[:, None]
-        shifts, factors = [], []
+        shifts = []
+        factors = []
         for own in cut * RATIOS:
             shift = np.zeros(len(means))
             for _ in range(40):

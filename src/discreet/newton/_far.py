@@ -18,7 +18,8 @@ from discreet.newton._algebra import Matrix, Vector
 
 NUM_RECORDS = 4  # in each direction
 NUM_LOOKS = 30
-NEARER, FARTHER = 1e3, 1e5
+NEARER = 1e3
+FARTHER = 1e5
 GROWING = 0.05
 """The least power of the distance by which a gradient grows without limit: 2 for a normal's scale, 0.1 for a Student t's nu."""
 SPANNED = 0.9  # share of the pulls, of unit length, in the directions that are kept

@@ -307,7 +307,8 @@ def names_of(names: Sequence[str] | None, plan: NewtonPlan) -> list[str]:
 
 def _checked(x: Any, y: Any, mask: Any, weights: Any, levels: Any, plan: NewtonPlan) -> list[np.ndarray]:
     """Features, targets, which rows there are and, if they have any, survey weights; each with an axis of rows."""
-    features, target = np.asarray(x), np.asarray(y, np.float64)
+    features = np.asarray(x)
+    target = np.asarray(y, np.float64)
     rows = (plan.max_rows,) * (plan.max_rows > 1)
     wanted = ", ".join(["record", *(f"{size} rows" for size in rows)])
     if levels is not None and (np.shape(levels) != (plan.num_features,) or np.asarray(levels).dtype != bool):
@@ -363,7 +364,9 @@ class _Newton:
     """The state of a fit: all of it follows from releases and public numbers."""
 
     def __init__(self, records: _Records, plan: NewtonPlan, levels: np.ndarray | None) -> None:
-        self.plan, self.records, self.levels = plan, records, levels
+        self.plan = plan
+        self.records = records
+        self.levels = levels
         self.counts: Counts | None = None
         self.points: list[Vector] = []
         self.values: list[Vector] = []
@@ -377,7 +380,8 @@ class _Newton:
     # The map of the features.
 
     def _map(self) -> None:
-        plan, size = self.plan, self.plan.num_features + 1
+        plan = self.plan
+        size = self.plan.num_features + 1
         whole = plan.num_records * self.mean_weight * min(self.mean_rows, 1.0)
         sigma = plan.noise(SQUARES)
         nowhere = self.nowhere
@@ -448,13 +452,19 @@ class _Newton:
 
     def _weigh(self) -> None:
         plan = self.plan
-        size, most_rows = len(self.to), plan.max_rows
+        size = len(self.to)
+        most_rows = plan.max_rows
         self.length = 2 * np.sqrt(self.fill.sum() * self.typical_rows)
-        self.cut, self.bias, variance, start = 1.0, 0.0, 0.15, 0.25
+        self.cut = 1.0
+        self.bias = 0.0
+        variance = 0.15
+        start = 0.25
         self.theta = np.zeros(size * plan.outputs)
         if plan.family == CLASSES:
             # The length of e_y - p, and the largest eigenvalue of its covariance.
-            self.cut, variance, start = np.sqrt(2), 0.6 / plan.num_classes, 0.5
+            self.cut = np.sqrt(2)
+            variance = 0.6 / plan.num_classes
+            start = 0.5
         if plan.family == COUNTS:
             sigma = plan.noise(HISTOGRAM)
             bins = self.records(*plan.histogram, sigma, self.nowhere)
@@ -580,7 +590,8 @@ class _Newton:
 
     def _measure_sampling(self) -> None:
         """Real counts vary more than Poisson's, and rows of a person less than others': the second moment of the gradients."""
-        plan, size = self.plan, len(self.theta)
+        plan = self.plan
+        size = len(self.theta)
         noise = plan.noise(RESIDUALS)
         unit = self.bound**2
         raw = unit * self.records("products", f"residual of {plan.family}", noise, self._public(self.reach))
@@ -593,8 +604,10 @@ class _Newton:
 
     def result(self, rng: np.random.Generator, statement: Statement, names: Sequence[str]) -> NewtonResult:
         """Two priors on one likelihood: the stated one for intervals, one of unknown scales for predictions."""
-        plan, size = self.plan, len(self.theta)
-        curvature, gradients = self.improved(), self.gradients
+        plan = self.plan
+        size = len(self.theta)
+        curvature = self.improved()
+        gradients = self.gradients
         error = 1 / (self.precision_of_curvature + 1 / (0.1 * np.trace(curvature) / size) ** 2)
 
         def extra(distance: float, spread: float) -> float:
@@ -680,7 +693,8 @@ def _use(
         )
     if said.ratio > NOISY:
         return PREDICTION, f"the noise makes intervals about {said.ratio:.2g} times as wide as without it"
-    by, most = "", ""
+    by = ""
+    most = ""
     if held_back:
         by = f", which the bounds of {listed(held_back)} allow,"
         most = ", most of all those of such columns"

@@ -17,11 +17,14 @@ from jaxtyping import Float
 from discreet.newton._algebra import Vector
 from discreet.newton._model import EDGES
 
-TAIL, TOGETHER = 6, 3.5
+TAIL = 6
+TOGETHER = 3.5
 """Of at most so many bins just above the last that is seen, the standard deviations by which they stand out together."""
-SEEN, ALONE = 3.0, 5.0
+SEEN = 3.0
+ALONE = 5.0
 """Standard deviations by which a bin stands out, beside another one and alone; the second also for bins together far up."""
-STEEPEST, FALLING = 0.65, 0.55
+STEEPEST = 0.65
+FALLING = 0.55
 """Of a hidden bin over the one below it, at most: of the first, and of further ones if the first has a share of its own."""
 GIVEN = 0.5  # of what the noise may hide
 MIDDLE = np.sqrt(EDGES[1:] * EDGES[:-1])
@@ -115,8 +118,10 @@ class Lengths:
         above = 1 + int(np.max(np.nonzero(self.seen)[0], initial=-1))
         if not 0 < above < len(self.seen):
             return np.zeros((1, len(self.seen))), np.full((2, 1), 0.5)
-        last, rest = self.seen[above - 1], self.raw[above:]
-        alike, falling = np.linspace(0, STEEPEST, 76), np.linspace(0, FALLING, 12)
+        last = self.seen[above - 1]
+        rest = self.raw[above:]
+        alike = np.linspace(0, STEEPEST, 76)
+        falling = np.linspace(0, FALLING, 12)
         first = np.linspace(0, min(STEEPEST * last, max(rest[0], 0.0) + SEEN * self.sigma), 61)
         kinds = [
             np.column_stack([last * alike, alike]),

@@ -79,18 +79,22 @@ MOST_SCALE = 30.0
 MISSED = 6.0
 """How much more than noise counts what moments miss of long gradients: it may be most of one direction, as a rare class's."""
 BIAS = 0.3  # share of what clipping takes away that may be left as bias: the rest cancels, or is given back
-FREE, FREE_PRODUCTS = 0.2, 0.03
+FREE = 0.2
+FREE_PRODUCTS = 0.03
 """Of the last gradients and moments: while their noise over that of sampling is below this, a larger bound costs little."""
 FIRST = 3  # gradients of the last stage before the curvature is improved by them
 LEANING, SHORTER = 10, 4  # the gradient of the last stage that is clipped at C / 4
-FARTHER, ELSEWHERE = 1.8, 0.2
+FARTHER = 1.8
+ELSEWHERE = 0.2
 """Of the share that adds up: longer gradients' over that of shorter ones; the variance of the difference, over all latents."""
 DRAWN = 0.7  # share of a latent's variance that long gradients make, where the verdict names it
 HIDDEN = 0.5  # the edge of a curvature's noise over its mean eigenvalue, above which directions make a better map
 LEAST = 0.05  # eigenvalue of the curvature, of their mean
-DOUBTED_NOISE, DOUBTED_SHARE = 3.0, 0.15
+DOUBTED_NOISE = 3.0
+DOUBTED_SHARE = 0.15
 """An eigenvalue of the curvature that counts half in the posterior: in deviations of the noise, and of their mean; the less."""
-FAINT, MADE_OF_NOISE = 0.3, 3.0
+FAINT = 0.3
+MADE_OF_NOISE = 3.0
 """A direction of which records say little: its eigenvalue, of their mean, and in deviations of the noise that may make it."""
 BLURRED = 0.4  # deviations by which a scale may be too large for the errors of all others, where the verdict names it
 FAINTLY = 0.4  # share of a latent's variance in such directions, where the verdict names it
@@ -186,7 +190,9 @@ class DPNewtonResult(Released, what="private Newton fit of a model", parts=(Mode
 
 def _table(result: DPNewtonResult) -> Iterator[tuple[str, str, str, str]]:
     """Name, estimate, interval and share learned of each element, the first ones of many."""
-    estimate, interval, shown = result.estimate, result.interval, 0
+    estimate = result.estimate
+    interval = result.interval
+    shown = 0
     for name, value in estimate.items():
         learned = np.asarray(result.learned[name])
         for place in np.ndindex(value.shape):
@@ -282,7 +288,8 @@ class DPNewton:
             )
         check_public(static_kwargs)
         self.model, self.plan, self.init = model, plan, dict(init or {})
-        self.placeholder, self.static_kwargs = placeholder, static_kwargs
+        self.placeholder = placeholder
+        self.static_kwargs = static_kwargs
         self.labels: Mapping[str, Sequence[str]] = {}
 
     @in_own_settings
@@ -428,16 +435,24 @@ class _Fit:
         start: Vector,
         far: Float[np.ndarray, "pull latent"],
     ) -> None:
-        self.releases, self.latents, self.plan, self.far = releases, latents, plan, far
+        self.releases = releases
+        self.latents = latents
+        self.plan = plan
+        self.far = far
         self.prior = moments_of(latents)
         self.size = latents.num_touched
         own = slice(0, self.size)
         self.precision = np.linalg.inv(self.prior.covariance[own, own])
         self.at = start[own]
         self.to = np.diag(np.sqrt(np.diag(self.prior.covariance)[own]))
-        self.reach, self.short = 1.0, 1.0
-        self.improved, self.curvature_sigma = np.eye(self.size), np.inf
-        self.clipped, self.unseen, self.missing, self.counted = 0.0, 0.0, 0.0, 1.0
+        self.reach = 1.0
+        self.short = 1.0
+        self.improved = np.eye(self.size)
+        self.curvature_sigma = np.inf
+        self.clipped = 0.0
+        self.unseen = 0.0
+        self.missing = 0.0
+        self.counted = 1.0
 
     def run(self, bar: Any) -> _Fit:
         """All stages."""
@@ -542,10 +557,13 @@ class _Fit:
         """All gradients of a stage."""
         back = np.linalg.inv(self.to)
         prior = NormalPrior(back @ self.prior.mean[: self.size], self.to.T @ self.precision @ self.to)
-        points, values, sigmas = [], [], []
+        points = []
+        values = []
+        sigmas = []
         first = FIRST if stage.curvature else 1
         of_prior = np.sqrt(np.diag(self.prior.covariance)[: self.size])
-        self.lean, self.lean_variance = np.zeros(self.size), 0.0
+        self.lean = np.zeros(self.size)
+        self.lean_variance = 0.0
         for step in range(len(stage.gradients)):
             bar.update(1)
             theta = back @ self.at
@@ -570,14 +588,17 @@ class _Fit:
             length = np.sqrt(max(way @ self.improved @ way / self.plan.num_records, 1e-12))
             farthest = float(np.max(np.abs(self.to @ way) / of_prior))
             self.at = self.to @ (theta + way * min(1.0, LARGEST_STEP / length, FARTHEST_STEP / max(farthest, 1e-9)))
-        self.theta, self.covariance, self.normal_prior = guess, covariance, prior
+        self.theta = guess
+        self.covariance = covariance
+        self.normal_prior = prior
 
     def _lean(self, expected: Vector) -> None:
         """Which share of what clipping takes away adds up, by direction, from one gradient with a smaller bound.
 
         Before the release, any share in any direction is as likely; the prior's part in `expected` is small.
         """
-        reach, between = self.reach / SHORTER, max(self.between, 1e-9)
+        reach = self.reach / SHORTER
+        between = max(self.between, 1e-9)
         found, sigma = self.releases("gradients", self._public._replace(reach=reach))
         variance = (reach * sigma / between) ** 2
         raw = (expected - reach * found) / between
@@ -594,7 +615,9 @@ class _Fit:
     ) -> DPNewtonResult:
         """The posterior: the exact prior times the normal likelihood; `labels` as of `DPNewton`."""
         labelled: dict[str, Sequence[str]] = dict(labels or {})
-        latents, size, back = self.latents, self.size, np.linalg.inv(self.to)
+        latents = self.latents
+        size = self.size
+        back = np.linalg.inv(self.to)
         # An error of the curvature acts as one of its entries, times how far the posterior reaches. Not of effects: a hierarchy's
         # scale would fall to zero where noise is overstated.
         error = 1 / (self.curvature_sigma**-2.0 + (0.1 * np.trace(self.curvature) / size) ** -2.0)
@@ -684,7 +707,8 @@ class _Fit:
             return own - across.T @ np.linalg.solve(curvature[np.ix_(others, others)], across)
 
         drawn = vectors[:, weights]
-        middle, own = drawn.mean(axis=0), added(self.improved)
+        middle = drawn.mean(axis=0)
+        own = added(self.improved)
         spread = np.einsum("di,ij,dj->d", drawn - middle, own, drawn - middle).mean()
         # Else noise passes off a part of what the intercept explains as the features'.
         doubt = FARTHEST * self.curvature_sigma

@@ -16,9 +16,15 @@ from discreet.query import MOST_RECORDS, GaussianPlan
 from discreet.report import RECORD, Statement, Unit, counted, make_release_statement
 
 METHOD = "private Newton"
-BINARY, COUNTS, CLASSES = "binary", "counts", "classes"
+BINARY = "binary"
+COUNTS = "counts"
+CLASSES = "classes"
 NUM_GRADIENTS = 15
-SQUARES, DIRECTIONS, HISTOGRAM, SIZES, RESIDUALS = 0.05, 0.20, 0.03, 0.01, 0.01
+SQUARES = 0.05
+DIRECTIONS = 0.20
+HISTOGRAM = 0.03
+SIZES = 0.01
+RESIDUALS = 0.01
 CURVATURES = 0.08, 0.10
 """Shares of the squared inverse noise; the gradients have the rest, each the same."""
 
@@ -201,12 +207,16 @@ class NewtonPlan(SharedBudget):
 
     def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:
         """Make the statement of a fit by this plan, for a unit of privacy."""
-        noun, size = unit.noun, self.num_features + 1
-        counts, persons, spread = self.family == COUNTS, self.max_rows > 1, self.measures_spread
+        noun = unit.noun
+        size = self.num_features + 1
+        counts = self.family == COUNTS
+        persons = self.max_rows > 1
+        spread = self.measures_spread
         what = "A Poisson" if counts else "A logistic" if self.family == BINARY else "A multinomial"
         latents = size * self.outputs
         weight, intercept = PRIOR[self.family]
-        weighted, sized = self.weighted, bool(self.sizes)
+        weighted = self.weighted
+        sized = bool(self.sizes)
         numbers = size + size**2 + (2 + spread) * latents**2 + NUM_GRADIENTS * latents + NUM_BINS * counts
         numbers += 4 if weighted else 2 * sized
         fitted = f"{what} regression on {counted(self.num_features, 'feature')}, {self.num_records:,} {noun}s"

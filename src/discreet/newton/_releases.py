@@ -228,7 +228,8 @@ def _turns(table: Table) -> list[Array]:
 
 def _histogram(table: Table) -> Array:
     """The numbers of records of one row whose target is in each bin of `EDGES`."""
-    y, mask = table[1], table[-1]
+    y = table[1]
+    mask = table[-1]
     levels = jnp.sum(y > EDGES[1:], axis=1).astype(jnp.int32)
     return count_cells(levels[:, None], mask, (NUM_BINS,), ((0,),), (1,))
 

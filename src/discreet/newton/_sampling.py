@@ -26,7 +26,9 @@ from discreet.newton._algebra import Matrix, Vector
 Chains = Float[np.ndarray, "chain latent"]
 
 NUM_CHAINS = 256
-SWEEPS, WARM_UPS, KEPT = 12, 6, 4
+SWEEPS = 12
+WARM_UPS = 6
+KEPT = 4
 """Sweeps between two looks at the chains; looks that change the t; looks that are kept after one more."""
 DEGREES = 8  # of freedom
 _WIDER = 1.2  # of the t than the chains, in standard deviations
@@ -91,7 +93,8 @@ def _sweeps(target: _Target, states: Chains, centre: Vector, root: Matrix, rng: 
         level = height + np.log(rng.random(count))
         high = 2 * np.pi * rng.random(count)
         low = high - 2 * np.pi
-        place, there = white, np.full(count, -np.inf)
+        place = white
+        there = np.full(count, -np.inf)
         while (looking := (there < level) & (high - low > 1e-9)).any():
             # The next place on the ellipse, between angles that shrink towards the state's own, which is 0.
             angle = low + (high - low) * rng.random(count)
@@ -149,7 +152,9 @@ class _Frame:
     """Coordinates of the chains, and the t that resembles the posterior in them."""
 
     def __init__(self, target: _Target, mean: Vector, covariance: Matrix) -> None:
-        self.target, self.mean, self.first = target, mean, covariance
+        self.target = target
+        self.mean = mean
+        self.first = covariance
         self.root = np.linalg.cholesky(covariance)
 
     def moved(self, states: Chains, rng: np.random.Generator) -> Chains:

@@ -57,7 +57,8 @@ class SavedReleases(SavedFit):
         super().__init__(folder, key, purpose=random.Purpose.NEWTON)
         # A folder of another method has none, and is refused by `describe`.
         found = self._found or {}
-        self._folder, self._plan = folder, plan
+        self._folder = folder
+        self._plan = plan
         self._made: list[np.ndarray] = list(found.get("releases", ()))
         self._next = 0
         self.words: np.ndarray = found.get("words", words_of(self.key))
@@ -93,7 +94,8 @@ class SavedReleases(SavedFit):
             times: As in `Act.prove`.
             beside: Digests of what no program has, and the fit depends on.
         """
-        found, waiting = [], []
+        found = []
+        waiting = []
         with Threads(1) as thread:
             for program in proved:
                 found.append(program)

@@ -13,11 +13,13 @@ from discreet.report import COEFFICIENTS, LEARNED, NOT_USABLE, PREDICTION, count
 
 LOST = 30.0  # `lack` of a fit that is still under way
 MISSING = 0.01  # share of the records that do not count, beyond which the fit is not that of all
-NOISY, CUT = 3.0, 0.1
+NOISY = 3.0
+CUT = 0.1
 """Intervals of a fit for its coefficients: at most so much more noise than sampling, and so many records clipped."""
 FITS = 0.5  # least curvature over the gradients' second moment; where the model is right, they are the same
 UNSEEN = 0.12  # share of the gradients that may have been clipped behind the noise, in a fit for its coefficients
-UNSEEN_FAR, MOST_UNSEEN_FAR = 0.01, 0.02
+UNSEEN_FAR = 0.01
+MOST_UNSEEN_FAR = 0.02
 """The same where records far out decide some latents, which are then named; and where they decide most of them."""
 
 

@@ -1,16 +1,7 @@
 """Secure randomness: ChaCha20 keys for JAX, discrete Gaussian and Laplace noise, and a Gaussian sampler with exact tails."""
 
 from discreet.random._claims import INIT as INIT, check_unused as check_unused, claim as claim, is_used as is_used
-from discreet.random._discrete import (
-    INNER_VARIANCE as INNER_VARIANCE,
-    LAPLACE_UNIT as LAPLACE_UNIT,
-    MOST_FACTOR as MOST_FACTOR,
-    MOST_LAPLACE as MOST_LAPLACE,
-    SLACK_PER_VALUE as SLACK_PER_VALUE,
-    WORD as WORD,
-    discrete_gaussian as discrete_gaussian,
-    discrete_laplace as discrete_laplace,
-)
+from discreet.random._discrete import discrete_gaussian as discrete_gaussian
 from discreet.random._keys import (
     Purpose as Purpose,
     as_threefry as as_threefry,
@@ -25,4 +16,15 @@ from discreet.random._keys import (
     subkey as subkey,
     subkeys as subkeys,
 )
+from discreet.random._laplace import (
+    LAPLACE_UNIT as LAPLACE_UNIT,
+    MOST_LAPLACE as MOST_LAPLACE,
+    discrete_laplace as discrete_laplace,
+)
 from discreet.random._normal import normal as normal
+from discreet.random._tables import (
+    INNER_VARIANCE as INNER_VARIANCE,
+    MOST_FACTOR as MOST_FACTOR,
+    SLACK_PER_VALUE as SLACK_PER_VALUE,
+    WORD as WORD,
+)

@@ -38,17 +38,8 @@ itself, and makes everything NaN if the words do not end with it.
 Reference: Nir and Langley, "ChaCha20 and Poly1305 for IETF Protocols", RFC 8439, sections 2.1 to 2.4.
 """
 
-import _thread
-import atexit
-import sys
-import threading
-import time
-import warnings
-from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import cache
-from math import inf, prod
+from math import prod
 from typing import Any
 
 import jax
@@ -58,226 +49,13 @@ from jax import lax
 from jaxtyping import Array
 
 from discreet._jax import can_make_one_kernel, one_kernel, tracing, two_way_primitive
-
-# --- the words of OpenSSL ------------------------------------------------------------------------
-
-
-TARGET = "discreet_chacha20_keystream"
-
-_STATE_WORDS = 12
-_BLOCK_BYTES = 64
-_ZEROS = 2**18
-_FOR_TWO = 2**20  # bytes from which two threads write them: to start one takes as long as 2**18
-_INTERNAL = 13  # XLA_FFI_Error_Code_INTERNAL
-_METADATA = 1  # XLA_FFI_Extension_Metadata
-_LATER, _PAUSE, _LONGEST_GAP = 0.005, 0.15, 2.0  # seconds
-_first_call = threading.Lock()
-# What XLA may call as long as the process lives: the closure, and the producer that it belongs to.
-_alive: list[Any] = []
-
-_DECLARATIONS = """
-typedef struct Extension { size_t struct_size; int type; struct Extension* next; } Extension;
-typedef struct { size_t struct_size; Extension* extension_start; int major; int minor; } Version;
-typedef struct { size_t struct_size; Version version; uint32_t traits; } Metadata;
-typedef struct { Extension base; Metadata* metadata; } MetadataExtension;
-typedef struct { size_t struct_size; Extension* extension_start; const char* message; int code; } ErrorArgs;
-typedef struct {
-    size_t struct_size; Extension* extension_start; Version version; void* internal;
-    void* (*error_create)(ErrorArgs*);
-} Api;
-typedef struct {
-    size_t struct_size; Extension* extension_start; int dtype; void* data; int64_t rank; int64_t* dims;
-} Buffer;
-typedef struct {
-    size_t struct_size; Extension* extension_start; int64_t size; int* types; Buffer** items;
-} Buffers;
-typedef struct {
-    size_t struct_size; Extension* extension_start; Api* api; void* ctx; int stage; Buffers args; Buffers rets;
-} CallFrame;
-typedef void* (*Handler)(CallFrame*);
-"""
-
-
-def available() -> bool:
-    """True if XLA can call OpenSSL here; registers the target on the first call."""
-    with _first_call:
-        return _available()
-
-
-@cache
-def _available() -> bool:
-    try:
-        return _Producer().works()
-    except ModuleNotFoundError as error:
-        warnings.warn(
-            f"{error.name} is not installed, so XLA makes the random words of the noise: the same words, some four times as "
-            "slowly as OpenSSL. pip install 'discreet[fast]' brings it.",
-            UserWarning,
-            stacklevel=2,
-        )
-        return False
-    except Exception:
-        # Whatever else refuses (a FIPS build of OpenSSL without ChaCha20, no memory for
-        # closures, an XLA of another interface): the words are the same without it.
-        return False
-
-
-class _Producer:
-    """The producer of the words, and its interface to XLA."""
-
-    def __init__(self) -> None:
-        import cffi
-        from cryptography.hazmat.primitives.ciphers import Cipher
-        from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-
-        self.ffi: Any = cffi.FFI()  # the types of cdata are in the declarations
-        self.ffi.cdef(_DECLARATIONS)
-        self.zeros = memoryview(bytes(_ZEROS))
-        self.cipher = lambda state: Cipher(ChaCha20(state[:32], state[32:]), mode=None).encryptor()
-        self.rearmed = threading.Lock()
-        self.last, self.ending = -inf, False
-        self.gaps: deque[float] = deque(maxlen=8)  # seconds between draws
-
-    def works(self) -> bool:
-        words = bytearray(2 * _BLOCK_BYTES)
-        self.write(bytes(48), memoryview(words))
-        # RFC 8439, appendix A.1, vectors 1 and 2: how they begin.
-        if sys.byteorder != "little":
-            return False
-        if words[:4].hex() != "76b8e0ad" or words[64:68].hex() != "9f07e7be":
-            return False
-        closure = self.ffi.callback("Handler", self.call, error=self.ffi.NULL, onerror=self.failed)
-        _alive.extend([self, closure])
-        address = int(self.ffi.cast("uintptr_t", closure))
-        atexit.register(self.finish)
-        jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(address), platform="cpu", api_version=1)
-        return True
-
-    def write(self, state: bytes, out: memoryview) -> None:
-        """Fill `out` with the keystream of a state: 8 words of key, the counter, 3 words of nonce."""
-        stream = self.cipher(state)
-        for start in range(0, len(out), _ZEROS):
-            part = out[start : start + _ZEROS]
-            stream.update_into(self.zeros[: len(part)], part)
-
-    def write_by_two(self, state: bytes, out: memoryview) -> None:
-        """`write` by two threads: this one makes the second half, and the first as well if the other has not begun it."""
-        middle, at = len(out) // 2 // _BLOCK_BYTES, 4 * _COUNTER
-        number = int.from_bytes(state[at : at + 4], "little") + middle
-        later = state[:at] + number.to_bytes(4, "little") + state[at + 4 :]
-        first, second = out[: middle * _BLOCK_BYTES], out[middle * _BLOCK_BYTES :]
-        # Whoever takes `begun` writes the first half, and the other never does.
-        begun, ended = _thread.allocate_lock(), _thread.allocate_lock()
-        errors: list[BaseException] = []
-
-        def help_once() -> None:
-            if begun.acquire(False):
-                try:
-                    self.write(state, first)
-                except BaseException as error:
-                    errors.append(error)
-                finally:
-                    ended.release()
-
-        ended.acquire()
-        out[-_BLOCK_BYTES:] = bytes(_BLOCK_BYTES)
-        try:
-            with suppress(RuntimeError):  # the system has no more threads
-                _thread.start_new_thread(help_once, ())
-            self.write(later, second)
-        finally:
-            alone = begun.acquire(False)
-            if not alone:
-                ended.acquire()
-        try:
-            if alone:
-                self.write(state, first)
-            elif errors:
-                raise errors[0]
-        except BaseException:
-            out[-_BLOCK_BYTES:] = bytes(_BLOCK_BYTES)
-            raise
-
-    def call(self, frame: Any) -> Any:
-        """The entry point for XLA: called once for the version, then for every draw."""
-        if frame.extension_start:
-            return self.tell_version(frame.extension_start)
-        self.gaps.append(time.monotonic() - self.last)
-        self.last = time.monotonic()
-        if self.ending:
-            return self.error(frame, "Python ends")
-        state, out = frame.args.items[0], frame.rets.items[0]
-        if frame.args.size != 1 or frame.rets.size != 1 or state.rank != 1 or out.rank != 1:
-            return self.error(frame, "takes one vector and gives one")
-        if state.dims[0] != _STATE_WORDS or out.dims[0] % (_BLOCK_BYTES // 4):
-            return self.error(frame, "takes twelve words and gives blocks of sixteen")
-        view = self.ffi.buffer
-        words, room = bytes(view(state.data, 4 * _STATE_WORDS)), memoryview(view(out.data, 4 * out.dims[0]))
-        # Ctrl-C ends what the main thread does at any moment: it must not leave behind a thread that writes.
-        alone = len(room) < _FOR_TWO or threading.get_ident() == threading.main_thread().ident
-        (self.write if alone else self.write_by_two)(words, room)
-        self.last = time.monotonic()
-        return self.ffi.NULL
-
-    def finish(self) -> None:
-        """Wait for what is in flight: a draw while the interpreter goes down would wait for its lock for ever."""
-        try:
-            for array in jax.live_arrays():
-                if not array.is_deleted():
-                    with suppress(Exception):  # that of a program that failed
-                        array.block_until_ready()
-        finally:
-            # Programs whose results nobody holds, as after Ctrl-C, fail at their next draw.
-            self.ending = True
-        # Nothing says when they have: this waits twice the longest time between the last few draws.
-        patience = 2 * max([_PAUSE, *(gap for gap in tuple(self.gaps) if gap < _LONGEST_GAP)])
-        while time.monotonic() < self.last + patience:
-            time.sleep(_LATER)
-
-    def tell_version(self, extension: Any) -> Any:
-        if extension.type == _METADATA:
-            metadata = self.ffi.cast("MetadataExtension*", extension).metadata
-            metadata.version.major, metadata.version.minor, metadata.traits = 0, 3, 0
-        return self.ffi.NULL
-
-    def error(self, frame: Any, what: str) -> Any:
-        message = self.ffi.new("char[]", f"discreet: no random words were made: {what}".encode())
-        args = self.ffi.new("ErrorArgs*")
-        args.struct_size, args.message, args.code = self.ffi.offsetof("ErrorArgs", "code") + 4, message, _INTERNAL
-        return frame.api.error_create(args)
-
-    def failed(self, kind: type[BaseException], value: BaseException, trace: Any) -> Any:
-        """The error handler of cffi for `call`, whose frame `trace` contains. Names no value, since they are secret."""
-        del value
-        frame = trace.tb_frame.f_locals["frame"]
-        if not issubclass(kind, KeyboardInterrupt):
-            return self.error(frame, f"{kind.__name__} in the host's producer")
-        self.interrupt_later()
-        return self.call(frame)
-
-    def interrupt_later(self) -> None:
-        """Send Ctrl-C again: the program gets it once it is back from XLA, as without a producer on the host."""
-        if not self.rearmed.acquire(blocking=False):
-            return
-
-        def send() -> None:
-            self.rearmed.release()
-            _thread.interrupt_main()
-
-        timer = threading.Timer(_LATER, send)
-        timer.daemon = True
-        timer.start()
-
-
-# --- the words of XLA, and the choice between the two --------------------------------------------
-
+from discreet.random._openssl import COUNTER, STATE_WORDS, TARGET, available
 
 WORDS_PER_BLOCK = 16
 MAX_BLOCKS = 2**32
 # From so many blocks on the call of OpenSSL is the cheaper way. Alone it takes 9 microseconds and wins from 150 on; within
 # a small model's step it takes 30 or more, since XLA's threads wait for each other and for the interpreter.
 HOST_BLOCKS = 512
-
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", dtype="<u4").astype(np.uint32)
 _ROUNDS = 20
 _TOGETHER = 2
@@ -285,8 +63,7 @@ _FEW = 8
 _SOME = 512
 _CHUNK = 2**13
 _LANES = 16
-_COUNTER = 8  # where the counter stands in a state without its constants
-_NEXT = np.eye(_STATE_WORDS, dtype=np.uint32)[_COUNTER]  # added to a state, it leads to the next block
+_NEXT = np.eye(STATE_WORDS, dtype=np.uint32)[COUNTER]  # added to a state, it leads to the next block
 
 
 def _rotate_left(x: Array, bits: Array | np.uint32) -> Array:
@@ -349,7 +126,8 @@ def _many_blocks(states: Array) -> Array:
 
     def half(index, s):
         index = lax.convert_element_type(index, jnp.uint32)
-        first, second = 16 - 8 * index, 12 - 5 * index
+        first = 16 - 8 * index
+        second = 12 - 5 * index
         columns = [_half_quarter_round(s[i], s[4 + i], s[8 + i], s[12 + i], first, second) for i in range(4)]
         return tuple(columns[i][row] for row in range(4) for i in range(4))
 
@@ -383,7 +161,8 @@ def blocks(states: Array) -> Array:
 
 def _by_xla(states: Array, *, num_blocks: int, host: bool) -> Array:
     del host
-    batch, total = states.shape[:-1], prod(states.shape[:-1]) * num_blocks
+    batch = states.shape[:-1]
+    total = prod(states.shape[:-1]) * num_blocks
     shape = (*batch, num_blocks * WORDS_PER_BLOCK)
     if total == 0:
         return jnp.zeros(shape, jnp.uint32)
@@ -425,7 +204,7 @@ def known_keystream(key: Any, nonce: np.ndarray, num_blocks: int, counter: Any =
     first = np.concatenate([_CONSTANTS, jax.device_get(key), np.zeros(1, np.uint32), nonce])
     numbers = np.uint32(jax.device_get(counter)) + np.arange(num_blocks, dtype=np.uint32)
     start = np.tile(first[:, None], num_blocks)
-    start[len(_CONSTANTS) + _COUNTER] = numbers
+    start[len(_CONSTANTS) + COUNTER] = numbers
     rows = start.reshape(4, 4, -1)
     mixed: Any = rows
     for _ in range(_ROUNDS // 2):

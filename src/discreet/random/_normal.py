@@ -23,10 +23,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from discreet.random._chacha import WORDS_PER_BLOCK, fast_keystream, keystream
-from discreet.random._keys import NORMAL, check_key, nonce
-
-# --- from words to pairs -------------------------------------------------------------------------
-
+from discreet.random._keys import check_key
+from discreet.random._prng import NORMAL, nonce
 
 # Pairs whose radius word is smaller get more bits: one in 2**24.
 RARE = np.uint32(2**8)
@@ -91,11 +89,13 @@ def pairs_float32(first: Array, second: Array, more: Array | None = None, poison
     radius = jnp.sqrt(2 * minus_log(first, second, more))
     if poison is not None:
         radius = radius + poison
-    radius, word = radius[None], second[None]
+    radius = radius[None]
+    word = second[None]
     place = (word >> np.uint32(_LOW_BITS)) & np.uint32(2**_OCTANT_BITS - 1)
     s = (place.astype(jnp.float32) + np.float32(0.5)) * np.float32(2.0**-_OCTANT_BITS)
     square = s * s
-    sine, cosine = s * _polynomial(_SINE, square), _polynomial(_COSINE, square)
+    sine = s * _polynomial(_SINE, square)
+    cosine = _polynomial(_COSINE, square)
     row = lax.broadcasted_iota(jnp.uint32, (2, 1), 0)
     # Bit 29 exchanges sine and cosine, which row 1 has the other way round; bits 31 and 30 are the signs.
     swapped = (((word >> np.uint32(29)) ^ row) & np.uint32(1)).astype(bool)
@@ -111,9 +111,11 @@ def pairs_float64(high: Array, low: Array, angle: Array, angle_low: Array) -> Ar
     fraction = (angle & np.uint32(2**octant_bits - 1)).astype(jnp.float64)
     fraction = fraction + (angle_low.astype(jnp.float64) + 0.5) * 2.0**-32
     turn = fraction * (pi / 4 * 2.0**-octant_bits)
-    cosine, sine = radius * jnp.cos(turn), radius * jnp.sin(turn)
+    cosine = radius * jnp.cos(turn)
+    sine = radius * jnp.sin(turn)
     swap, negative_x, negative_y = ((angle >> np.uint32(bit) & np.uint32(1)).astype(bool) for bit in (29, 30, 31))
-    x, y = jnp.where(swap, sine, cosine), jnp.where(swap, cosine, sine)
+    x = jnp.where(swap, sine, cosine)
+    y = jnp.where(swap, cosine, sine)
     return jnp.stack([jnp.where(negative_x, -x, x), jnp.where(negative_y, -y, y)])
 
 
@@ -128,9 +130,6 @@ def minus_log_float64(high: Array, low: Array) -> Array:
     # What 1 - distance lost by rounding matters near u = 1; to first order it is this much of the logarithm.
     lost = jnp.where(upper, ((rounded - 1) + distance) / rounded, 0)
     return lost - jnp.log(rounded)
-
-
-# --- draws ---------------------------------------------------------------------------------------
 
 
 def normal(key: Array, shape: Sequence[int] = (), dtype: DTypeLike = jnp.float32) -> Array:
@@ -210,7 +209,8 @@ def _float32(key_words: Array, num_pairs: int) -> Array:
         return pairs_float32(*keystream(key_words, nonce(NORMAL, 32), 1)[: 3 * num_pairs].reshape(3, num_pairs))
     words, right = fast_keystream(key_words, nonce(NORMAL, 32), -(-2 * num_pairs // WORDS_PER_BLOCK))
     # Cut out where they are used: what a loop shares with other code is copied into memory first.
-    first, second = words[:num_pairs], words[num_pairs : 2 * num_pairs]
+    first = words[:num_pairs]
+    second = words[num_pairs : 2 * num_pairs]
     poison = jnp.where(right, jnp.float32(0), jnp.float32(jnp.nan))
 
     def refine(state):
@@ -227,7 +227,8 @@ def _float32(key_words: Array, num_pairs: int) -> Array:
 
     # A loop that nearly always ends before it begins costs less than a third word for every pair, and XLA computes
     # its input once, however many computations read its output.
-    values, some = pairs_float32(first, second, poison=poison).reshape(-1), (first < RARE).any()
+    values = pairs_float32(first, second, poison=poison).reshape(-1)
+    some = (first < RARE).any()
     before_all = jnp.where(some, jnp.int32(-1), jnp.int32(-1))  # under shard_map: varies wherever the key does
     values, _, _ = lax.while_loop(lambda state: state[1], refine, (values, some, before_all))
     return values

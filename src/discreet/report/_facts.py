@@ -13,7 +13,9 @@ from discreet.accounting import Relation, Risk, upper
 from discreet.report._json import as_dict
 from discreet.report._words import headline, relation_words, statement_text
 
-COEFFICIENTS, PREDICTION, NOT_USABLE = "for its coefficients", "for prediction", "not usable"
+COEFFICIENTS = "for its coefficients"
+PREDICTION = "for prediction"
+NOT_USABLE = "not usable"
 """Verdicts on the use of a result. The first includes the second."""
 EACH_ROW_A_PERSON = "No person has two rows in the table, as the schema says."
 FROM_SYSTEM = (
@@ -132,7 +134,8 @@ class Figures:
     def risk(self) -> Risk:
         """The same as a risk for one person, which explains itself."""
         relation = Relation[self.relation]
-        power, beliefs = self.attack_power, self.posterior_beliefs
+        power = self.attack_power
+        beliefs = self.posterior_beliefs
         where = relation, self.delta, self.epsilon
         return Risk(*where, power, beliefs, self.right_guesses, self.gaussian_mu, self.epsilon_warnings)
 

@@ -163,7 +163,8 @@ def steps_words(statement: Statement) -> str:
 def statement_text(statement: Statement) -> str:
     """The whole statement, wrapped to 88 columns."""
     versions = ", ".join(f"{name} {version}" for name, version in statement.versions.items())
-    kept, figures = statement.is_private, statement.figures
+    kept = statement.is_private
+    figures = statement.figures
     sections = [
         ("What broke the guarantee", bullets(statement.violations)),
         ("Use", paragraph(use_words(statement))),

@@ -79,7 +79,8 @@ class SizeTable:
 
 def _relative_masses(num_records: int, rate: Fraction) -> tuple[int, list[int]]:
     """The first size, and binomial masses from there in fixed point relative to the mode's, until they vanish."""
-    chance, against = rate.numerator, rate.denominator - rate.numerator
+    chance = rate.numerator
+    against = rate.denominator - rate.numerator
     mode = min(num_records, math.floor((num_records + 1) * rate))
     # Ratios of neighbours are below 1 on either side of the mode, so rounding errors do not grow: after s steps the
     # error is below s units of 2^-256, which is far beyond what the thresholds can show.
@@ -102,15 +103,18 @@ def size_table(num_records: int, rate: float) -> SizeTable:
     first, masses = _relative_masses(num_records, Fraction(rate))
     total = sum(masses)
     cut = total >> TAIL_BITS
-    start, below = 0, 0
+    start = 0
+    below = 0
     while below + masses[start] <= cut:
         below += masses[start]
         start += 1
-    stop, above = len(masses) - 1, 0
+    stop = len(masses) - 1
+    above = 0
     while first + stop > 1 and above + masses[stop] <= cut:
         above += masses[stop]
         stop -= 1
-    thresholds, cumulative = [], below
+    thresholds = []
+    cumulative = below
     for mass in masses[start:stop]:
         cumulative += mass
         nearest = ((cumulative << (SIZE_BITS + 1)) + total) // (2 * total)
@@ -187,7 +191,8 @@ def draws_needed(sizes: np.ndarray, masses: np.ndarray, num_records: int, failur
         return 1, 0.0
     high = low + 8
     while bound(high) > failure:
-        low, high = high, high + 2 * (high - int(sizes[-1]))
+        low = high
+        high = high + 2 * (high - int(sizes[-1]))
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if bound(middle) <= failure else (middle, high)
@@ -248,7 +253,8 @@ def _one_by_one(words: UInt32[Array, " draw"], size: Int32[Array, ""], *, num_re
 
     def turn(carry):
         index, found, table, out = carry
-        row, home = read(rows, index), read(homes, index)[0]
+        row = read(rows, index)
+        home = read(homes, index)[0]
 
         def is_taken(slot):
             held = read(table, slot)

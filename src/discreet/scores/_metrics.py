@@ -69,7 +69,8 @@ class Estimate:
         return self._around(math.hypot(self.noise, self.sampling))
 
     def _around(self, half: float) -> tuple[float, float]:
-        low, high = self.value - half, self.value + half
+        low = self.value - half
+        high = self.value + half
         if not math.isfinite(low + high):
             return self.limits
         return max(low, self.limits[0]), min(high, self.limits[1])
@@ -88,7 +89,8 @@ def _within_bins(bins: int) -> Float[np.ndarray, " bin"]:
     In the angle of the edges, rows lie evenly within a bin, so those of class 1 and 0 have the densities sin^2 and cos^2.
     """
     angle = np.pi / (2 * bins) * (np.arange(bins)[:, None] + np.linspace(0, 1, 201))
-    ones, zeros = np.sin(angle[:, 1:] - np.pi / (800 * bins)) ** 2, np.cos(angle[:, 1:] - np.pi / (800 * bins)) ** 2
+    ones = np.sin(angle[:, 1:] - np.pi / (800 * bins)) ** 2
+    zeros = np.cos(angle[:, 1:] - np.pi / (800 * bins)) ** 2
     below = np.cumsum(zeros, axis=1) - zeros / 2
     return (ones * below).sum(axis=1) / ones.sum(axis=1) / zeros.sum(axis=1)
 
@@ -121,7 +123,9 @@ def _figures(plan: ScorePlan, sums: Float[np.ndarray, "*draw sum"]) -> dict[str,
         if plan.classes > 2:
             found = {"accuracy": cells[..., 1].sum(axis=-1) / rows}
         else:
-            half, zeros, ones = plan.bins // 2, cells[..., 0], cells[..., 1]
+            half = plan.bins // 2
+            zeros = cells[..., 0]
+            ones = cells[..., 1]
             within = 0.5 + _spread(zeros + ones) * (_within_bins(plan.bins) - 0.5)
             below = np.cumsum(zeros, axis=-1) - zeros * (1 - within)
             area = (ones * below).sum(axis=-1) / zeros.sum(axis=-1) / ones.sum(axis=-1)
@@ -168,7 +172,9 @@ class PrivateMetrics(Released, what="private scores", parts=(ScorePlan, Relation
         For classes: rows, accuracy, auc (two classes), log_likelihood (mean over the rows, in nats, of the probability of their
         class, clipped at the plan's bound). For numbers: rows, mean_absolute_error, root_mean_squared_error, r2.
         """
-        plan, rng, noise = self.plan, np.random.default_rng(0), _EXCESS * self.plan.noise
+        plan = self.plan
+        rng = np.random.default_rng(0)
+        noise = _EXCESS * self.plan.noise
         at, around = (_figures(plan, x) for x in (self.sums, self.sums + noise * rng.normal(size=(_DRAWS, plan.width))))
         chance = self._sampled(rng)
         hidden = bool(at["rows"] < 3 * noise * math.sqrt(2 * plan.bins if plan.classes else 1))
@@ -176,7 +182,8 @@ class PrivateMetrics(Released, what="private scores", parts=(ScorePlan, Relation
         one_class = plan.classes == 2 and min(self._cells().sum(axis=0)) < 3 * noise * math.sqrt(plan.bins)
         found = {}
         for name, value in at.items():
-            limits, hides = _limits(plan, name), (hidden and name != "rows") or (one_class and name == "auc")
+            limits = _limits(plan, name)
+            hides = (hidden and name != "rows") or (one_class and name == "auc")
             value = math.nan if hides or not np.isfinite(value) else float(np.clip(value, *limits))
             half = self._half(around[name])
             found[name] = Estimate(value, half, chance.get(name, math.nan), limits, self.level)
@@ -191,7 +198,8 @@ class PrivateMetrics(Released, what="private scores", parts=(ScorePlan, Relation
 
         A person's rows may all be alike, so persons with several rows count as if they were.
         """
-        plan, alike = self.plan, math.sqrt(self.plan.max_rows)
+        plan = self.plan
+        alike = math.sqrt(self.plan.max_rows)
         if not plan.classes:
             rows, error, square = np.maximum(self.sums[:3], 1e-9)
             spread = math.sqrt(max(square / rows - (error / rows) ** 2, 0.0) / rows) * plan.largest_error
@@ -227,7 +235,9 @@ class PrivateMetrics(Released, what="private scores", parts=(ScorePlan, Relation
         With more than two classes: of the probability of the likeliest class, and the share of rows where that is right. The
         interval holds the exact share with probability `level`; where the noise hides it, it is 0 to 1.
         """
-        z, noise, edges = NormalDist().inv_cdf((1 + self.level) / 2), _EXCESS * self.plan.noise, self.plan.edges
+        z = NormalDist().inv_cdf((1 + self.level) / 2)
+        noise = _EXCESS * self.plan.noise
+        edges = self.plan.edges
         table = []
         for place, (zeros, ones) in enumerate(self._cells()):
             # The rows of a bin are the sum of two counts with independent noise of one variance.
@@ -430,5 +440,6 @@ def _last_and_others(
         return terms[-LAST:], terms[:-LAST].sum(axis=0)
     # -1 is a row of zeros.
     terms = np.concatenate([terms, np.zeros((1, terms.shape[1]), np.int64)])
-    last, others = persons[-LAST:], persons[:-LAST]
+    last = persons[-LAST:]
+    others = persons[:-LAST]
     return terms[last].sum(axis=1), terms[others[others >= 0]].sum(axis=0)

@@ -47,6 +47,7 @@ class SelectionPlan:
     Raises:
         ValueError: No costs, costs under different relations, or a number out of range.
 
+    >>> from discreet.scores import ScorePlan
     >>> plan = ScorePlan.calibrate(epsilon=0.5, delta=1e-6)
     >>> round(SelectionPlan(costs=(plan,), delta=1e-5, mean_runs=20).epsilon(), 2)
     0.92
@@ -105,16 +106,19 @@ class SelectionPlan:
     def _law(self) -> Iterator[tuple[int, Decimal]]:
         """Numbers of runs with their probabilities."""
         if self.shape == math.inf:
-            mean, number = Decimal(self.mean_runs), 0
+            mean = Decimal(self.mean_runs)
+            number = 0
             chance = (-mean).exp()
             while chance > Decimal(2) ** -300 or number < mean:
                 yield number, chance
                 number += 1
                 chance *= mean / number
             return
-        gamma, shape = Decimal(repetitions(self.mean_runs, self.shape)), Decimal(self.shape)
+        gamma = Decimal(repetitions(self.mean_runs, self.shape))
+        shape = Decimal(self.shape)
         whole = -gamma.ln() if not shape else ((-shape * gamma.ln()).exp() - 1) / shape
-        chance, number = (1 - gamma) / whole, 1
+        chance = (1 - gamma) / whole
+        number = 1
         while chance > Decimal(2) ** -300 or number < self.mean_runs:
             yield number, chance
             chance *= (1 - gamma) * (number + shape) / (number + 1)
@@ -181,7 +185,8 @@ class _Run(Ledger):
     """
 
     def __init__(self, plan: SelectionPlan, statement: Statement) -> None:
-        self._plan, self._statement = plan, statement
+        self._plan = plan
+        self._statement = statement
         about = {"dataset": "one run of a selection", "relation": plan.relation.name, "unit": statement.unit.brief}
         self._entries: list[Mapping[str, Any]] = [{"number": 0, "kind": "open", **about}]
         self._paid = list[DpEvent]()
@@ -384,7 +389,11 @@ def select(
                 )
         except BaseException as error:
             # A debugger, or a notebook, keeps this frame.
-            best, number, times, score, result = (-math.inf, None, None), 0, 0, 0.0, None
+            best = (-math.inf, None, None)
+            number = 0
+            times = 0
+            score = 0.0
+            result = None
             if not isinstance(error, Exception):
                 raise
             raise RuntimeError(

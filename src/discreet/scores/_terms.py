@@ -25,9 +25,11 @@ def class_terms(
     table[bad] = np.eye(plan.classes)[(y[bad] + 1) % plan.classes]
     table = np.rint(table * ONE) / ONE
     if plan.classes == 2:
-        score, side = table[:, 1], y
+        score = table[:, 1]
+        side = y
     else:
-        score, side = table.max(axis=1), (table.argmax(axis=1) == y).astype(np.int64)
+        score = table.max(axis=1)
+        side = (table.argmax(axis=1) == y).astype(np.int64)
     place = np.clip(np.searchsorted(plan.edges, score, side="right") - 1, 0, plan.bins - 1)
     with np.errstate(divide="ignore"):
         loss = np.minimum(-np.log(table[rows, y]), plan.max_loss) / plan.max_loss
@@ -52,7 +54,8 @@ def number_terms(
 
 def places_of(y: Any, labels: Any) -> Int[np.ndarray, " row"]:
     """Labels as numbers from 0, without a word about which label is wrong."""
-    given, labels = np.asarray(y), np.asarray(labels)
+    given = np.asarray(y)
+    labels = np.asarray(labels)
     places = {label: place for place, label in enumerate(labels.tolist())}
     try:
         return np.array([places[label] for label in given.tolist()], np.int64)
@@ -87,7 +90,8 @@ def predictions(result: Any, X: Any, regression: bool, shape: tuple[int, ...]) -
     """Predict all rows in batches of one size, and the first and the last again by themselves."""
     if shape[0] == 0:
         return np.zeros(shape)
-    predict, rows = _ask(result, regression), getattr(X, "iloc", np.asarray(X) if isinstance(X, list | tuple) else X)
+    predict = _ask(result, regression)
+    rows = getattr(X, "iloc", np.asarray(X) if isinstance(X, list | tuple) else X)
 
     def batch(first: int, last: int) -> np.ndarray:
         # The last row fills up what is missing.

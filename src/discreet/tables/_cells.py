@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _OTHER_WRITINGS = {"false": 0, "true": 1, "False": 0, "True": 1}
 # A code such as 01 is none, nor 1e3.
 _NUMBER = re.compile(r"\s*-?(0|[1-9]\d*)(\.\d*)?\s*", re.ASCII)
-_ABSENT, _FOREIGN = -1, -2
+_ABSENT = -1
+_FOREIGN = -2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +97,8 @@ def _numbers_of(column: Column, values: pyarrow.ChunkedArray, report: Report) ->
     missing = np.zeros(len(numbers), bool) if none else np.isnan(numbers)
     if not none:
         numbers = np.where(missing, low, numbers)
-        least, most = numbers.min(), numbers.max()
+        least = numbers.min()
+        most = numbers.max()
     fraction = column.kind is Kind.COUNT and numbers != np.floor(numbers)
     if not (least >= low and most <= high) or np.any(fraction):
         outside = (numbers < low) | (numbers > high)

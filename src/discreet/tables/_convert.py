@@ -103,7 +103,8 @@ def convert(
             f"{out} is not a folder of converted records and nothing else, so it is not replaced: choose another name"
         )
     source = files_of(source) or as_table(source)  # which can be read twice
-    layout, report = Layout(schema), Report(OutOfBounds(out_of_bounds))
+    layout = Layout(schema)
+    report = Report(OutOfBounds(out_of_bounds))
     with _atomic_folder(out) as written:
         rows = None
         if schema.person is not None:
@@ -111,7 +112,8 @@ def convert(
             rows = rows_of_persons(persons, schema.max_rows, key=key)
         bar = "records" if progress_bar else None
         if shards == 1:
-            arrays, lengths = _encode(written, source, layout, report, rows, bar), None
+            arrays = _encode(written, source, layout, report, rows, bar)
+            lengths = None
             for name in arrays:
                 (written / name).rename(written / file_of(name, 0))
         else:
@@ -242,7 +244,8 @@ def _encode(
         layout.fill(table, matrix, report)
         return matrix
 
-    shapes, width = _shapes(layout.schema, len(layout.feature_names)), len(layout.feature_names)
+    shapes = _shapes(layout.schema, len(layout.feature_names))
+    width = len(layout.feature_names)
     for name in shapes:
         (folder / name).touch(0o600)
     pieces = over_pieces(source, layout.schema, encoded, report, progress_bar=progress_bar)
@@ -268,10 +271,12 @@ def _place(folder: Path, pieces: Iterator[np.ndarray], width: int, rows: np.ndar
     """Write the rows of each person, as `rows_of_persons` numbers them, into the person's place; returns the persons' number."""
     used = rows.ravel() >= 0
     order = np.argsort(rows.ravel()[used])
-    numbers, places = rows.ravel()[used][order], np.flatnonzero(used)[order]
+    numbers = rows.ravel()[used][order]
+    places = np.flatnonzero(used)[order]
     x = np.memmap(folder / "x", np.float32, "r+", shape=(rows.size, width))
     y = np.memmap(folder / "y", np.float32, "r+", shape=rows.size) if (folder / "y").exists() else None
-    row, mask = 0, used.copy()
+    row = 0
+    mask = used.copy()
     for matrix in pieces:
         here = slice(*np.searchsorted(numbers, (row, row + len(matrix))))
         if not report.faults:

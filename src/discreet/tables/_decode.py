@@ -38,7 +38,8 @@ def decode(x: npt.ArrayLike, schema: Schema, y: npt.ArrayLike | None = None, *, 
         raise ValueError(f"x has the shape {x.shape}: the schema's records have {len(layout.feature_names)} features")
     if (y is None) != (schema.target is None):
         raise ValueError(f"the schema has {'no' if y is not None else 'a'} target: give y if and only if it has one")
-    columns, first = {}, 0
+    columns = {}
+    first = 0
     for column in schema.features:
         last = first + len(layout.names(column))
         columns[column.name] = _column(column, x[:, first:last], raw)

@@ -105,7 +105,8 @@ class Layout:
         of records stays that of the table: without such rows it would follow the cells, and neighbouring tables of one size
         would have two.
         """
-        first, dropped = 0, np.zeros(table.num_rows, bool)
+        first = 0
+        dropped = np.zeros(table.num_rows, bool)
         for column in self.schema.features:
             width = len(self.names(column))
             missing = _fill(column, table.column(column.name), matrix[:, first : first + width], report, self.raw)
@@ -227,7 +228,8 @@ def encode(
         DataError: A missing cell, a number outside its bounds, a count that is not whole, a category that the schema
             does not list. Names each column and the rule, never a value, a row or a count.
     """
-    layout, report = Layout(schema, raw), Report(OutOfBounds(out_of_bounds))
+    layout = Layout(schema, raw)
+    report = Report(OutOfBounds(out_of_bounds))
     table = typed(table, schema, report)
     matrix = np.zeros((table.num_rows, layout.width), np.float32)
     layout.fill(table, matrix, report)

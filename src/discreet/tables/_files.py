@@ -129,7 +129,8 @@ def open_text(path: Path, encoding: str = "utf-8") -> BinaryIO:
 
 def _first_line(path: Path, encoding: str) -> str:
     """The first line that is not blank. Nothing after it is decoded, so cells have no influence."""
-    decoder, line = codecs.getincrementaldecoder(encoding)(), ""
+    decoder = codecs.getincrementaldecoder(encoding)()
+    line = ""
     with _opened(path) as file:
         try:
             while byte := file.read(1):

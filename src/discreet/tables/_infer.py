@@ -137,7 +137,8 @@ def _look(name: str, values: pyarrow.ChunkedArray, kind: Kind | None, csv: CsvFo
                 values = pyarrow.chunked_array([pyarrow.array(found, pyarrow.int32() if days else None).cast(wanted)])
                 break
     number = pyarrow.types.is_integer(values.type) or pyarrow.types.is_floating(values.type)
-    number, date = number and kind is not Kind.BINARY, pyarrow.types.is_date(values.type)
+    number = number and kind is not Kind.BINARY
+    date = pyarrow.types.is_date(values.type)
     if number:
         numbers = values.drop_null().to_numpy().astype(np.float64)
         found = np.unique(numbers[np.isfinite(numbers)]).tolist()

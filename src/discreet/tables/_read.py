@@ -184,10 +184,12 @@ def _csv(path: Path, types: dict[str, pyarrow.DataType], csv: CsvFormat) -> Iter
         while piece := file.read(PIECE_BYTES):
             lines = [piece, b"" if piece.endswith(b"\n") else file.readline()]
             # An odd number of quotes: the end of the line is one within a cell. But some write 5" for five inches.
-            odd, more = sum(line.count(b'"') for line in lines) % 2, 0
+            odd = sum(line.count(b'"') for line in lines) % 2
+            more = 0
             while odd and more < PIECE_BYTES and (line := file.readline()):
                 lines.append(line)
-                odd, more = (odd + line.count(b'"')) % 2, more + len(line)
+                odd = (odd + line.count(b'"')) % 2
+                more = more + len(line)
             yield path, names, b"".join(lines)
 
 

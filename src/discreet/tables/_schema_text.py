@@ -92,7 +92,8 @@ def schema_from_dict(content: Mapping[str, Any], *, target: str | None = None) -
     >>> schema_from_dict({"columns": {"age": {"kind": "real", "bounds": [17, 90]}}}).columns[0].bounds
     (17.0, 90.0)
     """
-    asked, faults = target if target is not None else content.get("target"), []
+    asked = target if target is not None else content.get("target")
+    faults = []
 
     def found(default: R, read: Callable[..., R], *args: Any) -> R:
         try:
@@ -317,9 +318,11 @@ def _column(name: str, entry: Any) -> Column:
     kind = _choice(Kind, entry.get("kind"), f"{where}: kind")
     bounds = entry.get("bounds")
     if bounds is not None:
-        fits, what = (is_real, "two numbers, bounds = [lowest, highest]")
+        fits = is_real
+        what = "two numbers, bounds = [lowest, highest]"
         if kind is Kind.DATE:
-            fits, what = (is_date, "two dates, bounds = [1900-01-01, 2020-12-31]")
+            fits = is_date
+            what = "two dates, bounds = [1900-01-01, 2020-12-31]"
         if not isinstance(bounds, list | tuple) or len(bounds) != 2 or not all(map(fits, bounds)):
             raise DataError(f"{where}: bounds must be {what}")
         bounds = (bounds[0], bounds[1]) if kind is Kind.DATE else (float(bounds[0]), float(bounds[1]))

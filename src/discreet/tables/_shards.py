@@ -18,7 +18,9 @@ from tqdm.auto import tqdm
 
 from discreet.tables._schema import DataError
 
-INDEX, FORMAT, MOST_SHARDS = "discreet.json", "records that discreet has converted, in shards, version 2", 10_000
+INDEX = "discreet.json"
+FORMAT = "records that discreet has converted, in shards, version 2"
+MOST_SHARDS = 10_000
 _PIECE = 1 << 26  # bytes of an array that go to shards at once
 
 
@@ -26,7 +28,8 @@ def write_shards(
     folder: Path, arrays: Mapping[str, np.ndarray], shards: int, *, progress_bar: bool = False
 ) -> list[int]:
     """Write the arrays of a whole table to shards, each record to a random one; returns the number of records of each."""
-    count, lengths = len(arrays["x"]), np.zeros(shards, np.int64)
+    count = len(arrays["x"])
+    lengths = np.zeros(shards, np.int64)
     sizes = [x.nbytes // count for x in arrays.values()]
     for name in arrays:
         for number in range(shards):
@@ -37,7 +40,8 @@ def write_shards(
         for first in range(0, count, at_once):
             own = np.frombuffer(os.urandom(4 * min(at_once, count - first)), np.uint32) % np.uint32(shards)
             here = np.bincount(own, minlength=shards)
-            order, ends = np.argsort(own.astype(np.uint16), kind="stable"), np.cumsum(here)
+            order = np.argsort(own.astype(np.uint16), kind="stable")
+            ends = np.cumsum(here)
             for name, array in arrays.items():
                 rows = array[first : first + len(own)][order]
                 for number in np.flatnonzero(here).tolist():
@@ -117,16 +121,21 @@ class Folder:
     def __init__(self, path: Path) -> None:
         try:
             read = json.loads((path / INDEX).read_text(encoding="utf-8"))
-            self.path, self.facts, self.digest = path, read["index"], read["digest"]
-            what, right = read["what"], self.digest == _digest_of(self.facts)
+            self.path = path
+            self.facts = read["index"]
+            self.digest = read["digest"]
+            what = read["what"]
+            right = self.digest == _digest_of(self.facts)
         except (OSError, ValueError, KeyError, TypeError):
-            what, right = FORMAT, False
+            what = FORMAT
+            right = False
         if what != FORMAT or not right:
             raise DataError(
                 f"{path / INDEX} is damaged, was changed, or is of another version of discreet. The number of records is read "
                 "from it, so nothing is fitted: copy the folder again, or convert the table again"
             )
-        self.lengths, self.rows = tuple(self.facts["lengths"]), self.facts["rows"]
+        self.lengths = tuple(self.facts["lengths"])
+        self.rows = self.facts["rows"]
         self.shards = len(self.lengths)
         self._compared: dict[str, tuple[int, ...]] = {}
 
@@ -208,9 +217,13 @@ class ShardedArray:
         self, folder: Folder, name: str, row: tuple[int, ...], dtype: np.dtype, progress_bar: bool = False
     ) -> None:
         """See `open_records`."""
-        self._folder, self._name, self._progress_bar = folder, name, progress_bar
-        self.shape, self.dtype = (folder.facts["num_records"], *row), dtype
-        self.digest, self.lengths = f"{name} {folder.digest}", folder.lengths
+        self._folder = folder
+        self._name = name
+        self._progress_bar = progress_bar
+        self.shape = (folder.facts["num_records"], *row)
+        self.dtype = dtype
+        self.digest = f"{name} {folder.digest}"
+        self.lengths = folder.lengths
 
     @property
     def ndim(self) -> int:
@@ -244,7 +257,8 @@ class ShardedArray:
 
     def whole(self) -> np.ndarray:
         """All records: a map of one shard, a copy of several."""
-        folder, rows = self._folder, self._mapped(range(self._folder.shards))
+        folder = self._folder
+        rows = self._mapped(range(self._folder.shards))
         if folder.shards == 1:
             return rows[: len(self)]
         records = np.concatenate([rows[i * folder.rows :][:n] for i, n in enumerate(folder.lengths)])
@@ -252,7 +266,8 @@ class ShardedArray:
         return records
 
     def _mapped(self, numbers: range) -> np.ndarray:
-        folder, names = self._folder, [file_of(self._name, number) for number in numbers]
+        folder = self._folder
+        names = [file_of(self._name, number) for number in numbers]
         size = math.prod(self.shape[1:]) * self.dtype.itemsize
         lengths = [size * folder.lengths[number] for number in numbers]
         folder.compare(names, lengths, progress_bar=self._progress_bar)
@@ -280,7 +295,8 @@ class _Mapped:
 
     def __init__(self, paths: Sequence[Path], lengths: Sequence[int], step: int) -> None:
         system = ctypes.CDLL(None, use_errno=True)
-        system.mmap.restype, number = ctypes.c_void_p, ctypes.c_long
+        system.mmap.restype = ctypes.c_void_p
+        number = ctypes.c_long
         system.mmap.argtypes = ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, number
         system.munmap.argtypes = ctypes.c_void_p, ctypes.c_size_t
         size, fixed = len(paths) * step, 0x10  # MAP_FIXED of Linux, macOS and the BSDs

@@ -170,7 +170,8 @@ def _lenient(
         if report.rule_of(column) is OutOfBounds.MISSING or chunks[-1].null_count == chunk.null_count:
             continue
         # To count cells as missing is no remedy where the table is merely written in another way.
-        foreign, texts = OTHER_DATE if date else OTHER_NUMBER, zip(known, coded.dictionary.to_pylist(), strict=True)
+        foreign = OTHER_DATE if date else OTHER_NUMBER
+        texts = zip(known, coded.dictionary.to_pylist(), strict=True)
         if any(found is None and text is not None and foreign.fullmatch(text) for found, text in texts):
             form = (
                 f"a date such as {datetime.date(2024, 12, 31).strftime(csv.date_format)}"
@@ -204,7 +205,8 @@ def _dialect(csv: CsvFormat, date: bool) -> str:
 @functools.cache
 def _forms(csv: CsvFormat) -> re.Pattern[str]:
     """A number as the table writes it. Groups of thousands must be whole, so that 1.5 is never read as 15."""
-    point, digits = re.escape(csv.decimal), r"\d+"
+    point = re.escape(csv.decimal)
+    digits = r"\d+"
     if csv.thousands:
         digits = rf"(\d+|\d{{1,3}}({re.escape(csv.thousands)}\d{{3}})+)"
     decimals = rf"({digits}({point}\d*)?|{point}\d+)"

@@ -115,7 +115,8 @@ def trace(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[ClosedJaxpr,
         raise _untraceable(error) from error
     # A new lambda, so that JAX traces again instead of using its cache.
     again = jax.make_jaxpr(lambda *x: program_of(*x))(*traced)
-    held, held_again = all_constants(program), all_constants(again)
+    held = all_constants(program)
+    held_again = all_constants(again)
     same = str(program.jaxpr) == str(again.jaxpr) and len(held) == len(held_again)
     same = same and all(constant_bytes(a) == constant_bytes(b) for a, b in zip(held, held_again, strict=True))
     if not same:
@@ -176,7 +177,8 @@ def inputs_of(
         for leaf in jax.tree.leaves(arg):
             if isinstance(leaf, Fixed):
                 continue
-            name, example = f"argument {names[len(values)]}", shown(leaf)
+            name = f"argument {names[len(values)]}"
+            example = shown(leaf)
             kind = example if isinstance(example, jax.ShapeDtypeStruct) else jax.eval_shape(lambda x=example: x)
             if position in positions or position == mask:
                 if kind.ndim == 0:
@@ -459,7 +461,8 @@ class Certificate:
                     "value, or certify again with another."
                 )
         for number, (leaf, kind) in enumerate(zip(leaves, self._program.in_avals, strict=True)):
-            shape, dtype = np.shape(leaf), jax.dtypes.result_type(leaf) if not hasattr(leaf, "dtype") else leaf.dtype
+            shape = np.shape(leaf)
+            dtype = jax.dtypes.result_type(leaf) if not hasattr(leaf, "dtype") else leaf.dtype
             if tuple(shape) != tuple(kind.shape) or dtype != kind.dtype:
                 raise TypeError(
                     f"Argument leaf {number} is {dtype}{list(shape)}, the certified program takes {kind.dtype}"

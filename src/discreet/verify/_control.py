@@ -159,7 +159,9 @@ def _cond(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     which, *arguments = operands
     refuse_private(checker, equation, which, "choice of a branch")
     # Every branch starts with the same keys, and a key that one branch uses is used.
-    keys, items, before = checker.keys.snapshot(), checker.items, new_symbol()
+    keys = checker.keys.snapshot()
+    items = checker.items
+    before = new_symbol()
     outcomes: list[list[Value]] = []
     branches: list[list[Any]] = []
     used = []
@@ -257,7 +259,8 @@ def settled(
                     raise Why.KEY.refusal(f"the loop at {line} carries over a key that is not secret: {why}.", line)
                 checker.keys.spend(last, "the next iteration of the loop", line)
         checker.keys.loops.pop()
-        start, carry = carry, [joined(i, a, b, attempt) for i, (a, b) in enumerate(zip(carry, end, strict=False))]
+        start = carry
+        carry = [joined(i, a, b, attempt) for i, (a, b) in enumerate(zip(carry, end, strict=False))]
         if all(same(a, b) for a, b in zip(start, carry, strict=True)):
             return carry, end
     raise Why.CONTROL.refusal(f"no loop invariant was found at {line} (16 iterations).", line)
@@ -266,17 +269,21 @@ def settled(
 @rule(p.while_p, table=STRUCTURED)
 def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     params: Any = equation.params
-    num_test, num_body = params["cond_nconsts"], params["body_nconsts"]
-    test_consts, body_consts = operands[:num_test], operands[num_test : num_test + num_body]
+    num_test = params["cond_nconsts"]
+    num_body = params["body_nconsts"]
+    test_consts = operands[:num_test]
+    body_consts = operands[num_test : num_test + num_body]
     start = operands[num_test + num_body :]
     line = source_line(equation)
     # A loop of unknown length may release nothing; one that counts to an open parameter has a length, as an expression.
     counter, turns = _open_count(checker, equation, start) or (None, None)
     loop = Loop(float("inf") if turns is None else turns)
-    (test, test_own), (body, body_own) = inner(checker, params["cond_jaxpr"]), inner(checker, params["body_jaxpr"])
+    (test, test_own) = inner(checker, params["cond_jaxpr"])
+    (body, body_own) = inner(checker, params["body_jaxpr"])
     shapes = [shape_of(v) for v in equation.outvars]
     carry = [x.but(additive=False) if isinstance(x, Private) else x for x in start]
-    items, before = checker.items, new_symbol()
+    items = checker.items
+    before = new_symbol()
     if counter is not None:
         carry[counter] = Public(counter=(loop, 0, np.iinfo(aval(equation.outvars[counter]).dtype).max - 1))
 
@@ -313,15 +320,18 @@ def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
 def _open_count(checker: Checker, equation: JaxprEqn, start: list[Value]) -> tuple[int, Any] | None:
     """The position of the counter and the number of iterations, for a loop that counts from 0 to an open parameter."""
     params: Any = equation.params
-    test, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
+    test = params["cond_jaxpr"].jaxpr
+    body = params["body_jaxpr"].jaxpr
     if params["cond_nconsts"] or len(test.eqns) != 1 or test.eqns[0].primitive is not p.lt_p:
         return None
     places = [test.invars.index(x) for x in test.eqns[0].invars if x in test.invars]
     if len(places) != 2 or test.outvars[0] is not test.eqns[0].outvars[0]:
         return None
     counter, end = places
-    begins, ends = body.invars[params["body_nconsts"] :], body.outvars
-    first, last = start[counter], start[end]
+    begins = body.invars[params["body_nconsts"] :]
+    ends = body.outvars
+    first = start[counter]
+    last = start[end]
     if ends[end] is not begins[end] or not isinstance(first, Public) or not isinstance(last, Public):
         return None
     turns = checker.symbols.expression(last.scale)
@@ -402,7 +412,8 @@ class _Scan:
         if value.const is not None and 0 in value.uniform and shape[0]:
             return constant(value.const[0], exact=value.exact, error=value.error)
         uniform = frozenset(i - 1 for i in value.uniform if i > 0)
-        turns, const = None, value.const
+        turns = None
+        const = value.const
         if const is not None and len(shape) == 1 and const.dtype.kind in "biuf" and shape[0] <= _MOST_TURNS:
             turns = Turns(self.loop, tuple((const[::-1] if self.reverse else const).tolist()), value.error)
         if const is not None and const.dtype.kind in "iu" and len(shape) == 1 and len(np.unique(const)) == const.size:
@@ -413,8 +424,10 @@ class _Scan:
 
     def settle(self, *, placed: bool) -> None:
         """Find the invariant. `placed`: iterations differ by more than their records."""
-        checker, equation = self.checker, self.equation
-        self.placed, self.atoms = placed, {}
+        checker = self.checker
+        equation = self.equation
+        self.placed = placed
+        self.atoms = {}
         if placed:
             checker.placed.add(self.loop)
         parts = set(self.parts.values())
@@ -422,7 +435,8 @@ class _Scan:
             x.but(positional=True) if placed and isinstance(x, Private) and x.batch in parts else x for x in self.turns
         ]
         jaxpr, own = inner(checker, equation.params["jaxpr"])
-        begins, start = jaxpr.invars[len(self.consts) :], self.start
+        begins = jaxpr.invars[len(self.consts) :]
+        start = self.start
         counters = map(functools.partial(_counter, self.loop, jaxpr), begins, jaxpr.outvars, start)
         unknown = [x.but(additive=False) if isinstance(x, Private) else x for x in start]
         first = [x if found is None else found for x, found in zip(unknown, counters, strict=True)]
@@ -454,7 +468,9 @@ class _Scan:
 
     def _joined(self, i: int, a: Value, b: Value, attempt: int) -> Value:
         """The value at the start of the next iteration."""
-        checker, equation, before = self.checker, self.equation, self.before
+        checker = self.checker
+        equation = self.equation
+        before = self.before
         shape = shape_of(equation.outvars[i])
         if isinstance(a, Public) and a.counter is not None and a.counter[0] is self.loop and isinstance(b, Public):
             return a
@@ -475,7 +491,8 @@ class _Scan:
 
     def _atom(self, i: int, b: Private, shape: tuple[int, ...]) -> Private | None:
         """A growing sum: it starts an iteration as an unknown that must leave it once and unchanged."""
-        checker, start = self.checker, self.start[i]
+        checker = self.checker
+        start = self.start[i]
         first = as_sum(checker, start, shape) if isinstance(start, Private) else None
         grown = as_sum(checker, b, shape)
         if grown.terms is None or grown.batch is None or (first is not None and first.terms is None):
@@ -492,7 +509,9 @@ class _Scan:
 
     def final(self, i: int, shape: tuple[int, ...]) -> Value:
         """The carry after the last iteration."""
-        checker, carry, start = self.checker, self.carry[i], self.start[i]
+        checker = self.checker
+        carry = self.carry[i]
+        start = self.start[i]
         if i not in self.atoms or not isinstance(carry, Private) or carry.terms is None:
             return after_loop(checker, self.escaped(carry) if isinstance(carry, Private) else carry)
         end = self.outputs[i]
@@ -590,7 +609,8 @@ def _scan(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
         checker.keys.restore(saved[0])
         checker.items = saved[1]
         scan.settle(placed=True)
-    recorded, checker.items = checker.items, saved[1]
+    recorded = checker.items
+    checker.items = saved[1]
     if recorded:
         checker.items.append(Repeat(scan.loop, recorded, scan.before))
     shapes = [shape_of(v) for v in equation.outvars]
@@ -604,7 +624,8 @@ def _counter(loop: Loop, jaxpr: Any, begin: Any, end: Any, value: Value) -> Publ
     if not isinstance(value, Public) or value.const is None or value.const.ndim or value.const.dtype.kind not in "iu":
         return None
     step = _increment(jaxpr, begin, end)
-    first, last = int(value.const), int(value.const) + step * (int(loop.length) - 1)
+    first = int(value.const)
+    last = int(value.const) + step * (int(loop.length) - 1)
     limits = np.iinfo(value.const.dtype)
     if step == 0 or min(first, last) < limits.min or max(first, last) > limits.max:
         return None
@@ -650,6 +671,7 @@ def _increment(jaxpr: Any, begin: Any, end: Any) -> int:
             return int(step) if np.ndim(step) == 0 else 0
         if equation.primitive is p.jit_p and begin in equation.invars:
             inside = equation.params["jaxpr"].jaxpr
-            place, result = equation.invars.index(begin), equation.outvars.index(end)
+            place = equation.invars.index(begin)
+            result = equation.outvars.index(end)
             return _increment(inside, inside.invars[place], inside.outvars[result])
     return 0

@@ -122,8 +122,10 @@ class _Devices:
         return [read(x) for x in jaxpr.outvars]
 
     def _step(self, equation: JaxprEqn, operands: list[_On]) -> list[_On]:
-        values, checker = [x.value for x in operands], self.checker
-        within, line = inner_programs(equation), source_line(equation)
+        values = [x.value for x in operands]
+        checker = self.checker
+        within = inner_programs(equation)
+        line = source_line(equation)
         named = not within and (is_over_devices(equation) or equation.primitive in _PSUMS)
         if named and devices_named(equation) != self.sharding.axes:
             text = f"{equation.primitive.name} at {line} covers only some of the devices."
@@ -143,7 +145,8 @@ class _Devices:
         varies = bool(met) or any(x.varies for x in operands)
         if not varies:
             return [_On(x, False) for x in checker.step(equation, values)]
-        items, checker.items = checker.items, []
+        items = checker.items
+        checker.items = []
         checker.keys.loops.append(self.loop)
         found = checker.step(equation, values)
         checker.keys.loops.pop()
@@ -161,7 +164,8 @@ class _Devices:
         if isinstance(value, Key):
             self.checker.keys.spend(value, equation.primitive.name, source_line(equation))
             return self.checker.keys.new(kind.shape, KNOWN, "it is a sum over devices")
-        part, terms = self._part_of(value), value.terms
+        part = self._part_of(value)
+        terms = value.terms
         if part is None or value.axes is not None or terms is None or any(t.source is not part for t in terms):
             why = _MIXED if value.axes is not None else value.why or (_TWICE if part is None else _APART)
             return self.checker.unbounded(equation, [value], why)
@@ -183,7 +187,8 @@ class _Devices:
 
     def _together(self, found: _On, shape: tuple[int, ...], cut: int | None) -> Value:
         """A result: the value common to all devices, or their values concatenated."""
-        value, checker = found.value, self.checker
+        value = found.value
+        checker = self.checker
         if cut is None:
             if found.varies:
                 text = f"a result of shard_map at {self.line} is declared the same on all devices, but may differ."

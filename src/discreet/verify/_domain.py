@@ -26,7 +26,8 @@ from discreet.accounting import Relation
 from discreet.sampling import Sampling
 from discreet.verify._errors import Origin, Reason, Why
 
-SMALLEST, LARGEST = 1e-30, 1e30
+SMALLEST = 1e-30
+LARGEST = 1e30
 """Numbers beyond may be zero, or infinite, in float32: their multiples have no bound."""
 
 
@@ -282,7 +283,8 @@ def _larger(a: tuple[Term, ...] | None, b: tuple[Term, ...] | None) -> tuple[Ter
     if a is None or b is None or a == b:
         return a if a == b else None
     if len(a) == len(b) == 1:
-        (x,), (y,) = a, b
+        (x,) = a
+        (y,) = b
         if x.group is y.group and x.leaves == y.leaves and x.source is y.source and x.bound.powers == y.bound.powers:
             return a if x.bound.factor >= y.bound.factor else b
     sizes = total_of(a), total_of(b)
@@ -424,7 +426,8 @@ def same(a: Value, b: Value) -> bool:
     if isinstance(a, Public) != isinstance(b, Public):
         return False
     for name in [x.name for x in dataclasses.fields(a) if x.compare]:
-        x, y = getattr(a, name), getattr(b, name)
+        x = getattr(a, name)
+        y = getattr(b, name)
         arrays = [isinstance(value, np.ndarray) for value in (x, y)]
         if any(arrays):
             alike = all(arrays) and np.array_equal(x, y, equal_nan=x.dtype.kind == "f")
@@ -483,8 +486,10 @@ def _blocks(old: Axes, new: Axes) -> list[tuple[list[int], list[int]]]:
     blocks: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(old) or j < len(new):
-        ours, theirs = list(range(i, min(i + 1, len(old)))), list(range(j, min(j + 1, len(new))))
-        i, j = i + len(ours), j + len(theirs)
+        ours = list(range(i, min(i + 1, len(old))))
+        theirs = list(range(j, min(j + 1, len(new))))
+        i = i + len(ours)
+        j = j + len(theirs)
         while (mine := math.prod(old[k] for k in ours)) != (other := math.prod(new[k] for k in theirs)):
             if mine < other:
                 ours.append(i)
@@ -606,7 +611,8 @@ def contribution_factor(value: Private, relation: Relation) -> tuple[float, Reas
     """
     batch = value.batch
     assert batch is not None
-    whole, table = batch.whole, batch.table
+    whole = batch.whole
+    table = batch.table
     add_remove = relation is Relation.ADD_OR_REMOVE_ONE
     if whole is table:
         return (2.0 if add_remove and not (table.masked and table in value.zero) else 1.0), None
@@ -628,7 +634,9 @@ def range_factor(batch: Batch, relation: Relation) -> float:
     return 1.0 if isinstance(whole, Sample) and whole.sampling.constant_size else 2.0
 
 
-SECRET, KNOWN, PRIVATE = "secret", "known", "private"
+SECRET = "secret"
+KNOWN = "known"
+PRIVATE = "private"
 """Secret: from a key argument, so its noise is fresh. Known: from a number of the program, or mixed.
 Private: draws from it depend on records."""
 
@@ -677,7 +685,8 @@ class KeyRing:
 
     def new(self, shape: tuple[int, ...], kind: str, why: str = "") -> Key:
         """Create keys with new names."""
-        start, self._next = self._next, self._next + math.prod(shape)
+        start = self._next
+        self._next = self._next + math.prod(shape)
         self._records |= {name: _Record(kind, len(self.loops), why) for name in range(start, self._next)}
         return Key(np.arange(start, self._next, dtype=np.int64).reshape(shape))
 
@@ -727,7 +736,8 @@ class KeyRing:
 
     def spend_outside(self, key: Key, purpose: str, line: str, loop: Any) -> None:
         """Record the use of keys of which every iteration of the loop takes another."""
-        kept, self.loops = self.loops, [x for x in self.loops if x is not loop]
+        kept = self.loops
+        self.loops = [x for x in self.loops if x is not loop]
         self.spend(key, purpose, line)
         self.loops = kept
 

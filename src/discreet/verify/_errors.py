@@ -133,7 +133,9 @@ class PrivacyError(RefusedError):
 
     def __init__(self, rule: str, remedy: str, *, output: str = "", chain: tuple[str, ...] = ()) -> None:
         """See Attributes."""
-        self.rule, self.remedy, self.output = sentence(rule), remedy, output
+        self.rule = sentence(rule)
+        self.remedy = remedy
+        self.output = output
         passed = [_with_text(line) for place in chain for line in place.split(CALLED_AT)]
         # Name a line once, even if a gradient passes it twice. The last line stays last.
         first = {place_of(line) or line: line for line in reversed(passed[:-1])}

@@ -139,7 +139,8 @@ class Symbols:
 
 
 def _exact(number: float) -> Any:
-    sympy, fraction = load_sympy(), Fraction(number)
+    sympy = load_sympy()
+    fraction = Fraction(number)
     fine = fraction.denominator > _FINEST
     return sympy.Float(number) if fine else sympy.Rational(fraction.numerator, fraction.denominator)
 
@@ -354,7 +355,8 @@ class _Spent:
             own = self.loads.setdefault(mechanism, {})
             for name, load in loads.items():
                 own[name] = own.get(name, 0.0) + times * load
-            before, more = self.alone.get(mechanism, (0.0, 0.0)), other.alone[mechanism]
+            before = self.alone.get(mechanism, (0.0, 0.0))
+            more = other.alone[mechanism]
             self.alone[mechanism] = before[0] + times * more[0], before[1] + times * more[1]
         self.events += [_repeated(x, times) for x in other.events] if is_symbolic(times) else other.events * times
 
@@ -367,7 +369,8 @@ class _Spent:
         """
         if len(branches) == 1:
             return branches[0]
-        most, fresh = cls(), Group()
+        most = cls()
+        fresh = Group()
         for spent in branches:
             for mechanism, loads in spent.loads.items():
                 own = most.loads.setdefault(mechanism, {})
@@ -385,7 +388,8 @@ class _Spent:
         """The event. Releases that add up form one: their squared ratios add up, over each group's worst leaf."""
         found: list[DpEvent] = []
         for mechanism, loads in self.loads.items():
-            together, (alone, rounding) = sum(worst_of(loads)), self.alone[mechanism]
+            together = sum(worst_of(loads))
+            (alone, rounding) = self.alone[mechanism]
             # The load of several releases is `together` plus all roundings, but at least `together` and at most `alone`.
             if any(map(is_symbolic, (together, alone, rounding))):
                 total = together if together == alone else together + rounding
@@ -406,7 +410,8 @@ def _noisy(mechanism: Mechanism, load: Any) -> list[DpEvent]:
 def ratio_of(release: Release) -> Any:
     """The squared ratio of one record's contribution to the noise, in the norm of the mechanism."""
     total = sum(worst_of(release.loads))
-    norm, name = release.mechanism.norm, release.mechanism.name
+    norm = release.mechanism.norm
+    name = release.mechanism.name
     if norm not in (0, 1, 2):
         raise ValueError(f"{name}: a record's contribution is bounded in the norms 1 and 2, not in the norm {norm}.")
     # The L1 norm of d numbers is at most sqrt(d) times their L2 norm.
@@ -554,7 +559,8 @@ def check_expected(event: DpEvent, slack: float, claimed: Any, relation: Relatio
 
 def covers(expected: DpEvent, event: DpEvent, slack: float, relation: Relation) -> bool:
     """True if a claim is at least as large as the proof, for all values of symbols open in either."""
-    ours, theirs = _parts(event), _parts(expected)
+    ours = _parts(event)
+    theirs = _parts(expected)
     if not open_in([*numbers_of(event), *numbers_of(expected)]):
         alike = ours.keys() == theirs.keys() and all(math.isclose(ours[k], theirs[k], rel_tol=_TOLERANCE) for k in ours)
         return alike or not _worse(event, slack, expected, relation)
@@ -606,7 +612,8 @@ def _rounded(value: Any) -> Any:
 
 
 def _worse(event: DpEvent, slack: float, expected: DpEvent, relation: Relation) -> bool:
-    ours, theirs = _parts(event), _parts(expected)
+    ours = _parts(event)
+    theirs = _parts(expected)
     if not theirs:
         return bool(ours)
     # Gaussian against Gaussian needs no numbers: the larger precision reveals more.
@@ -641,7 +648,8 @@ def delta_formula(event: DpEvent, relation: Relation, epsilon: Any = None) -> An
     mu = sensitivity * sympy.sqrt(precision)
     if mu == 0:
         return sympy.Integer(0)
-    near, far = (epsilon / mu - mu / 2) / sympy.sqrt(2), (epsilon / mu + mu / 2) / sympy.sqrt(2)
+    near = (epsilon / mu - mu / 2) / sympy.sqrt(2)
+    far = (epsilon / mu + mu / 2) / sympy.sqrt(2)
     return sympy.erfc(near) / 2 - sympy.exp(epsilon) * sympy.erfc(far) / 2
 
 
@@ -663,7 +671,9 @@ def formula_lines(event: DpEvent, relation: Relation) -> list[str]:
     inner = _precision(step.event)
     if inner is None:
         return []
-    q, z, T = step.sampling_probability, 1 / sympy.sqrt(inner), count
+    q = step.sampling_probability
+    z = 1 / sympy.sqrt(inner)
+    T = count
     x = sympy.Symbol("x", real=True)
     loss = sympy.log(1 - q + q * sympy.exp((2 * x - 1) / (2 * z**2)))
     return [

@@ -126,7 +126,8 @@ def public_result(checker: Any, equation: JaxprEqn, operands: list[Value]) -> li
     if scale is not None and (error > _MOST_ERROR or (scale.factor != 0 and not SMALLEST <= scale.factor <= LARGEST)):
         scale = None
     if scale is None:
-        scale, error = unnamed() if len(uniform) == len(kind.shape) else None, 0.0
+        scale = unnamed() if len(uniform) == len(kind.shape) else None
+        error = 0.0
     turns = _in_each_turn(equation, values, kind)
     checker.schedule(scale, turns)
     # As zeros of a table's size, too large to be held.
@@ -143,12 +144,14 @@ def _in_each_turn(equation: JaxprEqn, values: list[Public], kind: Any) -> Turns 
     single = np.prod(kind.shape, dtype=np.int64) == 1 and np.dtype(kind.dtype).kind in "biuf"
     if len(around) != 1 or not single:
         return None
-    (loop,), primitive = around, equation.primitive
+    (loop,) = around
+    primitive = equation.primitive
     count = next(len(x.turns.values) for x in values if x.turns is not None)
     if primitive in _MOVES:
         return values[0].turns
     if primitive is p.dynamic_slice_p:
-        table, starts = values[0].const, values[1].turns
+        table = values[0].const
+        starts = values[1].turns
         if table is None or table.ndim != 1 or starts is None:
             return None
         return Turns(
@@ -180,7 +183,8 @@ def _error(equation: JaxprEqn, operands: Sequence[np.ndarray | None], errors: Se
 
     Powers and exponentials magnify them, and so do products of a number with itself; `_lost` sees to cancellation.
     """
-    primitive, most = equation.primitive, max(errors, default=0.0)
+    primitive = equation.primitive
+    most = max(errors, default=0.0)
     if np.dtype(dtype).kind != "f" or not errors:
         return 0.0
     if primitive in _EXACT or primitive is p.dynamic_slice_p:
@@ -207,11 +211,13 @@ def _error(equation: JaxprEqn, operands: Sequence[np.ndarray | None], errors: Se
 
 
 def _evaluate(equation: JaxprEqn, values: list[Public], kind: Any) -> np.ndarray | None:
-    primitive, params = equation.primitive, equation.params
+    primitive = equation.primitive
+    params = equation.params
     if np.prod(kind.shape, dtype=np.int64) > _SMALL or np.dtype(kind.dtype).kind not in "biuf":
         return None
     if primitive is p.iota_p:
-        shape, axis = params["shape"], params["dimension"]
+        shape = params["shape"]
+        axis = params["dimension"]
         line = np.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
         return np.broadcast_to(line, shape).astype(kind.dtype)
     consts = [x.const for x in values]
@@ -239,7 +245,8 @@ def _computed(equation: JaxprEqn, known: list[np.ndarray], kind: Any, *, exact: 
 
     `exact`: the operands are known without rounding.
     """
-    primitive, first = equation.primitive, known[0].astype(np.float64)
+    primitive = equation.primitive
+    first = known[0].astype(np.float64)
     decided = not any(map(_too_small, known))
     if primitive is p.div_p:
         decided = decided and known[0].dtype.kind == "f"
@@ -293,7 +300,8 @@ def _lost(equation: JaxprEqn, consts: list[np.ndarray], found: np.ndarray, *, ex
 
 
 _PRODUCTS = (p.mul_p, p.div_p, p.square_p, p.sqrt_p, p.rsqrt_p, p.integer_pow_p, p.convert_element_type_p)
-_LOGARITHM, _MOST_FACTORS = 0.5, 64
+_LOGARITHM = 0.5
+_MOST_FACTORS = 64
 """Logarithms closer to zero are meaningless for rounded numbers; the roundings of more factors add up."""
 
 
@@ -339,7 +347,8 @@ def _counter(equation: JaxprEqn, values: list[Public]) -> tuple[Any, int, int] |
     if primitive is p.add_p:
         for one, other in (values, values[::-1]):
             if one.counter is not None and other.const is not None and other.const.ndim == 0:
-                (loop, low, high), step = one.counter, int(other.const)
+                (loop, low, high) = one.counter
+                step = int(other.const)
                 limits = np.iinfo(aval(equation.outvars[0]).dtype)
                 inside = limits.min <= low + step and high + step <= limits.max
                 return (loop, low + step, high + step) if inside else None
@@ -350,7 +359,9 @@ def _counter(equation: JaxprEqn, values: list[Public]) -> tuple[Any, int, int] |
 
 def _uniform(equation: JaxprEqn, values: list[Public], kind: Any) -> frozenset[int]:
     """Axes along which the output is constant."""
-    primitive, params, rank = equation.primitive, equation.params, len(kind.shape)
+    primitive = equation.primitive
+    params = equation.params
+    rank = len(kind.shape)
     everywhere = frozenset(range(rank))
     shapes = [tuple(aval(x).shape) for x in equation.invars]
     single = bool(values) and all(len(x.uniform) == len(s) for x, s in zip(values, shapes, strict=True))
@@ -468,7 +479,8 @@ def rounding_of(equation: JaxprEqn, variable: Any, operands: Sequence[Value]) ->
     """
     private = [x for x in operands if isinstance(x, Private)]
     kinds = {str(aval(v).dtype) for x, v in zip(operands, equation.invars, strict=True) if isinstance(x, Private)}
-    dtype, primitive = str(aval(variable).dtype), equation.primitive
+    dtype = str(aval(variable).dtype)
+    primitive = equation.primitive
     if primitive is p.select_n_p:
         private = [x for x in operands[1:] if isinstance(x, Private)]
         kinds -= {"bool"}
@@ -488,7 +500,8 @@ def rounding_of(equation: JaxprEqn, variable: Any, operands: Sequence[Value]) ->
 
 def _with_absent(value: Private, variable: Any, equation: JaxprEqn, operands: Sequence[Value]) -> Private:
     """Add to integer and Boolean rows the constant that they hold where the mask excludes the record."""
-    primitive, kinds = equation.primitive, {str(aval(x).dtype) for x in (variable, *equation.invars)}
+    primitive = equation.primitive
+    kinds = {str(aval(x).dtype) for x in (variable, *equation.invars)}
     if value.axes is None or primitive not in (*ELEMENTWISE_SHAPES, *_MOVES) or not kinds <= _WHOLE:
         return value
     kind = jax.ShapeDtypeStruct((1,), aval(variable).dtype)
@@ -664,7 +677,8 @@ class Checker:
             earlier = Why.TURNS("values of different samples, or of different iterations of a loop, are mixed")
         if earlier is not None and earlier.kind in (Why.CLIP, Why.NAN) and any(x.axes is not None for x in private):
             # Clipping would bound a sum; rows that meet it are wrong in any case.
-            earlier, why = None, MEETS_ALL
+            earlier = None
+            why = MEETS_ALL
         return Private(batch, None, self.origin(equation, operands), why=earlier or why.at(source_line(equation)))
 
 
@@ -826,7 +840,8 @@ def aligned(checker: Checker, equation: JaxprEqn, operands: Sequence[Value]) -> 
     """The rows of an elementwise result, without other claims; None if records meet other records."""
     shape = shape_of(equation.outvars[0])
     private = [(x, shape_of(v)) for x, v in zip(operands, equation.invars, strict=True) if isinstance(x, Private)]
-    first, axes = private[0][0], private[0][0].axes
+    first = private[0][0]
+    axes = private[0][0].axes
     if axes is None or first.batch is None:
         return None
     for value, own in private:
@@ -859,7 +874,8 @@ def expansion(own: tuple[int, ...], out: tuple[int, ...]) -> float:
 
 def bound_of(value: Private, equation: JaxprEqn, position: int) -> tuple[Term, ...] | None:
     """The bound of an operand in the shape of the result."""
-    own, out = shape_of(equation.invars[position]), shape_of(equation.outvars[0])
+    own = shape_of(equation.invars[position])
+    out = shape_of(equation.outvars[0])
     # NaN is checked separately, before any sum.
     rows = value.axes is not None
     terms = row_terms(value.but(finite=True), size_per_record(own, value.axes)) if rows else value.terms

@@ -82,7 +82,8 @@ def norm_after(equation: JaxprEqn, operands: Sequence[Value]) -> Norm | None:
     if primitive in (p.add_p, p.add_jaxvals_p) and len(normed) == 2:
         second = normed[1][2]
         if norm.kind == second.kind == "squares" and not norm.contents & second.contents and shapes[0] == shapes[1]:
-            contents, finite = norm.contents | second.contents, norm.finite and second.finite
+            contents = norm.contents | second.contents
+            finite = norm.finite and second.finite
             return Norm("squares", contents, size=norm.size + second.size, finite=finite)
         return None
     if len(normed) == 2:
@@ -201,7 +202,8 @@ def clipped_product(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, 
     if len(private) != 2:
         return None
     for row, by in (private, private[::-1]):
-        norm, quotient = by.norm_of, equation.primitive is p.div_p
+        norm = by.norm_of
+        quotient = equation.primitive is p.div_p
         # A broadcast row has several times the norm, and a norm divided by a row has no bound.
         copied = shape_of(equation.invars[operands.index(row)]) != shape_of(equation.outvars[0])
         terms = clipped_by(row, by, "norm" if quotient else "factor")
@@ -264,7 +266,8 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     """The rule for sums over records: functions that are linear or of slope one keep the bound."""
     primitive = equation.primitive
     private = [x for x in operands if isinstance(x, Private)]
-    batch, dtype = common_batch(private), aval(equation.outvars[0]).dtype
+    batch = common_batch(private)
+    dtype = aval(equation.outvars[0]).dtype
     lost = Why.LINEAR(f"{primitive.name} is applied to values of all records: one record's influence has no bound")
     if str(dtype) in ("bfloat16", "float16"):
         lost = held_as(dtype)
@@ -328,7 +331,8 @@ def _drowns(offset: Public, values: Sequence[Value]) -> bool:
 def _multiple(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[Term, ...] | None:
     """The bound of a bounded value multiplied or divided by a public number."""
     position = 0 if isinstance(operands[0], Private) else 1
-    value, other = operands[position], operands[1 - position]
+    value = operands[position]
+    other = operands[1 - position]
     if not isinstance(other, Public) or (equation.primitive is p.div_p and position == 1):
         return None
     terms = bound_of(value, equation, position)  # pyright: ignore[reportArgumentType]
@@ -357,7 +361,8 @@ def _comes_back(bound: Scale, factor: Scale) -> bool:
 
 def _no_bound(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     private = [x for x in operands if isinstance(x, Private)]
-    first, primitive = private[0], equation.primitive
+    first = private[0]
+    primitive = equation.primitive
     changes: dict[str, Any] = {"finite": all_finite(operands) and primitive in _SAFE_AT_FINITE}
     if primitive in _WITHIN_ONE:
         changes["linf"] = 1.0
@@ -403,7 +408,8 @@ def _tells(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[str, int]:
 
 def _most_equal(equation: JaxprEqn, operands: Sequence[Value]) -> int | None:
     """Upper bound on a record's True elements of `==`: one along an axis of distinct numbers, as in `one_hot`."""
-    shapes, out = [shape_of(x) for x in equation.invars], shape_of(equation.outvars[0])
+    shapes = [shape_of(x) for x in equation.invars]
+    out = shape_of(equation.outvars[0])
     for (value, other), (own, _) in ((operands, shapes), (operands[::-1], shapes[::-1])):
         if not isinstance(value, Private) or value.axes is None or not isinstance(other, Public) or len(own) < len(out):
             continue
@@ -457,13 +463,15 @@ def _mul(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     private = [x for x in operands if isinstance(x, Private)]
     limits = limits_of(operands)
     linf = None if limits is None else math.prod([*limits, *(x.rounded for x in operands if isinstance(x, Public))])
-    terms, zero = None, frozenset[Batch]()
+    terms = None
+    zero = frozenset[Batch]()
     if len(private) == 1:
         terms = _multiple(equation, operands)
     else:
         terms = product_of_norms(private[0], private[1], [shape_of(x) for x in equation.invars])
         for i in (0, 1):
-            part, limit = bound_of(private[i], equation, i), private[1 - i].linf
+            part = bound_of(private[i], equation, i)
+            limit = private[1 - i].linf
             if part is not None and limit is not None and private[1 - i].finite:
                 terms = smaller(terms, scaled(part, limit))
     for i in (0, 1):
@@ -531,8 +539,10 @@ def _max_min(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     public = [x.const for x in operands if isinstance(x, Public) and x.const is not None and x.magnitude is not None]
     if len(private) == 1 and public and public[0].size:
         # jnp.clip is a maximum and then a minimum.
-        (value,), (bound,) = private, public
-        least, most = float(bound.min()), float(bound.max())
+        (value,) = private
+        (bound,) = public
+        least = float(bound.min())
+        most = float(bound.max())
         if equation.primitive is p.max_p:
             changes |= {"low": least, "high": None}
             # Numbers below an upper bound lie below the larger of the two.
@@ -574,14 +584,16 @@ def _or(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
 
 def _holds_all(before: Any, after: Any) -> bool:
     """True if all floats of one type are floats of the other; of two types of one size, neither may contain the other."""
-    own, other = jnp.finfo(before), jnp.finfo(after)
+    own = jnp.finfo(before)
+    other = jnp.finfo(after)
     return own.nmant <= other.nmant and own.maxexp <= other.maxexp and own.minexp >= other.minexp
 
 
 @rule(p.convert_element_type_p, table=_BOUNDS)
 def _convert(equation: JaxprEqn, operands: Sequence[Private]) -> dict[str, Any]:
     (value,) = operands
-    before, after = np.dtype(aval(equation.invars[0]).dtype), np.dtype(aval(equation.outvars[0]).dtype)
+    before = np.dtype(aval(equation.invars[0]).dtype)
+    after = np.dtype(aval(equation.outvars[0]).dtype)
     grows = all(jnp.issubdtype(x, jnp.floating) for x in (before, after))
     # Rounding to fewer bits changes each element by at most a 128th.
     exact = grows and _holds_all(before, after)

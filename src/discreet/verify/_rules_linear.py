@@ -170,7 +170,8 @@ def dot_general(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
             return _sum_of_products(checker, equation, first, second, shapes)
         return checker.unbounded(equation, operands, Why.ROWS("a product joins each record with every other"))
     side = 0 if isinstance(first, Private) else 1
-    value, other = operands[side], operands[1 - side]
+    value = operands[side]
+    other = operands[1 - side]
     assert isinstance(value, Private)
     assert isinstance(other, Public)
     summed_over = set(value.axes or ()) & set(contract[side])
@@ -257,7 +258,8 @@ def _sum_of_products(
         terms = clipped_by(row, by) if size_per_record(other, by.axes) == 1 else None
         finite = row.finite and by.norm_of.safe and by.norm_of.finite if terms and by.norm_of else False
         if terms is None:
-            terms, finite = product_of_norms(first, second, shapes), first.finite and second.finite
+            terms = product_of_norms(first, second, shapes)
+            finite = first.finite and second.finite
         if terms is None:
             continue
         zero = (row.zero if finite else frozenset()) | (by.zero if row.finite else frozenset())
@@ -276,7 +278,8 @@ def _dot_of_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) ->
     if is_whole(equation.outvars[0]):
         return checker.unbounded(equation, operands, Why.WHOLE_NUMBERS("a product of integers may wrap around"))
     side = 0 if isinstance(operands[0], Private) else 1
-    value, other = operands[side], operands[1 - side]
+    value = operands[side]
+    other = operands[1 - side]
     if not isinstance(value, Private) or not isinstance(other, Public):
         return checker.unbounded(equation, operands, lost)
     found = as_sum(checker, value, shape_of(equation.invars[side]))
@@ -316,13 +319,17 @@ def folded_rows(checker: Checker, equation: JaxprEqn, operands: list[Value], fol
 
 def _reshaped(equation: JaxprEqn, fold: Fold) -> Fold | None:
     """The fold of a reshaped array: an axis that covers all records, with elements at most as far apart as records."""
-    (axis, outer, inner), old, new = fold, shape_of(equation.invars[0]), shape_of(equation.outvars[0])
+    (axis, outer, inner) = fold
+    old = shape_of(equation.invars[0])
+    new = shape_of(equation.outvars[0])
     order = equation.params["dimensions"]
     if order is not None:
-        old, axis = tuple(old[int(i)] for i in order), [int(i) for i in order].index(axis)
+        old = tuple(old[int(i)] for i in order)
+        axis = [int(i) for i in order].index(axis)
     if 0 in old:
         return None
-    count, apart = old[axis] // (outer * inner), inner * math.prod(old[axis + 1 :])
+    count = old[axis] // (outer * inner)
+    apart = inner * math.prod(old[axis + 1 :])
     for place, size in enumerate(new):
         step = math.prod(new[place + 1 :])
         if count > 1 and apart % step == 0 and step * size % (apart * count) == 0:
@@ -334,7 +341,9 @@ def _folding(rule: Rule) -> Rule:
     """Extend a rule to folded axes; rows that the rule finds itself take precedence."""
 
     def with_folds(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value | list[Value]:
-        found, first, fold = rule(checker, equation, operands), operands[0], fold_of(operands[0])
+        found = rule(checker, equation, operands)
+        first = operands[0]
+        fold = fold_of(operands[0])
         if fold is None or len(operands) > 1 or not isinstance(found, Private):
             return found
         if found.axes is not None or found.terms is not None:
@@ -353,9 +362,12 @@ def _folding(rule: Rule) -> Rule:
 def convolution(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     """The rule of convolutions: images and kernels may be per record or shared."""
     params: Any = equation.params
-    spec, features, batches = params["dimension_numbers"], params["feature_group_count"], params["batch_group_count"]
+    spec = params["dimension_numbers"]
+    features = params["feature_group_count"]
+    batches = params["batch_group_count"]
     images, kernels = operands
-    left, right = fold_of(images), fold_of(kernels)
+    left = fold_of(images)
+    right = fold_of(kernels)
     shapes = [shape_of(x) for x in equation.invars]
     lost = Why.ROWS("a convolution combines records with other records")
     if any(isinstance(x, Private) and f is None for x, f in ((images, left), (kernels, right))):
@@ -399,7 +411,8 @@ RULES.update({x: _folding(RULES[x]) for x in _MOVES})
 @rule(p.cholesky_p, p.lu_p, p.qr_p, p.eigh_p, p.svd_p, p.fft_p)
 def _last_axes(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """The rule of functions of the last one or two axes: records lie along the leading ones."""
-    rank, taken = len(shape_of(equation.invars[0])), len(equation.params.get("fft_lengths", (0, 0)))
+    rank = len(shape_of(equation.invars[0]))
+    taken = len(equation.params.get("fft_lengths", (0, 0)))
     why = " over records makes each result depend on all of them"
     return rows_apart(checker, equation, operands, range(rank - taken, rank), why)
 
@@ -408,7 +421,8 @@ def _last_axes(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> l
 def _triangular(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """The rule of triangular systems: one matrix per record, or a public one with the records as right-hand sides."""
     matrix, sides = operands
-    rank, left = len(shape_of(equation.invars[1])), equation.params["left_side"]
+    rank = len(shape_of(equation.invars[1]))
+    left = equation.params["left_side"]
     apart = rank - 1 if left else rank - 2
     fold = fold_of(sides)
     if isinstance(matrix, Public) and isinstance(sides, Private) and fold is not None and fold[0] == apart:
@@ -419,7 +433,8 @@ def _triangular(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
 @rule(p.linear_solve_p, table=STRUCTURED)
 def _linear_solve(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """Walk through the program that solves the system; its other programs are for derivatives."""
-    lengths, programs = equation.params["const_lengths"], equation.params["jaxprs"]
+    lengths = equation.params["const_lengths"]
+    programs = equation.params["jaxprs"]
     jaxpr, consts = inner(checker, programs.solve)
     first = lengths.matvec + lengths.vecmat
     sides: Any = operands[sum(lengths) :]

@@ -98,7 +98,8 @@ def _split(checker: Checker, equation: JaxprEqn, operands: list[Key]) -> Key:
 @rule(p.random_fold_in_p, table=KEY_RULES)
 def _fold_in(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
     key, data = operands
-    line, shape = source_line(equation), shape_of(equation.outvars[0])
+    line = source_line(equation)
+    shape = shape_of(equation.outvars[0])
     assert isinstance(key, Key)
     if isinstance(data, Private):
         checker.keys.spend(key, "jax.random.fold_in", line)
@@ -111,7 +112,8 @@ def _fold_in(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key
     checker.keys.spend(key, "jax.random.fold_in", line)
     numbers = data.const if isinstance(data, Public) else None
     if kind == SECRET and (numbers is None or len(np.unique(numbers.astype(np.uint32))) < numbers.size):
-        kind, why = KNOWN, f"the numbers folded in at {line} may be equal"
+        kind = KNOWN
+        why = f"the numbers folded in at {line} may be equal"
     return checker.keys.new(shape, kind, why)
 
 
@@ -142,9 +144,11 @@ def _gamma(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value
 @rule(_WRAP, p.random_seed_p, table=KEY_RULES)
 def _wrap(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
     line = source_line(equation)
-    kind, why = KNOWN, f"it is made from numbers at {line}"
+    kind = KNOWN
+    why = f"it is made from numbers at {line}"
     if any(isinstance(x, Private) for x in operands):
-        kind, why = PRIVATE, f"it depends on records, by {equation.primitive.name} at {line}"
+        kind = PRIVATE
+        why = f"it depends on records, by {equation.primitive.name} at {line}"
     return checker.keys.new(aval(equation.outvars[0]).shape, kind, why)
 
 
@@ -160,7 +164,8 @@ def _moved(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value
         private = any(isinstance(x, Private) for x in operands)
         found = RULES.get(equation.primitive, unknown) if private else public_result
         return found(checker, equation, operands)
-    params, shape = equation.params, aval(equation.outvars[0]).shape
+    params = equation.params
+    shape = aval(equation.outvars[0]).shape
     primitive = equation.primitive
     if primitive is p.concatenate_p:
         return Key(np.concatenate([k.names for k in keys], axis=params["dimension"]))
@@ -193,7 +198,8 @@ def _picked(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
     """The rule of `keys[i]`, for a known place or one that differs in each iteration of the enclosing loop."""
     key, *starts = operands
     assert isinstance(key, Key)
-    sizes, line = equation.params["slice_sizes"], source_line(equation)
+    sizes = equation.params["slice_sizes"]
+    line = source_line(equation)
     known = [int(s.const) if isinstance(s, Public) and s.const is not None else None for s in starts]
     free = [n - w for n, w in zip(key.names.shape, sizes, strict=True)]
     if all(k is not None for k in known):
@@ -212,7 +218,8 @@ def _picked(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
         return checker.keys.new(aval(equation.outvars[0]).shape, kind, why)
     checker.keys.spend(key, "keys[i] with an unknown index", line)
     if any(isinstance(s, Private) for s in starts):
-        kind, why = PRIVATE, f"it depends on records, by keys[i] at {line}"
+        kind = PRIVATE
+        why = f"it depends on records, by keys[i] at {line}"
     return checker.keys.new(aval(equation.outvars[0]).shape, kind, why)
 
 
@@ -367,7 +374,8 @@ def _of_cells(checker: Checker, equation: JaxprEqn, operands: list[Value], norm:
     rows = masked_rows(checker, equation, mask, levels, shape_of(equation.invars[0]), shape_of(equation.invars[1]))
     if not isinstance(rows, Private) or rows.axes != (0,) or rows.batch is None:
         return checker.unbounded(equation, operands, Why.ROWS("what is counted does not have one row per record"))
-    terms, origin = fresh(Scale(norm(rows.batch)), rows.batch), checker.origin(equation, operands)
+    terms = fresh(Scale(norm(rows.batch)), rows.batch)
+    origin = checker.origin(equation, operands)
     counts = rows.but(terms=terms, linf=None, finite=True, origin=origin)
     total = summed(checker, counts, shape_of(equation.invars[0]), additive=True)
     return dataclasses.replace(total, rounding=(math.inf, 0.0))  # exact; further counts may be large
@@ -381,7 +389,8 @@ def caller_of(equation: JaxprEqn) -> str:
 
 def spend_secret(checker: Checker, equation: JaxprEqn, key: Value) -> None:
     """Use up the key of a mechanism or a draw; refuse one that is not secret, or was used before."""
-    line, name = source_line(equation), caller_of(equation)
+    line = source_line(equation)
+    name = caller_of(equation)
     if not isinstance(key, Key):
         raise Why.KEY.refusal(f"the key of {name} at {line} depends on records.", line)
     kind, why = checker.keys.kind(key)
@@ -512,7 +521,8 @@ def _grid(equation: JaxprEqn, multiplier: Scale | None) -> tuple[float, float] |
     distance, in noises, that rounding adds between the sums of neighbours.
     """
     params: Any = equation.params
-    mechanism, dim = params["mechanism"], sum(math.prod(shape_of(x)) for x in equation.outvars)
+    mechanism = params["mechanism"]
+    dim = sum(math.prod(shape_of(x)) for x in equation.outvars)
     if not mechanism.rounding(dim):
         return None
     if multiplier is None or multiplier.powers:
@@ -597,7 +607,8 @@ def _rounded(checker: Checker, release: Release, most: float, cell: float) -> Re
     (x + c) / (1 + m c) <= x + c (1 - m x)+, whose square is at most x^2 + c / (2 m) + c^2 (`Release.rounding`). If r < 1 / m the
     loads are those of (r + c) / (1 + m c).
     """
-    total, loads = ratio_of(release), release.loads
+    total = ratio_of(release)
+    loads = release.loads
     if is_symbolic(total):
         # The certificate assumes r >= 1 / m for open parameters.
         checker.most_multiplier = min(checker.most_multiplier, most)
@@ -628,7 +639,8 @@ def draw(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
     spend_secret(checker, equation, operands[0])
     params: Any = equation.params
     count = params["structure"].num_leaves
-    tables, records = operands[1 : 1 + count], operands[1 + count :]
+    tables = operands[1 : 1 + count]
+    records = operands[1 + count :]
     if records and not any(isinstance(x, Private) for x in records):
         return [Public() for _ in equation.outvars]
 
@@ -682,7 +694,8 @@ def _law(checker: Checker, drawing: Any, structure: Any, tables: list[Value]) ->
 
 def _check_sampler(checker: Checker, equation: JaxprEqn, sampling: Sampling) -> None:
     """Refuse a sampler without an event for this relation, or with per-record state unless records are independent."""
-    line, name = source_line(equation), caller_of(equation)
+    line = source_line(equation)
+    name = caller_of(equation)
     if checker.relation not in sampling.relations:
         others = " or ".join(f"dp.Relation.{x.name}" for x in sorted(sampling.relations, key=lambda x: x.name))
         why = f", which has no sound accounting for {relation_name(checker.relation.name, 'record')}"
@@ -735,7 +748,8 @@ def clipped_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     # The engine divides the joint bound between the gradient on one side and loss and count on the other; `norm` is the
     # gradient's.
     joint = bound * ((1.0 + params["rounding"]) / math.sqrt(1.0 - sum(params["shares"])))
-    group, origin = Group(), checker.origin(equation, table)
+    group = Group()
+    origin = checker.origin(equation, table)
     outputs: list[Value] = []
     for number, _ in enumerate(equation.outvars[:-1]):
         term = Term(group, frozenset([number]), joint, indices.batch)

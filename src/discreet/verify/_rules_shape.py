@@ -98,15 +98,19 @@ def _reshape(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> P
     (value,) = operands
     if value.axes is None:
         return moved_sum(checker, equation, value)
-    old, own, order = shape_of(equation.invars[0]), value.axes, equation.params["dimensions"]
+    old = shape_of(equation.invars[0])
+    own = value.axes
+    order = equation.params["dimensions"]
     if order is not None:  # transposed beforehand
-        old, own = tuple(old[int(i)] for i in order), tuple([int(i) for i in order].index(a) for a in own)
+        old = tuple(old[int(i)] for i in order)
+        own = tuple([int(i) for i in order].index(a) for a in own)
     return moved(checker, equation, value, through_reshape(old, shape_of(equation.outvars[0]), own))
 
 
 def axis_after(equation: JaxprEqn, axis: int) -> int | None:
     """The position in the result of an axis of the operand, if its elements keep their places; otherwise None."""
-    primitive, params = equation.primitive, equation.params
+    primitive = equation.primitive
+    params = equation.params
     if primitive is p.transpose_p:
         return [int(i) for i in params["permutation"]].index(axis)
     if primitive is p.broadcast_in_dim_p:
@@ -133,7 +137,8 @@ def _move(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Priv
 @rule(p.broadcast_in_dim_p)
 def _broadcast(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Private:
     value = operands[0]
-    own, out = shape_of(equation.invars[0]), shape_of(equation.outvars[0])
+    own = shape_of(equation.invars[0])
+    out = shape_of(equation.outvars[0])
     factor = expansion(own, out)
     if (axes := axes_after(equation, value.axes)) is not None:
         found = moved(checker, equation, value, axes, exact=factor == 1.0)
@@ -152,7 +157,8 @@ def _slice(checker: Checker, equation: JaxprEqn, operands: Sequence[Value]) -> P
     if not isinstance(value, Private) or any(isinstance(x, Private) for x in operands[1:]):
         why = Why.ROWS("elements are selected by an index that depends on records")
         return checker.unbounded(equation, operands, why)
-    own, out = shape_of(equation.invars[0]), shape_of(equation.outvars[0])
+    own = shape_of(equation.invars[0])
+    out = shape_of(equation.outvars[0])
     kept = value.axes is not None and all(own[a] == out[a] for a in value.axes)
     if not kept and equation.primitive is p.slice_p and value.axes is not None and len(value.axes) == 1:
         part = _slice_of(checker, equation, value)
@@ -172,12 +178,15 @@ def _window_of(checker: Checker, equation: JaxprEqn, value: Private, starts: Seq
     It is then like a slice of a scanned array. So all starts must be known and within the array, since JAX moves others. In a
     random sample a record left out moves others to another iteration: all rows must be taken, and treated alike (`placed`).
     """
-    own, out = shape_of(equation.invars[0]), shape_of(equation.outvars[0])
+    own = shape_of(equation.invars[0])
+    out = shape_of(equation.outvars[0])
     cut = [i for i in range(len(own)) if own[i] != out[i]]
     if value.axes is None or value.batch is None or len(cut) != 1 or cut[0] not in value.axes:
         return None
     (axis,) = cut
-    start, size, place = starts[axis], out[axis], value.axes.index(axis)
+    start = starts[axis]
+    size = out[axis]
+    place = value.axes.index(axis)
     turns = start.turns if isinstance(start, Public) else None
     if turns is None or turns.loop not in checker.keys.loops or not turns.values:
         return None
@@ -211,7 +220,8 @@ def _slice_of(checker: Checker, equation: JaxprEqn, value: Private) -> Batch | N
     """The consecutive rows of a slice of the table."""
     if not isinstance(value.batch, Table) or value.axes is None:
         return None
-    (axis,), params = value.axes, equation.params
+    (axis,) = value.axes
+    params = equation.params
     if params["strides"] is not None and params["strides"][axis] != 1:
         return None
     return _numbered_rows(checker, value.batch, range(params["start_indices"][axis], params["limit_indices"][axis]))
@@ -287,9 +297,12 @@ def _split(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Seq
     if value.axes is None or axis not in value.axes:
         return parts(checker, equation, value, value.axes)
     # Records split into blocks: each is a slice.
-    whole, found, end = shape_of(equation.invars[0]), [], 0
+    whole = shape_of(equation.invars[0])
+    found = []
+    end = 0
     for variable, size in zip(equation.outvars, equation.params["sizes"], strict=True):
-        start, end = end, end + int(size)
+        start = end
+        end = end + int(size)
         first = tuple(start if a == axis else 0 for a in range(len(whole)))
         last = tuple(end if a == axis else n for a, n in enumerate(whole))
         cut = {"start_indices": first, "limit_indices": last, "strides": None}
@@ -304,13 +317,15 @@ def parts(checker: Checker, equation: JaxprEqn, value: Private, axes: Axes | Non
     total = None if whole.terms is None else total_of(whole.terms)
     if total is None or whole.terms is None or not whole.terms:
         return [whole.but(terms=None if whole.axes is not None else whole.terms) for _ in equation.outvars]
-    group, source = Group(), source_of(whole.terms)
+    group = Group()
+    source = source_of(whole.terms)
     return [whole.but(terms=(Term(group, frozenset([i]), total, source),)) for i in range(len(equation.outvars))]
 
 
 @rule(p.select_n_p)
 def _select(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
-    which, cases = operands[0], operands[1:]
+    which = operands[0]
+    cases = operands[1:]
     chosen = _only_case(which, cases)
     if chosen is not None:
         return chosen
@@ -385,7 +400,8 @@ def _finite_by_choice(which: Value, cases: Sequence[Value], finite: list[bool]) 
     if norm is None or not known or norm.bound.factor < FLOOR:
         return
     near = 0 if norm.kind == "above" else 1
-    by_itself, shortened = cases[near], cases[1 - near]
+    by_itself = cases[near]
+    shortened = cases[1 - near]
     if isinstance(by_itself, Private) and by_itself.content in norm.contents and isinstance(shortened, Private):
         terms = shortened.terms or ()
         if len(terms) == 1 and terms[0].group is norm.group and terms[0].leaves == frozenset([by_itself.content]):
@@ -397,7 +413,8 @@ def _bound_of_choice(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -
     for number, (value, variable) in enumerate(zip(cases, equation.invars[1:], strict=True)):
         if isinstance(value, Public) and value.is_zero:
             continue
-        own, out = shape_of(variable), shape_of(equation.outvars[0])
+        own = shape_of(variable)
+        out = shape_of(equation.outvars[0])
         if not isinstance(value, Private):
             return None
         terms = value.terms
@@ -431,7 +448,8 @@ def _within_by_choice(which: Value, number: int, value: Private) -> tuple[Term, 
 
 def _factor_of_choice(which: Value, cases: Sequence[Value], factor: Private) -> Norm | None:
     """Handle `where(norm > C, C / norm, 1)`, which is a factor, too."""
-    norm, own = which.norm_of if isinstance(which, Private) else None, factor.norm_of
+    norm = which.norm_of if isinstance(which, Private) else None
+    own = factor.norm_of
     if own is None or all(x is factor or (isinstance(x, Public) and x.is_zero) for x in cases):
         return own
     if norm is None or norm.contents != own.contents or norm.bound.powers or own.bound.powers:
@@ -516,7 +534,8 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
 
 def _picked(checker: Checker, equation: JaxprEqn, source: Private, axis: int, index: Value) -> Private:
     """The rule of `rows[numbers]`, for distinct numbers known at trace time: each record is in one row at most."""
-    numbers, count = equation.params["dimension_numbers"], shape_of(equation.invars[0])[axis]
+    numbers = equation.params["dimension_numbers"]
+    count = shape_of(equation.invars[0])[axis]
     simple = source.axes == (axis,) == tuple(numbers.start_index_map) and axis in numbers.collapsed_slice_dims
     known = index.const if isinstance(index, Public) else None
     if not simple or not isinstance(source.batch, Table) or known is None or known.ndim != 2:
@@ -566,7 +585,8 @@ def _added_up(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pr
     and k windows move it by at most sqrt(k) times their joint norm.
     """
     array, index, update = operands
-    numbers, shapes = equation.params["dimension_numbers"], [shape_of(x) for x in equation.invars]
+    numbers = equation.params["dimension_numbers"]
+    shapes = [shape_of(x) for x in equation.invars]
     # If indices break their promises, other records' updates may go anywhere.
     promised = [equation.params[x] for x in ("unique_indices", "indices_are_sorted")]
     undefined = any(promised) or equation.params["mode"] is jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
@@ -582,7 +602,8 @@ def _added_up(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pr
             return None
         axes = tuple(scattered[a] for a in index.axes)
         if isinstance(update, Public):
-            varies, size = varies_along(update, shapes[2], axes), update.magnitude
+            varies = varies_along(update, shapes[2], axes)
+            size = update.magnitude
             update = index.but(axes=axes, terms=None, linf=size, zero=frozenset(), finite=True, positional=varies)
         if not isinstance(update, Private) or update.axes != axes or update.batch is not index.batch:
             return None
@@ -641,7 +662,8 @@ def common_rows(operands: Sequence[Value]) -> Axes | None:
 def rows_of_all(checker: Checker, equation: JaxprEqn, operands: list[Value], axes: Axes) -> list[Value]:
     """Result rows computed from the operands' rows along the same axes, without bounds."""
     batch = next(x.batch for x in operands if isinstance(x, Private))
-    positional, origin = is_positional(equation, operands, axes), checker.origin(equation, operands)
+    positional = is_positional(equation, operands, axes)
+    origin = checker.origin(equation, operands)
     return [Private(batch, axes, origin, finite=is_whole(v), positional=positional) for v in equation.outvars]
 
 
@@ -698,7 +720,8 @@ def _update_slice(checker: Checker, equation: JaxprEqn, operands: list[Value]) -
 
 @rule(primitive_of(lambda x: jnp.stack([x, x]), _LINE))
 def _stack(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
-    axis, axes = int(equation.params["axis"]), common_rows(operands)
+    axis = int(equation.params["axis"])
+    axes = common_rows(operands)
     if axes:
         first = next(x for x in operands if isinstance(x, Private))
         found = concatenated_rows(checker, equation, operands, first)
@@ -717,7 +740,8 @@ def _unstack(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> l
 @rule(primitive_of(lambda x: jnp.tile(x, 2), _LINE))
 def _tile(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Private:
     (value,) = operands
-    own, out = shape_of(equation.invars[0]), shape_of(equation.outvars[0])
+    own = shape_of(equation.invars[0])
+    out = shape_of(equation.outvars[0])
     kept = value.axes is not None and all(own[a] == out[a] for a in value.axes)
     found = moved(checker, equation, value, value.axes if kept else None, exact=own == out)
     return found if found.terms is None else found.but(terms=scaled(found.terms, expansion(own, out)))
