@@ -17,6 +17,7 @@ import re
 import sys
 import sysconfig
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -368,15 +369,21 @@ def users_file(name: str) -> bool:
     return "site-packages" not in name and not name.startswith((_PACKAGE, _STANDARD_LIBRARY, "<frozen "))
 
 
+def place_of_error(error: BaseException) -> str:
+    """The place of an error in the user's program: " (file:line, in function: source)"."""
+    frames = [x for x in traceback.extract_tb(error.__traceback__) if users_file(x.filename)]
+    return f" ({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}: {frames[-1].line})" if frames else ""
+
+
 @lru_cache(maxsize=4096)
-def _lines_of(traceback: Any) -> tuple[str, ...]:
+def _lines_of(frames: Any) -> tuple[str, ...]:
     """The lines of an equation's call stack, "file:line (function)", the outermost last.
 
     A nested program lists only its own functions; `source_line` adds the rest. Kept: a program is proved once for each size of
     its noise.
     """
     # `summarize` reads nothing of a source but the stack, by which JAX's own object is not hashed.
-    source: Any = SimpleNamespace(traceback=traceback)
+    source: Any = SimpleNamespace(traceback=frames)
     lines = source_info_util.summarize(source, num_frames=64).splitlines()
     return tuple(re.sub(r":(\d+):\d+ \(", r":\1 (", line).replace(".<locals>", "") for line in reversed(lines))
 

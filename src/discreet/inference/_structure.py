@@ -15,7 +15,6 @@ import functools
 import itertools
 import math
 import re
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -29,7 +28,7 @@ from numpyro.distributions import ExpandedDistribution, Independent, MaskedDistr
 from numpyro.infer import autoguide
 from numpyro.primitives import Messenger
 
-from discreet._jax import captured_arrays, used_inputs, users_file
+from discreet._jax import captured_arrays, place_of_error, used_inputs
 from discreet._validate import left_out
 from discreet.inference._autoguides import SITE_BY_SITE, auto_guides, check_kind_of_guide, set_up_auto_guides
 from discreet.inference._plates import log_density, value_of_improper
@@ -371,14 +370,14 @@ def _explained(what: str, programs: Programs) -> Iterator[None]:
         yield
     except _NEEDS_A_NUMBER as error:
         raise ValueError(
-            f"The {what} computes a size, an index or a condition from the records{place_of(error)}. The number of groups or of "
+            f"The {what} computes a size, an index or a condition from the records{place_of_error(error)}. The number of groups or of "
             "missing values, for example, would be taken from the data and become public. Give it as a public number, by "
             "name: DPSVI(..., num_groups=6), or as an argument that is a Python number; or leave the model as it is and say "
             "discreet.inference.with_levels(model, group=6) for np.unique(group) and np.max(group). In place of if and of "
             "np.nonzero(...) use jnp.where, in place of numpy's functions jax.numpy's."
         ) from None
     except FAILURES as error:
-        place = place_of(error)
+        place = place_of_error(error)
         program = getattr(programs, what)
         long = {n for n in (programs.records.size, programs.num_records) if n > _FEWEST_TELLING_ROWS}
         remedy = make_arguments([program], lambda shape: not long.isdisjoint(shape))
@@ -418,12 +417,6 @@ def _explained(what: str, programs: Programs) -> Iterator[None]:
             f"The {what} does not run on a few artificial records{place}: {cause}. Where it makes an array as long as the table "
             f"or a batch itself, it must take that length from an argument, as x.shape[0].{remedy if tables else ''}"
         ) from error
-
-
-def place_of(error: BaseException) -> str:
-    """The place of an error in the user's program: " (file:line, in function: source)"."""
-    frames = [x for x in traceback.extract_tb(error.__traceback__) if users_file(x.filename)]
-    return f" ({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}: {frames[-1].line})" if frames else ""
 
 
 def _trace_model(programs: Programs, key: PRNGKeyArray) -> tuple[Traced, Traced, int | None]:
