@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import discreet as dp
+from discreet.inference import _noise_aware
 from discreet.report import make_statement
 
 PLAN = dp.PrivacyPlan(
@@ -102,18 +103,18 @@ def test_wrong_input_is_refused(samples, options, words) -> None:
 def test_draws_of_a_fit_in_steps_allow_for_its_noise(statement, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the one function; tests/test_released.py has the other results."""
     from discreet import inference
-    from discreet.inference import _result, _trace
+    from discreet.inference import _result
 
     calls = []
-    monkeypatch.setattr(_trace, "to_arviz", lambda samples, **options: calls.append((samples, options)))
-    monkeypatch.setattr(_trace.NoiseAware, "posterior", lambda self, key, number: ("aware", number))
+    monkeypatch.setattr(_noise_aware, "to_arviz", lambda samples, **options: calls.append((samples, options)))
+    monkeypatch.setattr(_noise_aware.NoiseAware, "posterior", lambda self, key, number: ("aware", number))
     trace = _result.Trace(np.arange(2), np.zeros((2, 1)))
     common = {"losses": np.zeros(2), "trace": trace, "statement": statement, "plan": PLAN, "steps_completed": 2}
     fit = inference.DPSVIResult(
         params={}, last_params={}, clipping_norms=np.ones(2), shares=np.zeros((2, 2)), _objective=object(), **common
     )
     options = {"method": "trace", "start": 0.5, "corrected": np.ones(1), "mean": np.zeros(1), "stddev": np.ones(1)}
-    aware = _trace.NoiseAware(**options, _objective=None, _unravel=None, _draws=None)
+    aware = _noise_aware.NoiseAware(**options, _objective=None, _unravel=None, _draws=None)
     monkeypatch.setitem(_result.METHODS, "trace", lambda *given: aware)
     fit.to_arviz(None, 7, feature_names=["a"])
     fit.noise_aware("trace").to_arviz(None, 8)

@@ -369,7 +369,7 @@ def users_file(name: str) -> bool:
     return "site-packages" not in name and not name.startswith((_PACKAGE, _STANDARD_LIBRARY, "<frozen "))
 
 
-def place_of_error(error: BaseException) -> str:
+def place_of(error: BaseException) -> str:
     """The place of an error in the user's program: " (file:line, in function: source)"."""
     frames = [x for x in traceback.extract_tb(error.__traceback__) if users_file(x.filename)]
     return f" ({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}: {frames[-1].line})" if frames else ""

@@ -12,7 +12,6 @@ claims a key for a whole release or debits a ledger; tests/test_house.py checks 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -165,4 +164,4 @@ class Act:
     @property
     def statement(self) -> Statement:
         """The statement; after `begin` with the receipt."""
-        return dataclasses.replace(self._stated, receipt=self.receipt)
+        return self._stated if self.receipt is None else self.receipt.on(self._stated)

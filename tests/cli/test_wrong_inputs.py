@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from discreet.cli._app import app
 from discreet.cli._methods import InSteps
-from discreet.tables import _convert, _read, convert, open_records, schema_from_toml
+from discreet.tables import _convert, _files, _read, convert, open_records, schema_from_toml
 
 RUN = CliRunner()
 SCHEMA = """\
@@ -233,7 +233,7 @@ def test_a_table_that_may_not_be_read(folder, command: str, monkeypatch: pytest.
     def opened(path):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(_read, "_opened", opened)
+    monkeypatch.setattr(_files, "_opened", opened)
     refused(folder, COMMANDS[command], "cannot be read with your permissions: ask its owner")
 
 

@@ -20,6 +20,8 @@ from discreet.gradients import (
     ReferenceEngine,
     _bookkeeping,
     _contract,
+    _rows,
+    _sums,
 )
 
 ROWS = 24
@@ -203,9 +205,9 @@ def test_sum_records_moves_no_further_than_is_charged(d, count, dtype):
             sums = [np.asarray(jax.jit(total)(rows.astype(dtype), m), np.float64) for m in (mask, without)]
         return float(np.linalg.norm(sums[0] - sums[1]))
 
-    bound = 1.0 + _contract.rounding_of_records(len(rows), dtype)
+    bound = 1.0 + _rows.rounding_of_records(len(rows), dtype)
     assert bound < (1.03 if dtype is np.float32 else 1.0001)
-    assert 0.9 < distance(_contract.sum_records) <= bound
+    assert 0.9 < distance(_rows.sum_records) <= bound
     if dtype is np.float32:
         assert distance(one_by_one) > 2 * bound
         assert distance(contracted) > 2 * bound
@@ -218,16 +220,16 @@ def test_sums_in_blocks_are_off_by_no_more_than_is_charged():
     mask = np.random.default_rng(6).random(len(rows)) < 0.9
     exact = np.array([math.fsum(column) for column in rows[mask].T])
     with jax.enable_x64(True):
-        found = _contract.sum_records(rows, mask)
-    assert np.linalg.norm(np.asarray(found) - exact) <= _contract.rounding_of_records(len(rows), np.float64) - 2.0**-20
+        found = _rows.sum_records(rows, mask)
+    assert np.linalg.norm(np.asarray(found) - exact) <= _rows.rounding_of_records(len(rows), np.float64) - 2.0**-20
 
 
 def test_the_bound_does_not_follow_the_table():
     """The noise would show in its size, which has steps of 0.2 %, that one record more lies beyond a step."""
-    planned = {_contract.rounding_of_sums(n, 2_000, 144) for n in range(1_000, 1_000_000, 7_919)}
+    planned = {_sums.rounding_of_sums(n, 2_000, 144) for n in range(1_000, 1_000_000, 7_919)}
     assert len(planned) == 1
     with pytest.raises(ValueError, match="Plan with a number of records that is about right"):
-        _contract.rounding_of_sums(30_000_000, 2_000, 144)
+        _sums.rounding_of_sums(30_000_000, 2_000, 144)
 
 
 @pytest.mark.parametrize("fault", ["rounding is not charged", "chunks are added in float32"])
@@ -267,20 +269,20 @@ def test_a_long_chunk_is_summed_in_short_blocks(monkeypatch, blocks):
 def test_a_running_sum_in_float32_loses_no_more_than_is_charged():
     """Chunks summed exactly: where the running sum is below 512, for one record less, each of many is rounded to twice itself."""
     chunk, chunks = 24, 64
-    filled = chunk - _contract.SPARE
+    filled = chunk - _sums.SPARE
     column = np.zeros((chunks, filled), np.float32)
     column[:32], column[32, 0], column[33:, 0] = 1.0, 0.5, -0.51 * 2.0**-15
     column = jnp.asarray(column.ravel())
 
     def exact(rows, keep):
-        return _contract.sum_doubles(jnp.where(keep, rows, 0)), jnp.ones(chunk, bool)
+        return _rows.sum_doubles(jnp.where(keep, rows, 0)), jnp.ones(chunk, bool)
 
     def moved(thin):
-        both = [_contract.sum_by_chunks(exact, x, column < 2, chunk, thin=thin) for x in (column, column.at[0].set(0))]
+        both = [_sums.sum_by_chunks(exact, x, column < 2, chunk, thin=thin) for x in (column, column.at[0].set(0))]
         return float(both[0]) - float(both[1])
 
     assert moved(False) == 1.0
-    plain, charged = (_contract.rounding_of_sums(len(column), 1024, chunk, thin=thin) for thin in (False, True))
+    plain, charged = (_sums.rounding_of_sums(len(column), 1024, chunk, thin=thin) for thin in (False, True))
     assert plain < moved(True) - 1.0 <= charged
 
 
@@ -294,7 +296,7 @@ def test_no_order_of_additions_loses_more_than_is_charged():
                 depths = a + b + rows
                 most[rows][depths] = max(most[rows].get(depths, 0), a2 + b2 + 2 * (a + b) + rows)
         derived = math.sqrt(rows * max(most[rows].values())) * 2.0**-24
-        assert derived < _contract.lost_within(rows) < (1 + 3 / rows) * derived
+        assert derived < _sums.lost_within(rows) < (1 + 3 / rows) * derived
 
 
 def lost(limits):
@@ -310,14 +312,12 @@ def lost(limits):
 
 def test_half_of_what_is_charged_is_too_little():
     """Rows of one coordinate in one block, then chunks of 128 rows; each block and running sum twice, for two tables."""
-    block, chunk, chunks = 152, 128 + _contract.SPARE, 12
-    assert 0.55 < lost([1.0] * block) / _contract.lost_within(block) <= 1
+    block, chunk, chunks = 152, 128 + _sums.SPARE, 12
+    assert 0.55 < lost([1.0] * block) / _sums.lost_within(block) <= 1
     between = 2 * lost([128.0] * chunks)
-    assert 0.55 < between / _contract.lost_between(128 * chunks, chunk) <= 1
-    charged = _contract.rounding_of_sums(1000, 1000, block + _contract.SPARE, blocks=1, thin=True)
-    most = (
-        4 * _contract.lost_within(block) + _contract.lost_between(1000, block + _contract.SPARE) + _contract.LEAST_LOST
-    )
+    assert 0.55 < between / _sums.lost_between(128 * chunks, chunk) <= 1
+    charged = _sums.rounding_of_sums(1000, 1000, block + _sums.SPARE, blocks=1, thin=True)
+    most = 4 * _sums.lost_within(block) + _sums.lost_between(1000, block + _sums.SPARE) + _sums.LEAST_LOST
     assert most <= charged <= most + 2.0**-22
 
 
@@ -411,8 +411,8 @@ def test_nor_is_a_row_at_the_end_of_a_block_computed_otherwise(monkeypatch):
 def test_wider_vectors_have_more_spare_rows():
     """Measured: 4, 8 and 16 rows for 128, 256 and 512 bits; 8 by default with AVX-512."""
     wider = "--xla_foo=1 --xla_cpu_prefer_vector_width=512"
-    assert [_contract.floats_of_a_vector(x) for x in ("", wider, "--xla_cpu_prefer_vector_width=128")] == [8, 16, 8]
-    assert _contract.SPARE < _contract.LANES
+    assert [_sums.floats_of_a_vector(x) for x in ("", wider, "--xla_cpu_prefer_vector_width=128")] == [8, 16, 8]
+    assert _sums.SPARE < _sums.LANES
 
 
 @pytest.mark.exhaustive

@@ -18,7 +18,7 @@ from numpyro.optim import Adam
 import discreet as dp
 from discreet import mechanisms, random
 from discreet._jax import compiled
-from discreet.gradients import _bookkeeping
+from discreet.gradients import _norms
 from discreet.inference import _loop, _saved
 from discreet.inference._checkpoint import Checkpoint
 
@@ -175,7 +175,7 @@ def test_what_belongs_to_a_host_is_found(monkeypatch):
 @pytest.mark.parametrize("name", ["several rows", "float32 sums, noise of many values"])
 @pytest.mark.usefixtures("gpu")
 def test_a_product_in_low_precision_is_found(name, monkeypatch):
-    monkeypatch.setattr(_bookkeeping, "_HIGHEST", lax.Precision.DEFAULT)
+    monkeypatch.setattr(_norms, "HIGHEST_PRECISION", lax.Precision.DEFAULT)
     assert imprecise(lowered(name, "cuda", monkeypatch))
 
 

@@ -13,7 +13,7 @@ from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from tests.methods import same
 
 import discreet as dp
-from discreet.inference import Trace, _result
+from discreet.inference import Trace, _forms, _result
 from discreet.models import defaults_for, logistic_regression
 from discreet.report import make_statement
 from discreet.storage import read_archive
@@ -222,4 +222,4 @@ def test_what_a_file_cannot_hold(result, path):
     unknown = dataclasses.replace(result, _form=strange).save(path)
     with pytest.raises(ValueError, match="nested in objects"):
         dp.load_result(unknown, model, AutoNormal(model), scale=2.0)
-    assert not _result._is_plain(((jnp.zeros(2),), {}))
+    assert not _forms.is_plain(((jnp.zeros(2),), {}))

@@ -17,7 +17,7 @@ from jax.sharding import Mesh, PartitionSpec as P
 from scipy import stats
 
 import discreet.random as dr
-from discreet.random import _chacha, _discrete as dg
+from discreet.random import _chacha, _discrete as dg, _openssl
 from discreet.random._discrete import discrete_gaussian
 from discreet.random._tables import DESIGNS, INNER_VARIANCE, SLACK_PER_VALUE, Design
 
@@ -132,7 +132,7 @@ def forced_words(design: Design, size: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(("size", "flags"), [(1, 1), (7, 8), (256, 8), (700, 4096), (701, 8)])
 def test_forced_words_give_what_python_integers_give(monkeypatch, design, size, flags):
     """Also where values are laid over each other, up to three times, and in parts that overlap."""
-    monkeypatch.setattr(dg, "_FLAGS", flags)
+    monkeypatch.setattr(dg, "FLAGS", flags)
     words, more = forced_words(design, size)
     factor = max(1, design.factor - size % 5)
     expected = [oracle(design, words[:, i], more[i], factor) for i in range(size)]
@@ -425,7 +425,7 @@ def test_undecided_values_of_a_batch_of_keys_are_refined_alike():
 
 def test_words_that_were_not_made_are_noticed(monkeypatch):
     assert _chacha.available()  # this asks `write` once, and keeps the answer for the process
-    monkeypatch.setattr(_chacha._Producer, "write", lambda self, state, out: None)
+    monkeypatch.setattr(_openssl._Producer, "write", lambda self, state, out: None)
     key = jax.random.fold_in(KEY, zlib.crc32(b"not made"))
     assert not bool(jax.jit(lambda key: discrete_gaussian(key, (50_000,))[1])(key))
     monkeypatch.undo()

@@ -16,7 +16,7 @@ import pytest
 from jax import lax
 
 import discreet.random as dr
-from discreet.random import _chacha
+from discreet.random import _chacha, _openssl
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="other devices make the words themselves")
 KEY = dr.key(20261120)
@@ -92,9 +92,9 @@ def test_a_missing_or_refusing_library_is_no_error(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, name, None)
             with pytest.warns(UserWarning, match=rf"{name}.* is not installed.*pip install 'discreet\[fast\]'"):
-                assert _chacha._available.__wrapped__() is False
-    monkeypatch.setattr(_chacha._Producer, "write", lambda self, state, out: None)  # a wrong stream
-    assert _chacha._available.__wrapped__() is False
+                assert _openssl._available.__wrapped__() is False
+    monkeypatch.setattr(_openssl._Producer, "write", lambda self, state, out: None)  # a wrong stream
+    assert _openssl._available.__wrapped__() is False
 
 
 STATE = np.concatenate([WORDS, np.array([5], np.uint32), NONCE]).tobytes()
@@ -111,9 +111,9 @@ class Pair:
     """A producer's `write` of which one thread waits for the other: for its end, or until it has begun."""
 
     def __init__(self, monkeypatch, late, error=None):
-        self.calls, self.caller, self.honest = [], threading.get_ident(), _chacha._Producer.write
+        self.calls, self.caller, self.honest = [], threading.get_ident(), _openssl._Producer.write
         self.late, self.error, self.begun, self.done = late, error, threading.Event(), threading.Event()
-        monkeypatch.setattr(_chacha._Producer, "write", lambda *args: self.write(*args))
+        monkeypatch.setattr(_openssl._Producer, "write", lambda *args: self.write(*args))
 
     def write(self, producer, state, out):
         who = "caller" if threading.get_ident() == self.caller else "helper"
@@ -132,7 +132,7 @@ class Pair:
 
 @pytest.mark.parametrize("late", ["helper", "caller"])
 def test_two_threads_write_what_one_does(monkeypatch, late):
-    producer = _chacha._Producer()
+    producer = _openssl._Producer()
     expected = written(producer, "write")
     pair = Pair(monkeypatch, late)
     assert written(producer, "write_by_two") == expected
@@ -142,7 +142,7 @@ def test_two_threads_write_what_one_does(monkeypatch, late):
 @pytest.mark.parametrize("seconds", [None, 0.1])
 def test_one_thread_writes_both_halves_where_the_other_does_not_come_or_too_late(monkeypatch, seconds):
     """What comes too late writes nothing: the memory is another's."""
-    producer, expected, timers = _chacha._Producer(), written(_chacha._Producer(), "write"), []
+    producer, expected, timers = _openssl._Producer(), written(_openssl._Producer(), "write"), []
 
     def start(function, _):
         if seconds is None:
@@ -150,7 +150,7 @@ def test_one_thread_writes_both_halves_where_the_other_does_not_come_or_too_late
         timers.append(threading.Timer(seconds, function))
         timers[0].start()
 
-    monkeypatch.setattr(_chacha._thread, "start_new_thread", start)
+    monkeypatch.setattr(_openssl._thread, "start_new_thread", start)
     out = bytearray(len(expected))
     producer.write_by_two(STATE, memoryview(out))
     assert out == expected
@@ -163,7 +163,7 @@ def test_one_thread_writes_both_halves_where_the_other_does_not_come_or_too_late
 @pytest.mark.parametrize("whose", ["helper", "caller"])
 def test_a_half_that_fails_fails_the_stream_and_spoils_its_last_block(monkeypatch, whose):
     """The other half is written before the error comes, not after."""
-    producer, out = _chacha._Producer(), bytearray(b"\xff" * 2**20)
+    producer, out = _openssl._Producer(), bytearray(b"\xff" * 2**20)
     expected = written(producer, "write", 2**14)
     Pair(monkeypatch, "helper", error=whose)
     with pytest.raises(MemoryError):
@@ -176,7 +176,7 @@ def test_a_half_that_fails_fails_the_stream_and_spoils_its_last_block(monkeypatc
 def test_long_streams_take_two_threads_but_the_main_thread_never_does(monkeypatch):
     """Ctrl-C comes to the main thread alone, which must not leave a thread behind that writes into memory of others."""
     assert _chacha.available()  # this asks `write` once
-    lengths, threads, honest = [], set(), _chacha._Producer.write
+    lengths, threads, honest = [], set(), _openssl._Producer.write
 
     def watched(self, state, out):
         lengths.append(len(out))
@@ -184,13 +184,13 @@ def test_long_streams_take_two_threads_but_the_main_thread_never_does(monkeypatc
         time.sleep(0.1)  # so that the other thread comes
         honest(self, state, out)
 
-    monkeypatch.setattr(_chacha._Producer, "write", watched)
+    monkeypatch.setattr(_openssl._Producer, "write", watched)
     draw = fresh(lambda key: _chacha.fast_keystream(key, NONCE, 2**14)[0])
     with ThreadPoolExecutor(1) as pool:
         pool.submit(lambda: draw(WORDS).block_until_ready()).result()
     assert lengths == [2**19, 2**19]
     assert len(threads) == 2
-    producer = _chacha._Producer()
+    producer = _openssl._Producer()
     state, out = (SimpleNamespace(rank=1, dims=[n], data=producer.ffi.new("uint32_t[]", n)) for n in (12, 2**18))
     args, rets = (SimpleNamespace(size=1, items=[x]) for x in (state, out))
     producer.call(SimpleNamespace(extension_start=None, args=args, rets=rets))
@@ -252,7 +252,7 @@ def fail(self, state, out):
 def test_a_producer_that_raises_fails_the_step_and_tells_no_secret(monkeypatch, capfd):
     step = fresh(lambda key, x: x + dr.normal(key, (SIZE,)))
     step(KEY, jnp.zeros(SIZE)).block_until_ready()
-    monkeypatch.setattr(_chacha._Producer, "write", fail)
+    monkeypatch.setattr(_openssl._Producer, "write", fail)
     with pytest.raises(Exception, match="no random words were made: MemoryError") as caught:
         step(KEY, jnp.zeros(SIZE)).block_until_ready()
     said = str(caught.value) + "".join(capfd.readouterr())
@@ -263,7 +263,7 @@ def test_a_producer_that_raises_fails_the_step_and_tells_no_secret(monkeypatch, 
 
 def test_a_producer_that_raises_fails_a_loop_in_its_middle(monkeypatch):
     calls = []
-    honest = _chacha._Producer.write
+    honest = _openssl._Producer.write
 
     def third_time_fails(self, state, out):
         calls.append(1)
@@ -271,7 +271,7 @@ def test_a_producer_that_raises_fails_a_loop_in_its_middle(monkeypatch):
             raise OSError
         honest(self, state, out)
 
-    monkeypatch.setattr(_chacha._Producer, "write", third_time_fails)
+    monkeypatch.setattr(_openssl._Producer, "write", third_time_fails)
     run = fresh(
         lambda: lax.fori_loop(0, 5, lambda i, x: x + dr.normal(jax.random.fold_in(KEY, i), (SIZE,)), jnp.zeros(SIZE))
     )
@@ -283,11 +283,11 @@ def nothing(self, state, out):
     del self, state, out
 
 
-def half(self, state, out, write=_chacha._Producer.write):
+def half(self, state, out, write=_openssl._Producer.write):
     write(self, state, out[: len(out) // 2])
 
 
-def of_another_key(self, state, out, write=_chacha._Producer.write):
+def of_another_key(self, state, out, write=_openssl._Producer.write):
     write(self, bytes(32) + state[32:], out)
 
 
@@ -298,7 +298,7 @@ def test_words_that_were_not_made_never_become_values(monkeypatch, dtype):
         draw = fresh(lambda key: dr.normal(key, (SIZE,), dtype))
         draw(KEY).block_until_ready()
         for write in (nothing, half, of_another_key):
-            monkeypatch.setattr(_chacha._Producer, "write", write)
+            monkeypatch.setattr(_openssl._Producer, "write", write)
             assert np.isnan(draw(unused(f"{write.__name__} {dtype}"))).all()
 
 
@@ -389,13 +389,13 @@ def test_ctrl_c_neither_spoils_the_words_nor_is_lost():
 import signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 expected = np.asarray(loop(6))
-honest, calls = _chacha._Producer.write, []
+honest, calls = _openssl._Producer.write, []
 def interrupted(self, state, out):
     calls.append(1)
     if len(calls) == 2:
         raise KeyboardInterrupt
     honest(self, state, out)
-_chacha._Producer.write = interrupted
+_openssl._Producer.write = interrupted
 values = None
 try:
     values = np.asarray(loop(6))
@@ -454,5 +454,5 @@ def test_fast_bits_are_those_of_jax(num_words):
 def test_fast_bits_that_were_not_made_are_known(monkeypatch):
     draw = fresh(lambda key: dr.fast_bits(key, SIZE))
     draw(KEY)[0].block_until_ready()
-    monkeypatch.setattr(_chacha._Producer, "write", nothing)
+    monkeypatch.setattr(_openssl._Producer, "write", nothing)
     assert not bool(draw(unused("bits"))[1])

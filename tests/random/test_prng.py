@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from scipy import stats
 
 import discreet.random as dr
-from discreet.random import _keys
+from discreet.random import _keys, _prng
 
 
 def data(key) -> np.ndarray:
@@ -65,8 +65,8 @@ def test_threefry_words_come_from_their_own_block():
 
 
 def test_domains_differ_pairwise():
-    domains = [_keys.BITS, _keys.SPLIT, _keys.FOLD_IN, _keys.PURPOSE]
-    domains += [_keys.NORMAL, _keys.THREEFRY, _keys.SEED, _keys.FOREIGN]
+    domains = [_keys.BITS, _prng.SPLIT, _prng.FOLD_IN, _keys.PURPOSE]
+    domains += [_prng.NORMAL, _keys.THREEFRY, _prng.SEED, _keys.FOREIGN]
     assert len({int(domain) for domain in domains}) == len(domains)
 
 
@@ -94,17 +94,17 @@ def test_bits_and_children_have_the_shape_asked_for(shape):
 
 def test_too_many_bits_are_refused_while_tracing():
     with pytest.raises(ValueError, match="2\\*\\*36"):
-        jax.eval_shape(lambda key: _keys.bits_of_shape(key, 32, (2**20, 2**17)), jnp.zeros(8, jnp.uint32))
+        jax.eval_shape(lambda key: _prng.bits_of_shape(key, 32, (2**20, 2**17)), jnp.zeros(8, jnp.uint32))
 
 
 def test_too_many_children_are_refused_while_tracing():
     with pytest.raises(ValueError, match="two stages"):
-        jax.eval_shape(lambda key: _keys.split_to_shape(key, (2**20, 2**14)), jnp.zeros(8, jnp.uint32))
+        jax.eval_shape(lambda key: _prng.split_to_shape(key, (2**20, 2**14)), jnp.zeros(8, jnp.uint32))
 
 
 def test_an_odd_width_is_refused():
     with pytest.raises(TypeError, match="widths"):
-        _keys.bits_of_shape(jnp.zeros(8, jnp.uint32), 4, (2,))
+        _prng.bits_of_shape(jnp.zeros(8, jnp.uint32), 4, (2,))
 
 
 @pytest.mark.parametrize("width", ["uint8", "uint16", "uint32"])

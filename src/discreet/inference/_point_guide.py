@@ -12,7 +12,7 @@ import numpyro.handlers as handlers
 from jaxtyping import Array, PRNGKeyArray
 from numpyro.distributions import Delta, biject_to
 
-from discreet._jax import place_of_error
+from discreet._jax import place_of
 from discreet._numpyro import artificial_records, helpful_support_errors, one_model, trace_of
 from discreet.inference._plates import value_of_improper
 from discreet.inference._records import Message, Program, Values
@@ -101,7 +101,7 @@ def _latents(
             if "distribution got invalid" not in str(error):
                 raise
             raise ValueError(
-                f"{str(error).rstrip('.')} at the first values of the latents{place_of_error(error)}. The parameter must be valid at "
+                f"{str(error).rstrip('.')} at the first values of the latents{place_of(error)}. The parameter must be valid at "
                 "all values that they may have: give them priors on its support, for cut points that increase "
                 "dist.TransformedDistribution(dist.Normal(0, 1).expand([n]).to_event(1), dist.transforms.OrderedTransform()), "
                 "for a scale dist.HalfNormal(1)."

@@ -28,7 +28,7 @@ from numpyro.distributions import ExpandedDistribution, Independent, MaskedDistr
 from numpyro.infer import autoguide
 from numpyro.primitives import Messenger
 
-from discreet._jax import captured_arrays, place_of_error, used_inputs
+from discreet._jax import captured_arrays, place_of, used_inputs
 from discreet._validate import left_out
 from discreet.inference._autoguides import SITE_BY_SITE, auto_guides, check_kind_of_guide, set_up_auto_guides
 from discreet.inference._plates import log_density, value_of_improper
@@ -370,14 +370,14 @@ def _explained(what: str, programs: Programs) -> Iterator[None]:
         yield
     except _NEEDS_A_NUMBER as error:
         raise ValueError(
-            f"The {what} computes a size, an index or a condition from the records{place_of_error(error)}. The number of groups or of "
+            f"The {what} computes a size, an index or a condition from the records{place_of(error)}. The number of groups or of "
             "missing values, for example, would be taken from the data and become public. Give it as a public number, by "
             "name: DPSVI(..., num_groups=6), or as an argument that is a Python number; or leave the model as it is and say "
             "discreet.inference.with_levels(model, group=6) for np.unique(group) and np.max(group). In place of if and of "
             "np.nonzero(...) use jnp.where, in place of numpy's functions jax.numpy's."
         ) from None
     except FAILURES as error:
-        place = place_of_error(error)
+        place = place_of(error)
         program = getattr(programs, what)
         long = {n for n in (programs.records.size, programs.num_records) if n > _FEWEST_TELLING_ROWS}
         remedy = make_arguments([program], lambda shape: not long.isdisjoint(shape))

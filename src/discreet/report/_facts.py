@@ -172,6 +172,10 @@ class Receipt:
             "are within the cap, even if later fits were planned after the results of earlier ones were seen."
         )
 
+    def on(self, statement: Statement) -> Statement:
+        """The statement of what was paid for, with the receipt; that of a selection's run gets the figures of the selection."""
+        return dataclasses.replace(statement, receipt=self)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Statement:
