@@ -8,19 +8,29 @@ best linear unbiased estimate is in closed form: c_i has precision p_i = 1/s_i^2
 keeps its total, N has variance V = 1 / sum_tables 1/(cells s^2), and both are independent. A linear figure a'c_i thus has
 variance |a - mean(a)|^2 / p_i + mean(a)^2 V.
 
-*Intervals* are of this estimate, which is exactly Gaussian. A ratio t = a'c / b'c has Fieller's interval, all t for which
-(a - t b)'c = 0 is not rejected, which is exact as well. The values within a slice are unknown: a mean lies between those with
-all values at the lower and at the upper ends of their slices. Intervals are one-sided at each end, so that they hold for every
-place of the values. A quantile is in slice b if the shares below b and below b + 1 say so: slices for which neither is rejected.
-For the standard deviation see `_Column.deviation`.
+*Sums.* With z a column's values mapped to [-1, 1], its sums of z and of 1 - z^2 are released, too, with independent noise. So the
+number of values b, S = sum of z and G = sum of (1 - z^2) are jointly normal. Where each slice is one value, S and G are also
+linear figures of the counts, and both estimates are combined by their precisions. Where slices are wider, the counts do not
+say where in them the values lie, and S and G stand alone. The mean is S / b. The sum of (z - m)^2 is (1 + m^2) b - G - 2 m S for
+any m: the variance is that over b, at the mean. Sums by category are added up to those of the column, and those of a category
+share in what other sums say of the total, again by precision.
+
+*Groups.* Row l of the pair of a column with k levels and one with L, (interaction + N_l / k + (c - mean(c)) / L), is the count
+of the column within that category. Its parts are independent, so it has precision 1 / (s^2 (1 - 1/L) + 1 / (p L^2)) in directions
+that keep its total, which is N_l: all figures of a column hold for a group.
+
+*Intervals* are of this estimate, which is exactly Gaussian. A ratio t = a / b has Fieller's interval, all t for which
+a - t b = 0 is not rejected, which is exact as well. A quantile is in slice b if the shares below b and below b + 1 say so: slices
+for which neither is rejected; its place within a slice is unknown, so the interval ends with slices. For the standard
+deviation see `_Column.deviation`.
 
 What the schema calls impossible is not used: no table is refused for rows that have it, and intervals are of the table as it is.
 
-*Counts and shares* are the projection of the estimate onto tables without negative counts whose totals and margins agree: each
-column onto the simplex of N, then each pair onto the tables with its columns' counts. Means, standard deviations and quantiles
-follow from the estimate before it is projected: what noise adds to empty slices stays there and what it takes is cut, so the
-projection draws them to those of the bounds. They take values to lie in the middle of their slices. Intervals are cut to what is
-possible, and widened to the figure where it is outside, both of which leave their coverage no lower.
+*Counts and shares* are the projection of the estimate onto tables without negative counts whose totals and margins agree:
+each column onto the simplex of N, then each pair onto the tables with its columns' counts. Quantiles follow from the estimate
+before it is projected: what noise adds to empty slices stays there and what it takes is cut, so the projection draws them to
+those of the bounds. Intervals are cut to what is possible, and widened to the figure where it is outside, both of which leave
+their coverage no lower. A mean or standard deviation that is impossible becomes the middle of what is left of its interval.
 """
 
 from __future__ import annotations
@@ -46,7 +56,7 @@ from discreet.accounting import Relation, upper
 from discreet.ledger import Ledger
 from discreet.marginals._release import Marginals, MarginalsPlan, private_marginals
 from discreet.report import Statement
-from discreet.tables import EPOCH, Column, Kind, Schema
+from discreet.tables import EPOCH, Column, Kind, Schema, to_steps
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -55,13 +65,18 @@ FORMAT = "discreet description, version 1"
 SLICES, QUANTILES = 64, (0.05, 0.25, 0.5, 0.75, 0.95)
 COVERS = (
     "Each interval by itself holds the figure of the table that was counted with probability {level:g} or more, over the noise. "
-    "It says nothing about a population that the records come from. Those of means, standard deviations (which divide by the "
-    "number of values) and quantiles (the least value that so large a share does not exceed) hold wherever the values lie within "
-    "their slices."
+    "It says nothing about a population that the records come from. Standard deviations divide by the number of values; a "
+    "quantile is the least value that so large a share does not exceed."
 )
 _EXCESS = 1.012
 """The noise on the grid of integers is up to so many times as large as planned."""
-_GRID = 4096
+_GRID = 65
+_SHARE_OF_MEAN = 0.1
+"""Share of a standard deviation's error that is for the mean, of whose error it depends by the square alone."""
+TABLE_WEIGHT, SUM_WEIGHT = 2, 3
+"""Weights of a description. If a figure's variance counts a times, the sum of a / w^2 is least for w^2 in proportion to sqrt(a):
+here a mean, which is asked first, counts five times as much as a share."""
+_MOST_STEPS = 2**20
 _ROUNDS, _PRECISION = 500, 1e-7
 _WIDTH = 100
 _SHOWN = 400
@@ -140,6 +155,28 @@ class PairFigures:
 
 
 @dataclasses.dataclass(frozen=True)
+class GroupFigures:
+    """The released figures of the records in one category of a column.
+
+    Attributes:
+        by: Name of that column.
+        label: The category.
+        num_records: The number of records in it.
+        columns: Figures of the other columns, by name; shares are of the records in the category.
+    """
+
+    by: str
+    label: str
+    num_records: Figure
+    columns: Mapping[str, ColumnFigures]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to values for JSON."""
+        columns = {name: x.to_dict() for name, x in self.columns.items()}
+        return {"by": self.by, "label": self.label, "num_records": self.num_records.to_dict(), "columns": columns}
+
+
+@dataclasses.dataclass(frozen=True)
 class Description:
     """Figures of a table that follow from its noisy counts, which `describe` released; all of them are covered by `statement`.
 
@@ -152,6 +189,7 @@ class Description:
         num_records: The number of records.
         columns: By name.
         pairs: By the names of both columns.
+        groups: One for each category of the columns that were asked for by `by`.
     """
 
     released: Marginals
@@ -159,13 +197,22 @@ class Description:
     num_records: Figure
     columns: Mapping[str, ColumnFigures]
     pairs: Mapping[tuple[str, str], PairFigures]
+    groups: tuple[GroupFigures, ...] = ()
 
     @classmethod
-    def of(cls, released: Marginals, *, level: float = LEVEL, quantiles: Sequence[float] = QUANTILES) -> Description:
+    def of(
+        cls,
+        released: Marginals,
+        *,
+        by: Sequence[str] | str = (),
+        level: float = LEVEL,
+        quantiles: Sequence[float] = QUANTILES,
+    ) -> Description:
         """Describe a table by counts that were released already; costs nothing.
 
         Args:
             released: Noisy counts. Three-way tables are not used.
+            by: Names of columns of categories: each gives figures of its categories of all columns that were counted with it.
             level: Probability with which each interval holds.
             quantiles: Quantiles to compute, as shares of the values.
 
@@ -184,7 +231,23 @@ class Description:
             for one, other in fit.pairs
         }
         records = _interval(total, fit.total - spread, fit.total + spread, 0.0, math.inf)
-        return cls(released, level, Figure(*map(float, records)), found, pairs)
+        groups = []
+        for key in [by] if isinstance(by, str) else by:
+            # A pair by a column is shown as its groups.
+            counts = {one: x.counts.value for (one, other), x in pairs.items() if other == key}
+            counts |= {other: x.counts.value.T for (one, other), x in pairs.items() if one == key}
+            own = found[key]
+            for place, label in enumerate(own.labels):
+                number = Figure(*(float(part[place]) for part in own.counts))
+                columns = {
+                    name: fit.group(name, key, place).figures(number.value, level, shares, counts[name][:, place])
+                    for name in found
+                    if name in counts
+                }
+                groups.append(GroupFigures(key, label, number, columns))
+        keys = {group.by for group in groups}
+        shown = {names: x for names, x in pairs.items() if not keys & {*names}}
+        return cls(released, level, Figure(*map(float, records)), found, shown, tuple(groups))
 
     @property
     def statement(self) -> Statement:
@@ -209,6 +272,7 @@ class Description:
             "num_records": self.num_records.to_dict(),
             "columns": {name: x.to_dict() for name, x in self.columns.items()},
             "pairs": pairs,
+            "groups": [group.to_dict() for group in self.groups],
             "statement": self.statement.to_dict(),
         }
 
@@ -262,11 +326,14 @@ class Description:
                 cells = zip(*(line.tolist() for line in row), strict=True)
                 rows.append([label, *(_words(Figure(*cell), _percent, "%") for cell in cells)])
             parts.append(f"{heading}\n{_aligned(rows)}")
+        for _, groups in itertools.groupby(self.groups, lambda group: group.by):
+            parts += _groups_text(list(groups))
         return "\n\n".join([*parts, textwrap.fill(self.intervals, _WIDTH)]) + "\n"
 
     def __repr__(self) -> str:
         """Short, without figures of levels."""
         about = f"about {self.num_records.value:,.0f} records, {len(self.columns)} columns, {len(self.pairs)} pairs"
+        about += f", {len(self.groups)} groups" if self.groups else ""
         return f"Description({about}, {self.statement.brief})"
 
 
@@ -277,6 +344,7 @@ def describe(
     epsilon: float | None = None,
     delta: float | None = None,
     pairs: Sequence[Sequence[str]] | str = (),
+    by: Sequence[str] | str = (),
     level: float = LEVEL,
     quantiles: Sequence[float] = QUANTILES,
     weights: Mapping[str, int] | None = None,
@@ -290,16 +358,16 @@ def describe(
 ) -> Description:
     """Describe a table privately: counts, shares, means, standard deviations, quantiles, histograms and two-way tables.
 
-    Guarantee: one Gaussian release of the counts of each column's levels, and of the pairs' cells, is (epsilon, delta)-
-    differentially private under `relation`, for one person where the schema names a person column. All figures follow from it.
+    Guarantee: one Gaussian release of the counts of each column's levels, of the pairs' cells, and of sums of numbers and of
+    squares, is (epsilon, delta)-differentially private under `relation`, for one person where the schema names a person column.
+    All figures follow from it.
 
     Law of the intervals: each by itself holds the figure of the table that was counted with probability `level` or more, over the
     noise; none is about a population. With out_of_bounds="clip" this table has clipped values, and with a person column
     one row of each person, whatever the schema's `max_rows`. Shares, counts and the number of records: the interval of a
-    Gaussian, and Fieller's of a ratio. Means, standard deviations (dividing by the number of values) and quantiles (the least
-    value that a share of at least q does not exceed): the values may lie anywhere in their slices, so that more slices make
-    these intervals narrower until noise outweighs them. A mean has no interval narrower than a slice, unless each value is a
-    slice.
+    Gaussian, and Fieller's of a ratio, as for a mean. Standard deviations divide by the number of values. A quantile (the
+    least value that a share of at least q does not exceed) may lie anywhere in its slice, so that more slices make its interval
+    narrower until noise outweighs them. Values of a column with a step count as the nearest step.
 
     Args:
         table: Columns by name, or a path to a file, which may be larger than memory: as for `private_marginals`.
@@ -307,6 +375,8 @@ def describe(
         epsilon: Privacy budget, above 0.
         delta: Privacy budget, well below one over the number of records.
         pairs: Names of columns of each two-way table; or "all". Each one- or two-way table more makes the noise of all larger.
+        by: Names of columns of categories. Each gives counts, means, standard deviations, quantiles and shares of all other
+            columns in each of its categories.
         level: Probability with which each interval holds.
         quantiles: Quantiles to compute, as shares of the values.
         weights: By name of a column: the weight of its tables. None: 1 for all.
@@ -328,7 +398,7 @@ def describe(
     >>> from discreet.tables import schema_from_bounds
     >>> people = {"age": [20.0, 30.0, 40.0, 50.0] * 5000, "smoker": ["yes", "no", "no", "no"] * 5000}
     >>> found = dp.describe(people, schema_from_bounds("age=0:99,smoker=no|yes"), epsilon=1.0, delta=1e-6)
-    >>> 33 < found.columns["age"].mean.low < 35 < found.columns["age"].mean.high < 37
+    >>> 34 < found.columns["age"].mean.low < found.columns["age"].mean.high < 36
     True
 
     Reference:
@@ -344,7 +414,7 @@ def describe(
     for share in quantiles:
         probability("a quantile", share, hint="0.5 is the median.")
     plan = description_plan(
-        schema, epsilon=epsilon, delta=delta, pairs=pairs, weights=weights, relation=relation, slices=slices
+        schema, epsilon=epsilon, delta=delta, pairs=pairs, by=by, weights=weights, relation=relation, slices=slices
     )
     released = private_marginals(
         random.key() if rng_key is None else rng_key,
@@ -355,7 +425,7 @@ def describe(
         person_key=person_key,
         non_private_seed=non_private_seed,
     )
-    return Description.of(released, level=level, quantiles=quantiles)
+    return Description.of(released, by=by, level=level, quantiles=quantiles)
 
 
 def description_plan(
@@ -364,11 +434,12 @@ def description_plan(
     epsilon: float,
     delta: float,
     pairs: Sequence[Sequence[str]] | str = (),
+    by: Sequence[str] | str = (),
     weights: Mapping[str, int] | None = None,
     relation: Relation = Relation.ADD_OR_REMOVE_ONE,
     slices: int = SLICES,
 ) -> MarginalsPlan:
-    """Plan the release that `describe` makes: all columns, and these pairs. Arguments and errors as there."""
+    """Plan the release that `describe` makes: all columns and sums, these pairs and groups. Arguments and errors as there."""
     # A figure of persons needs one row of each, whatever number a fit would use.
     schema = dataclasses.replace(schema, max_rows=1)
     names = [column.name for column in schema.columns]
@@ -382,9 +453,39 @@ def description_plan(
             raise ValueError(
                 f"pairs has {', '.join(unknown)}, which the schema does not describe: choose among {', '.join(names)}"
             )
-    tables = [*((name,) for name in names), *chosen]
-    goal = {"epsilon": epsilon, "delta": delta, "relation": relation, "slices": slices}
-    return MarginalsPlan.calibrate(schema, tables=tables, weights=weights or {}, **goal)
+    keys = [by] if isinstance(by, str) else list(by)
+    summed = [column.name for column in schema.columns if column.bounds]
+    if wrong := [key for key in keys if key not in names or key in summed or keys.count(key) > 1]:
+        raise ValueError(
+            f"by has {', '.join(wrong)}: give columns of categories, each once; the schema has "
+            f"{', '.join(name for name in names if name not in summed) or 'none'}"
+        )
+    known = {frozenset(pair) for pair in chosen}
+    across = []
+    for key, name in itertools.product(keys, names):
+        if name != key and frozenset((name, key)) not in known:
+            known.add(frozenset((name, key)))
+            across.append((name, key))
+    given = dict(weights or {})
+    each: dict[Any, int] = {
+        own: TABLE_WEIGHT * max(given.get(name, 1) for name in own)
+        for own in [*((name,) for name in names), *map(tuple, chosen), *across]
+    }
+    if summed:
+        # Numbers of records divide sums. Their noise counts by z^2, about 1/4, and one number serves all summed columns.
+        weight = max(TABLE_WEIGHT, round(SUM_WEIGHT * (len(summed) / 4) ** 0.25))
+        each |= {(key,): weight * given.get(key, 1) for key in keys} if keys else {(): weight}
+    sums = [(name, key) for name in summed for key in keys] if keys else [(name,) for name in summed]
+    return MarginalsPlan.calibrate(
+        schema,
+        epsilon=epsilon,
+        delta=delta,
+        tables=list(each),
+        weights=each | given,
+        relation=relation,
+        slices=slices,
+        sums={own: SUM_WEIGHT * given.get(own[0], 1) for own in sums},
+    )
 
 
 # --- least squares --------------------------------------------------------------------------
@@ -398,7 +499,7 @@ class _LeastSquares:
         self.released, levels = released, plan.levels
         sizes = dict(zip((column.name for column in plan.schema.columns), levels.sizes, strict=True))
         used = [table for table in plan.tables if len(table) < 3]
-        if not used:
+        if not any(used):
             raise ValueError("only three-way tables were counted: a description needs those of columns or of pairs")
         self.noise = {table: plan.stddev(table) * _EXCESS for table in used}
         self.pairs = [table for table in used if len(table) == 2]
@@ -407,6 +508,7 @@ class _LeastSquares:
         self.total = float(sum(counts.sum() * weight / counts.size for counts, weight in weighed) / precision)
         self.variance = float(1 / precision)
         self.columns: dict[str, _Column] = {}
+        self.sums = _sums(released)
         for column in plan.schema.columns:
             size, precision, weighted = sizes[column.name], 0.0, np.zeros(sizes[column.name])
             for table in used:
@@ -419,9 +521,8 @@ class _LeastSquares:
                 counts = weighted / precision
                 counts += (self.total - counts.sum()) / size
                 edges = None if column.bounds is None else levels.edges(column)
-                self.columns[column.name] = _Column(
-                    column, tuple(levels.labels(column)), edges, counts, precision, self.variance
-                )
+                labels, sums = tuple(levels.labels(column)), self.sums.get((column.name,))
+                self.columns[column.name] = _Column(column, labels, edges, counts, precision, self.variance, sums)
 
     def pair(self, one: str, other: str, total: float, z: float, rows: np.ndarray, columns: np.ndarray) -> PairFigures:
         """A two-way table that agrees with the counts of its columns."""
@@ -441,6 +542,52 @@ class _LeastSquares:
             _interval(value / total, *share, 0.0, 1.0),
         )
 
+    def group(self, name: str, by: str, level: int) -> _Column:
+        """The counts of a column within one level of another; see the head of this file."""
+        noisy, own, other = self.released.table(name, by), self.columns[name], self.columns[by]
+        size, groups = noisy.shape
+        interaction = noisy[:, level] - noisy.mean(axis=1)
+        interaction -= interaction.mean()
+        counts = interaction + (own.counts - own.counts.mean()) / groups + other.counts[level] / size
+        table = next(table for table in self.pairs if {*table} == {name, by})
+        variance = self.noise[table] ** 2 * (1 - 1 / groups) + 1 / (own.precision * groups**2)
+        sums = self.sums.get((name, by))
+        return dataclasses.replace(
+            own,
+            counts=counts,
+            precision=1 / variance,
+            variance=float(other.spread[0]),
+            sums=None if sums is None else _Sums(sums.values[:, level], sums.variance),
+        )
+
+
+class _Sums(NamedTuple):
+    """Sums of z and of 1 - z^2: estimates, for each category if there are any, and their variance."""
+
+    values: Float[np.ndarray, "2 *category"]
+    variance: float
+
+
+def _sums(released: Marginals) -> dict[tuple[str, ...], _Sums]:
+    """The estimates of all sums that were released, and of each summed column as a whole."""
+    plan = released.plan
+    noisy = {own: released.sums_of(place) for place, own in enumerate(plan.sums)}
+    variances = {
+        own: (plan.noise * _EXCESS / weight) ** 2 for own, weight in zip(plan.sums, plan.sum_weights, strict=True)
+    }
+    found = {}
+    for column in plan.summed:
+        each = [own for own in plan.sums if own[0] == column.name]
+        precisions = np.array([1 / (variances[own] * noisy[own].shape[1]) for own in each])
+        variance = 1 / precisions.sum()
+        total = variance * sum(precision * noisy[own].sum(1) for own, precision in zip(each, precisions, strict=True))
+        for own in each:
+            cells = noisy[own].shape[1]
+            values = noisy[own] + ((total - noisy[own].sum(1)) / cells)[:, None]
+            found[own] = _Sums(values, variances[own] * (1 - 1 / cells) + variance / cells**2)
+        found[(column.name,)] = _Sums(total, variance)
+    return found
+
 
 @dataclasses.dataclass(frozen=True)
 class _Column:
@@ -452,18 +599,46 @@ class _Column:
     counts: Float[np.ndarray, " level"]
     precision: float
     variance: float
+    sums: _Sums | None = None
+    gain: tuple[np.ndarray, np.ndarray] | None = None
+    """Of counts that were moved by the sums: their covariance before with the sums, and the inverse of the sums' variance."""
 
     def covariance(self, a: np.ndarray, b: np.ndarray) -> Any:
         """The covariance of the figures a'c and b'c, along the last axis."""
         means = a.mean(axis=-1), b.mean(axis=-1)
         centred = (a - means[0][..., None]) * (b - means[1][..., None])
-        return centred.sum(axis=-1) / self.precision + means[0] * means[1] * self.variance
+        found = centred.sum(axis=-1) / self.precision + means[0] * means[1] * self.variance
+        if self.gain is None:
+            return found
+        return found - np.einsum("...i,ij,...j", a @ self.gain[0], self.gain[1], b @ self.gain[0])
 
-    def ratio(self, a: np.ndarray, z: float) -> tuple[Any, Any]:
-        """Fieller's interval of a'c / b'c, where b counts the values that are not missing."""
-        b = self.present
-        parts = self.covariance(a, a), self.covariance(a, b), self.covariance(b, b)
-        return fieller(a @ self.counts, b @ self.counts, *parts, z)
+    @property
+    def spread(self) -> tuple[Any, Any, Any]:
+        """Variances of the counts, their covariances with their sum, and its variance."""
+        size = len(self.counts)
+        own, with_sum, of_sum = (
+            (1 - 1 / size) / self.precision + self.variance / size**2,
+            self.variance / size,
+            self.variance,
+        )
+        if self.gain is None:
+            return own, with_sum, of_sum
+        before, inverse = self.gain
+        sums = before.sum(axis=0)
+        own = own - np.einsum("ki,ij,kj->k", before, inverse, before)
+        return own, with_sum - before @ inverse @ sums, of_sum - sums @ inverse @ sums
+
+    @property
+    def moved(self) -> _Column:
+        """The counts with what the sums say of them, if each slice is one value."""
+        if self.sums is None or not self.exact:
+            return self
+        known, size = self.scaled, len(self.counts)
+        means = known.mean(axis=-1)
+        before = ((known - means[:, None]) / self.precision + means[:, None] * self.variance / size).T
+        inverse = np.linalg.inv(known @ before + self.sums.variance * np.eye(2))
+        counts = self.counts + before @ inverse @ (self.sums.values - known @ self.counts)
+        return dataclasses.replace(self, counts=counts, gain=(before, inverse))
 
     @functools.cached_property
     def present(self) -> Float[np.ndarray, " level"]:
@@ -476,76 +651,107 @@ class _Column:
     def ends(self) -> tuple[np.ndarray, np.ndarray]:
         """Least and greatest value of each slice, 0 for missing cells."""
         assert self.edges is not None
-        low, high = self.edges[:-1], self.edges[1:] - (self.column.kind is not Kind.REAL)
+        low, high = self.edges[:-1].copy(), self.edges[1:] - (self.column.kind is not Kind.REAL)
+        step, bounds = self.column.step, self.column.limits
+        if step is not None and (bounds[1] - bounds[0]) / step < _MOST_STEPS:
+            values = to_steps(self.column, np.arange(bounds[0], bounds[1] + step, step))
+            place = np.clip(np.searchsorted(self.edges, values, side="right") - 1, 0, len(low) - 1)
+            low = high = (low + high) / 2  # of slices without a value
+            low, high = low.copy(), high.copy()
+            low[place[::-1]], high[place] = values[::-1], values
         rest = np.zeros(len(self.counts) - len(low))
         return np.concatenate([low, rest]), np.concatenate([high, rest])
 
-    def figures(self, total: float, level: float, quantiles: Sequence[float]) -> ColumnFigures:
-        """All figures of the column."""
-        z, size = NormalDist().inv_cdf((1 + level) / 2), len(self.counts)
-        own = (1 - 1 / size) / self.precision + self.variance / size**2
-        spread = z * math.sqrt(own)
-        counts = on_simplex(self.counts, total)
-        share = fieller(
-            self.counts, self.counts.sum(), own, self.variance / size, self.variance, z
-        )  # the counts add up to the estimate of N
-        found = ColumnFigures(
+    @functools.cached_property
+    def exact(self) -> bool:
+        """True if each slice is one value."""
+        return bool((self.ends[0] == self.ends[1]).all())
+
+    @functools.cached_property
+    def scaled(self) -> Float[np.ndarray, "2 level"]:
+        """Values of z and 1 - z^2 of each level's value, if each slice is one; 0 for missing cells."""
+        low, high = self.column.limits
+        z = (2 * self.ends[0] - low - high) / (high - low) * self.present
+        return np.stack([z, self.present - np.square(z)])
+
+    def figures(
+        self, total: float, level: float, quantiles: Sequence[float], counts: np.ndarray | None = None
+    ) -> ColumnFigures:
+        """All figures of the column; `counts` as they agree with others, None: the nearest to the estimates."""
+        z, found = NormalDist().inv_cdf((1 + level) / 2), self.moved
+        own, with_sum, of_sum = found.spread
+        spread = z * np.sqrt(own)
+        counts = on_simplex(found.counts, total) if counts is None else counts
+        share = fieller(found.counts, found.counts.sum(), own, with_sum, of_sum, z)
+        return ColumnFigures(
             self.column,
             self.labels,
-            _interval(counts, self.counts - spread, self.counts + spread, 0.0, math.inf),
-            _interval(counts / total, *share, 0.0, 1.0),
+            _interval(counts, found.counts - spread, found.counts + spread, 0.0, math.inf),
+            _interval(counts / max(1.0, total), *share, 0.0, 1.0),
             self.edges,
+            **({} if self.edges is None else found.of_numbers(level, quantiles)),
         )
-        if self.edges is None:
-            return found
-        low, high = self.column.limits
+
+    def of_numbers(self, level: float, quantiles: Sequence[float]) -> dict[str, Any]:
+        """Mean, standard deviation and quantiles."""
+        z, (low, high) = NormalDist().inv_cdf((1 + level) / 2), self.column.limits
         present, b = self.counts * self.present, self.present
         if present.sum() <= z * math.sqrt(self.covariance(b, b)):  # no more values than the noise hides
-            present = counts * b if (counts * b).sum() > 0 else b
-        number = present.sum()
-        ends = self.ends
-        middle = (ends[0] + ends[1]) / 2
-        mean = float(present @ middle / number)
-        # A uniform spread within each slice, over an interval or over integers.
-        within = (ends[1] - ends[0]) / 12 * (ends[1] - ends[0] + 2 * (self.column.kind is not Kind.REAL))
-        off = (middle - mean) * b
-        square = ((middle - mean) ** 2 + within) * b
-        # The mean is nearer to the noisy counts than to the exact ones, by its variance.
-        variance = float(present @ square + self.covariance(off, off) / number) / number
-        unsure = (square - variance) * b
+            present = self.counts * b if (self.counts * b).sum() > 0 else b
+        found: dict[str, Any] = {"quantiles": {}}
+        for share in quantiles:
+            value, interval = self.quantile(share, present, z)
+            found["quantiles"][share] = Figure(*map(float, _interval(value, *interval, low, high)))
+        if self.sums is None:
+            return found
+        (number, total, gap), covariance = self.moments
+        half, middle = (high - low) / 2, (high + low) / 2
+        known = number > z * math.sqrt(covariance[0, 0])
+        mean = float(np.clip(total / number, -1, 1)) if known else math.nan
+        off = np.array([-mean, 1, 0]) / number
+        # The square of a noisy mean is larger than that of the mean by its variance, on average.
+        variance = 1 - gap / number - mean**2 + off @ covariance @ off
+        unsure = np.array([1 + mean**2 - variance, -2 * mean, -1]) / number
         # Noise may leave a variance near or below 0: then a part of what it hides is as good a guess.
-        sd = math.sqrt(max(variance, math.sqrt(self.covariance(unsure, unsure)) / number / 4))
-        return dataclasses.replace(
-            found,
-            mean=_one(mean, self.mean(z), low, high),
-            sd=_one(sd, self.deviation(level), 0.0, (high - low) / 2),
-            quantiles={share: _one(*self.quantile(share, present, z), low, high) for share in quantiles},
-        )
+        sd = math.sqrt(min(1.0, max(variance, math.sqrt(unsure @ covariance @ unsure) / 4))) if known else math.nan
+        ends, deviations = self.mean(z), self.deviation(level)
+        found["mean"] = _inside(middle + half * mean, (middle + half * ends[0], middle + half * ends[1]), low, high)
+        found["sd"] = _inside(half * sd, (half * deviations[0], half * deviations[1]), 0.0, half)
+        return found
+
+    @functools.cached_property
+    def moments(self) -> tuple[Float[np.ndarray, " 3"], Float[np.ndarray, "3 3"]]:
+        """The number of values and the sums of z and of 1 - z^2, with their covariance."""
+        assert self.sums is not None
+        if self.gain is not None:
+            known = np.stack([self.present, *self.scaled])
+            return known @ self.counts, self.covariance(known[:, None], known)
+        number, variance = self.present @ self.counts, self.covariance(self.present, self.present)
+        return np.array([number, *self.sums.values]), np.diag([variance, self.sums.variance, self.sums.variance])
 
     def mean(self, z: float) -> tuple[float, float]:
-        """Interval of the mean: one-sided at each end, with all values at that end of their slices."""
-        low, high = self.ends
-        return float(self.ratio(low, z)[0]), float(self.ratio(high, z)[1])
+        """Fieller's interval of the mean of z."""
+        (number, total, _), covariance = self.moments
+        low, high = fieller(total, number, covariance[1, 1], covariance[0, 1], covariance[0, 0], z)
+        return float(low), float(high)
 
     def deviation(self, level: float) -> tuple[float, float]:
-        """Interval of the standard deviation.
+        """Interval of the standard deviation of z.
 
-        Half of the error goes to the mean, which then lies in some cells of a public grid of the bounds. Were the mean's cell
-        known, the variance would be a ratio of counts between those with the squared distance from the cell to the nearest and
-        to the farthest value of each slice, whose interval takes the other half. The union over the mean's cells holds both.
+        At any m, V(m), the mean of (z - m)^2, is a ratio of jointly normal figures with Fieller's interval, and is the variance
+        at m = mean. A small part of the error goes to the mean, and the rest to V: the union of V's intervals at all m of the
+        mean's interval holds the variance. It is hardly wider than that at the mean, since V(m) is least there.
         """
-        z = NormalDist().inv_cdf(1 - (1 - level) / 4)
-        grid = np.linspace(*self.column.limits, _GRID + 1)
-        first, last = self.mean(z)
-        cells = (grid[1:] >= first) & (grid[:-1] <= last)
-        if not cells.any():
-            return 0.0, math.inf
-        start, stop = grid[:-1][cells][:, None], grid[1:][cells][:, None]
-        low, high = self.ends
-        near = np.maximum(np.maximum(low - stop, start - high), 0) ** 2 * self.present
-        far = np.maximum(high - start, stop - low) ** 2 * self.present
-        bounds = self.ratio(near, z)[0].min(), self.ratio(far, z)[1].max()
-        return tuple(math.sqrt(max(0.0, float(x))) for x in bounds)  # pyright: ignore[reportReturnType]
+        miss = 1 - level
+        first, last = np.clip(self.mean(NormalDist().inv_cdf(1 - _SHARE_OF_MEAN * miss / 2)), -1, 1)
+        m = np.linspace(first, last, _GRID)
+        known, covariance = self.moments
+        weights = np.stack([1 + m**2, -2 * m, np.full_like(m, -1)], axis=-1)
+        variances = np.einsum("mi,ij,mj->m", weights, covariance, weights)
+        z = NormalDist().inv_cdf(1 - (1 - _SHARE_OF_MEAN) * miss / 2)
+        low, high = fieller(weights @ known, known[0], variances, weights @ covariance[0], covariance[0, 0], z)
+        low, high = _cut(low.min(), high.max(), 0.0, 1.0)
+        return math.sqrt(low), math.sqrt(high)
 
     def quantile(self, share: float, present: np.ndarray, z: float) -> tuple[float, tuple[float, float]]:
         """A quantile and its interval.
@@ -584,17 +790,25 @@ def fieller(a: Any, b: Any, var_a: Any, cov: Any, var_b: Any, z: float) -> tuple
     return np.where(known, (middle - root) / by, -math.inf), np.where(known, (middle + root) / by, math.inf)
 
 
-def _interval(value: Any, low: Any, high: Any, least: float, most: float) -> Figure:
-    """Cut to what is possible, and widened to the estimate."""
+def _cut(low: Any, high: Any, least: float, most: float) -> tuple[Any, Any]:
+    """The part of an interval that is possible."""
     # An estimate far outside leaves no interval inside; a point would pass for certainty, so half the width stays.
     half = (high - low) / 2
     low, high = np.where(low > most, most - half, low), np.where(high < least, least + half, high)
+    return np.clip(low, least, most), np.clip(high, least, most)
+
+
+def _interval(value: Any, low: Any, high: Any, least: float, most: float) -> Figure:
+    """Cut to what is possible, and widened to the estimate."""
+    low, high = _cut(low, high, least, most)
     value = np.clip(value, least, most)
-    return Figure(value, np.minimum(np.clip(low, least, most), value), np.maximum(np.clip(high, least, most), value))
+    return Figure(value, np.minimum(low, value), np.maximum(high, value))
 
 
-def _one(value: float, interval: tuple[float, float], least: float, most: float) -> Figure:
-    return Figure(*map(float, _interval(value, *interval, least, most)))
+def _inside(value: float, interval: tuple[float, float], least: float, most: float) -> Figure:
+    """Cut to what is possible; an estimate outside of that is its middle."""
+    low, high = (float(end) for end in _cut(*interval, least, most))
+    return Figure(float(value) if low < value < high else (low + high) / 2, low, high)
 
 
 # --- counts that can be ---------------------------------------------------------------------
@@ -657,17 +871,41 @@ def shown(column: Column, value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
+def figures_of_numbers(found: ColumnFigures) -> list[tuple[str, str]]:
+    """Names of a column's mean, standard deviation and quantiles, and each with its interval in words."""
+    show, unit, rows = functools.partial(shown, found.column), found.column.unit, []
+    if found.mean is not None and found.sd is not None:
+        days = found.column.kind is Kind.DATE
+        spread = _words(found.sd, "{:.4g}".format, "days") if days else _words(found.sd, show, unit)
+        rows += [("mean", _words(found.mean, show, unit)), ("standard deviation", spread)]
+    return rows + [(f"{100 * share:g} % quantile", _words(x, show, unit)) for share, x in found.quantiles.items()]
+
+
+def _groups_text(groups: Sequence[GroupFigures]) -> list[str]:
+    """A table for each column, with a column for each category."""
+    by, across = groups[0].by, [group.label for group in groups]
+    rows = [["", *across], ["number", *(_words(group.num_records, "{:,.0f}".format) for group in groups)]]
+    parts = [f"By {by}\n{_aligned(rows)}"]
+    for name in groups[0].columns:
+        figures = []
+        for group in groups:
+            found = group.columns[name]
+            lines = figures_of_numbers(found)
+            shares = zip(found.labels, zip(*found.shares, strict=True), strict=True)
+            kept = list(shares)[len(found.labels) - found.column.may_be_missing :] if lines else shares
+            figures.append([*lines, *((label, _words(Figure(*x), _percent, "%")) for label, x in kept)])
+        rows = [["", *across], *([lines[0][0], *(words for _, words in lines)] for lines in zip(*figures, strict=True))]
+        parts.append(f"{name} by {by}\n{_aligned(rows)}")
+    return parts
+
+
 def _column_text(name: str, found: ColumnFigures) -> str:
     column, missing = found.column, found.column.may_be_missing
     heading = f"{name} ({column.kind}, {column.rule()})" if column.kind.has_bounds else f"{name} ({column.kind})"
     levels = list(zip(found.labels, zip(*found.counts, strict=True), zip(*found.shares, strict=True), strict=True))
     rows = []
-    if found.mean is not None and found.sd is not None:
-        show, unit = functools.partial(shown, column), column.unit
-        days = column.kind is Kind.DATE
-        spread = _words(found.sd, "{:.4g}".format, "days") if days else _words(found.sd, show, unit)
-        rows += [["mean", _words(found.mean, show, unit)], ["standard deviation", spread]]
-        rows += [[f"{100 * share:g} % quantile", _words(x, show, unit)] for share, x in found.quantiles.items()]
+    if column.kind.has_bounds:
+        rows += [[name, words] for name, words in figures_of_numbers(found)]
         levels = levels[-1:] if missing else []
     for label, counts, shares in levels:
         count = _words(Figure(*counts), "{:,.0f}".format)
