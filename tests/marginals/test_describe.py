@@ -181,9 +181,11 @@ def means_of_slices(monkeypatch) -> None:
 
 
 def sums_are_without_noise(monkeypatch) -> None:
-    sums = describe_file._sums
+    sums = describe_file.sums_of
     monkeypatch.setattr(
-        describe_file, "_sums", lambda released: {name: x._replace(variance=1e-6) for name, x in sums(released).items()}
+        describe_file,
+        "sums_of",
+        lambda released: {name: x._replace(variance=1e-6) for name, x in sums(released).items()},
     )
 
 

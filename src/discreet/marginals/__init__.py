@@ -26,5 +26,6 @@ from discreet.marginals._twins import (
     counts_suffice as counts_suffice,
     fit_twins as fit_twins,
     not_counted as not_counted,
+    numbers_in_levels as numbers_in_levels,
     twin_tables as twin_tables,
 )

@@ -508,7 +508,7 @@ class _LeastSquares:
         self.total = float(sum(counts.sum() * weight / counts.size for counts, weight in weighed) / precision)
         self.variance = float(1 / precision)
         self.columns: dict[str, _Column] = {}
-        self.sums = _sums(released)
+        self.sums = sums_of(released)
         for column in plan.schema.columns:
             size, precision, weighted = sizes[column.name], 0.0, np.zeros(sizes[column.name])
             for table in used:
@@ -568,7 +568,7 @@ class _Sums(NamedTuple):
     variance: float
 
 
-def _sums(released: Marginals) -> dict[tuple[str, ...], _Sums]:
+def sums_of(released: Marginals) -> dict[tuple[str, ...], _Sums]:
     """The estimates of all sums that were released, and of each summed column as a whole."""
     plan = released.plan
     noisy = {own: released.sums_of(place) for place, own in enumerate(plan.sums)}

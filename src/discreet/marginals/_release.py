@@ -199,8 +199,8 @@ class MarginalsPlan(GaussianPlan):
             weights = {} if schema.target is None else {schema.target: 2}
         chosen = tuple(map(tuple, tables))
         if sums is None:
-            counted = {name for table in chosen for name in table}
-            bounded = [column.name for column in schema.columns if column.bounds and column.name in counted]
+            within = {name for table in chosen for name in table}
+            bounded = [column.name for column in schema.columns if column.bounds and column.name in within]
             sums = {(name,): weights.get(name, 1) for name in bounded}
         if unknown := sorted(map(str, {*weights} - {*names, *chosen})):
             raise ValueError(f"weights names {', '.join(unknown)}, which the schema does not describe")
