@@ -30,7 +30,7 @@ FULL, QUICK = (100_000_000, 4, 2_000), (400_000, 2, 200)  # records, processes, 
 
 def make(folder: Path, records: int, shards: int) -> None:
     """A folder as `convert` writes it, of random features and a target that follows the first."""
-    from discreet.tables import _convert, schema_from_bounds
+    from discreet.tables import _convert, _shards, schema_from_bounds
 
     bounds = ",".join([*(f"x{i}=-1:1" for i in range(COLUMNS)), "y=0|1"])
     layout = _convert.Layout(schema_from_bounds(bounds, target="y"))
@@ -46,8 +46,8 @@ def make(folder: Path, records: int, shards: int) -> None:
         y = np.memmap(targets, np.float32, "r", 0, (records,))
         folder.mkdir()
         report = _convert.Report(_convert.OutOfBounds.REFUSE)
-        lengths = _convert.write_shards(folder, {"x": x, "y": y}, shards)
-        _convert.write_index(folder, {"x": x, "y": y}, _convert._facts(layout, report), lengths)
+        lengths = _shards.write_shards(folder, {"x": x, "y": y}, shards)
+        _shards.write_index(folder, {"x": x, "y": y}, _convert._facts(layout, report), lengths)
 
 
 def own_memory() -> int:

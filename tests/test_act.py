@@ -82,7 +82,7 @@ def test_of_two_threads_with_one_key_one_is_debited_and_released(
             return str(error)
 
     # The runs of a selection have ledgers of their own, without a path.
-    monkeypatch.setattr(dp.scores._Run, "path", None, raising=False)
+    monkeypatch.setattr(dp.scores._selection._Run, "path", None, raising=False)
     monkeypatch.setattr(Act, "begin", together)
     key = dp.random.key()
     with ThreadPoolExecutor(2) as pool:

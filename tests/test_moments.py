@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import discreet as dp
-from discreet import moments
 from discreet.act import Act
-from discreet.moments import TURN, MomentsPlan, Sum, fit_moments
+from discreet.moments import MomentsPlan, _posterior, fit_moments
+from discreet.moments._sums import TURN, Sum
 from discreet.query import in_turns, turns_for
 from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 
@@ -257,9 +257,9 @@ def test_where_noise_hides_all_products_the_posterior_is_finite() -> None:
 def test_what_clipping_takes_from_a_normal_square() -> None:
     drawn = np.random.default_rng(0).normal(size=10**6)
     for cut in (1.5, 2.5, 3.0):
-        assert moments._within(cut) == pytest.approx(np.mean(np.clip(drawn, -cut, cut) ** 2), abs=5e-3)
-    assert moments._within(np.inf) == 1
-    assert moments._within(0.1) == 0.5
+        assert _posterior._within(cut) == pytest.approx(np.mean(np.clip(drawn, -cut, cut) ** 2), abs=5e-3)
+    assert _posterior._within(np.inf) == 1
+    assert _posterior._within(0.1) == 0.5
 
 
 def test_wrong_shapes_are_refused_before_anything_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:

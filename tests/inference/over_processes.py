@@ -28,7 +28,7 @@ from discreet.inference._result import kinds
 from discreet.inference._saved import FILE
 from discreet.random import _claims
 from discreet.storage import read_archive
-from discreet.tables import _convert, open_records, schema_from_bounds
+from discreet.tables import _convert, _shards, open_records, schema_from_bounds
 
 X = np.random.default_rng(0).normal(0.5, 1.0, (41, 3)).astype(np.float32)
 X[5] = np.nan
@@ -76,8 +76,8 @@ def write_shards(folder):
     layout = _convert.Layout(schema_from_bounds("a=-9:9,b=-9:9,c=-9:9"))
     facts = _convert._facts(layout, _convert.Report(_convert.OutOfBounds.REFUSE))
     (folder / "shards").mkdir()
-    lengths = _convert.write_shards(folder / "shards", {"x": X[:40]}, 4)
-    _convert.write_index(folder / "shards", {"x": X[:40]}, facts, lengths)
+    lengths = _shards.write_shards(folder / "shards", {"x": X[:40]}, 4)
+    _shards.write_index(folder / "shards", {"x": X[:40]}, facts, lengths)
     for number, others in enumerate([("x-02", "x-03"), ("x-00", "x-01")]):
         mine = folder / f"shards-{number}"
         shutil.copytree(folder / "shards", mine)

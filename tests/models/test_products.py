@@ -10,7 +10,7 @@ from numpyro.infer import SVI, Trace_ELBO
 
 import discreet as dp
 from discreet.models import MixtureOfProducts
-from discreet.models._tables import LevelsMixture, PersonsMixture
+from discreet.models._distributions import LevelsMixture, PersonsMixture
 from discreet.tables import schema_from_bounds
 
 # They compile for seconds and compute for milliseconds.

@@ -18,6 +18,7 @@ from discreet.tables import (
     Schema,
     _convert,
     _read,
+    _shards,
     convert,
     decode,
     encode,
@@ -308,10 +309,10 @@ def test_one_record_more_is_one_more_in_one_shard(tmp_path, monkeypatch) -> None
     """With the same random bits no other record moves."""
     x, shards = np.arange(3_000, dtype=np.float32).reshape(-1, 10), []
     stream = np.random.default_rng(0).bytes(4 * len(x))
-    monkeypatch.setattr(_convert.os, "urandom", lambda size: stream[:size])
+    monkeypatch.setattr(_shards.os, "urandom", lambda size: stream[:size])
     for number in (300, 299):
         (tmp_path / str(number)).mkdir()
-        _convert.write_shards(tmp_path / str(number), {"x": x[:number]}, 4)
+        _shards.write_shards(tmp_path / str(number), {"x": x[:number]}, 4)
         files = [np.fromfile(tmp_path / str(number) / f"x-{shard:02d}", np.float32) for shard in range(4)]
         shards.append([file.reshape(-1, 10) for file in files])
     more = [len(many) - len(few) for many, few in zip(*shards, strict=True)]
@@ -328,8 +329,8 @@ def test_large_shards_are_mapped_one_behind_another(tmp_path, monkeypatch) -> No
     assert len(layout.feature_names) == 10
     (tmp_path / "out").mkdir()
     report = _convert.Report(_convert.OutOfBounds.REFUSE)
-    lengths = _convert.write_shards(tmp_path / "out", {"x": x, "y": y}, 16)
-    _convert.write_index(tmp_path / "out", {"x": x, "y": y}, _convert._facts(layout, report), lengths)
+    lengths = _shards.write_shards(tmp_path / "out", {"x": x, "y": y}, 16)
+    _shards.write_index(tmp_path / "out", {"x": x, "y": y}, _convert._facts(layout, report), lengths)
     monkeypatch.setattr(np, "fromfile", None)
     sharded = open_records(tmp_path / "out", mesh=devices(2))
     last, lengths = sharded.x.part(1, 2), sharded.x.lengths
@@ -459,9 +460,13 @@ def test_a_conversion_to_shards_that_is_stopped_leaves_what_was_there(tmp_path, 
     def stopped(*args, **options):
         raise KeyboardInterrupt
 
-    name = {"while it is read": "_append", "while shards are written": "_file_of", "at the index": "_digest_of"}[where]
+    steps = {
+        "while it is read": (_convert, "_append"),
+        "while shards are written": (_shards, "file_of"),
+        "at the index": (_shards, "_digest_of"),
+    }
     with monkeypatch.context() as patch:
-        patch.setattr(_convert, name, stopped)
+        patch.setattr(*steps[where], stopped)
         with pytest.raises(KeyboardInterrupt):
             convert(people(500), SCHEMA, out, shards=4)
     assert [file.name for file in tmp_path.iterdir()] == (["out"] if before else [])

@@ -18,19 +18,11 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from discreet._validate import choice, integer, require
-from discreet.tables import (
-    EPOCH,
-    Column,
-    DataError,
-    Kind,
-    OutOfBounds,
-    Report,
-    Schema,
-    coded,
-)
+from discreet.tables import EPOCH, Column, DataError, Kind, OutOfBounds, Report, Schema, coded
 
 if TYPE_CHECKING:
     import pyarrow
+from discreet.models._slices import edges_for_display, label_of_period, labels_of_numbers
 
 
 def coded_columns(table: Any, schema: Schema, out_of_bounds: str) -> list[tuple[Column, np.ndarray, np.ndarray]]:
@@ -53,9 +45,6 @@ def coded_columns(table: Any, schema: Schema, out_of_bounds: str) -> list[tuple[
     found = [(column, *coded(column, table[column.name], report)) for column in schema.columns]
     report.refuse()
     return found
-
-
-# --- cells as levels ----------------------------------------------------------------------
 
 
 _ROWS_AT_ONCE = 65_536
@@ -114,7 +103,7 @@ class Levels:
         """Edges of the slices of a column with bounds; the last is one past the upper bound for counts and days."""
         low, high = column.limits
         if self.round_edges:
-            return _round_edges(column, self.slices)
+            return edges_for_display(column, self.slices)
         if column.kind is Kind.REAL:
             return np.linspace(low, high, self.slices + 1)
         values = int(high - low) + 1
@@ -135,12 +124,12 @@ class Levels:
             return [*column.categories, *missing]
         edges = self.edges(column)
         if column.kind is Kind.REAL:
-            return [*(f"{low} to {high}" for low, high in itertools.pairwise(_numbers(edges))), *missing]
+            return [*(f"{low} to {high}" for low, high in itertools.pairwise(labels_of_numbers(edges))), *missing]
         # Integers: exclude the first integer of the next slice.
         pairs = [(int(low), int(high) - 1) for low, high in itertools.pairwise(edges)]
         if column.kind is Kind.DATE:
             return [
-                *(_period(EPOCH + datetime.timedelta(a), EPOCH + datetime.timedelta(b)) for a, b in pairs),
+                *(label_of_period(EPOCH + datetime.timedelta(a), EPOCH + datetime.timedelta(b)) for a, b in pairs),
                 *missing,
             ]
         return [*(f"{low:,}" if low == high else f"{low:,} to {high:,}" for low, high in pairs), *missing]
@@ -150,7 +139,7 @@ class Levels:
         edges = self.edges(column)
         if column.kind is Kind.DATE:
             return [str(EPOCH + datetime.timedelta(int(day))) for day in edges[:-1]]
-        return _numbers(edges)[:-1]
+        return labels_of_numbers(edges)[:-1]
 
     # --- from cells to levels -------------------------------------------------------------
 
@@ -328,72 +317,3 @@ def _growing(values: int, slices: int) -> Int[np.ndarray, " slice+1"]:
         # Geometric from here to the end, as soon as that is wider than one.
         edges.append(max(edges[-1] + 1, round(edges[-1] * (values / edges[-1]) ** (1 / left))))
     return np.array(edges)
-
-
-# --- slices for display -------------------------------------------------------------------
-
-
-_MONTHS = (1, 3, 6, 12, 24, 60, 120, 240, 600, 1200, 6000)
-
-
-def _round_edges(column: Column, slices: int) -> Float[np.ndarray, " slice+1"]:
-    """The bounds, and between them multiples of 1, 2 or 5 times a power of ten; for dates, firsts of months or years."""
-    low, high = column.limits
-    end = high if column.kind is Kind.REAL else high + 1
-    if column.kind is Kind.DATE and (end - low) / slices > _DAYS:
-        inner = _firsts(int(low), int(end), slices)
-    elif column.kind is Kind.COUNT and low == 0 and end > 10 * slices:
-        # Counts scatter more where they are larger.
-        inner = [float(factor * 10**power) for power in range(int(math.log10(end)) + 1) for factor in (1, 2, 5)]
-    else:
-        least = column.step or 0.0 if column.kind is Kind.REAL else 1.0
-        raw = max((end - low) / slices, least)
-        unit = 10.0 ** math.floor(math.log10(raw))
-        sizes = (unit * factor for factor in (1, 2, 5, 10, 20))
-        step = next(x for x in sizes if x >= least and math.ceil(end / x) - math.floor(low / x) <= slices + 1)
-        inner = [float(f"{i * step:.12g}") for i in range(math.floor(low / step), math.ceil(end / step) + 1)]
-    return np.array([low, *(x for x in inner if low < x < end), end], np.float64)
-
-
-_DAYS = 3
-"""Shorter slices of dates do not begin at firsts of months."""
-
-
-def _firsts(low: int, end: int, slices: int) -> list[float]:
-    """First days of periods of months, as few months as give at most `slices` slices."""
-    first, last = (EPOCH + datetime.timedelta(day) for day in (low, end - 1))
-    begin, until = first.year * 12 + first.month - 1, last.year * 12 + last.month - 1
-    step = next((x for x in _MONTHS if until // x - begin // x < slices), _MONTHS[-1])
-    months = range((begin // step + 1) * step, until + 1, step)
-    return [float((datetime.date(month // 12, month % 12 + 1, 1) - EPOCH).days) for month in months]
-
-
-def _numbers(edges: Float[np.ndarray, " edge"]) -> list[str]:
-    """Format edges with a precision of a hundredth of their distance, without exponents.
-
-    >>> _numbers(np.array([0, 16666.67, 33333.33])), _numbers(np.array([1, 1.1, 1.2]))
-    (['0', '16,667', '33,333'], ['1', '1.1', '1.2'])
-    """
-    places = max(0, 2 - math.floor(math.log10(np.diff(edges).min())))
-    texts = [f"{x:,.{places}f}" for x in edges.tolist()]
-    texts = [x.rstrip("0").rstrip(".") if "." in x else x for x in texts]
-    return ["0" if x == "-0" else x for x in texts]
-
-
-def _period(first: datetime.date, last: datetime.date) -> str:
-    """Name a period of days.
-
-    >>> day = datetime.date
-    >>> [_period(day(2018, 1, 1), end) for end in (day(2018, 1, 31), day(2018, 6, 30), day(2018, 12, 31), day(2019, 12, 31))]
-    ['2018-01', '2018 H1', '2018', '2018 to 2019']
-    """
-    after = last + datetime.timedelta(1) if last < datetime.date.max else last
-    months = (after.year - first.year) * 12 + after.month - first.month
-    if first.day == after.day == 1 and first != after:
-        if first.month == 1 and months % 12 == 0:
-            return str(first.year) if months == 12 else f"{first.year} to {last.year}"
-        if months in (3, 6) and (first.month - 1) % months == 0:
-            return f"{first.year} {'Q' if months == 3 else 'H'}{(first.month - 1) // months + 1}"
-        if months == 1:
-            return f"{first:%Y-%m}"
-    return str(first) if first == last else f"{first} to {last}"

@@ -9,15 +9,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from discreet._validate import require
+from discreet.tables._bounds import schema_from_bounds as schema_from_bounds
 from discreet.tables._cells import (
     SCHEMA_FILE as SCHEMA_FILE,
     Report as Report,
     coded as coded,
     impossible_rows as impossible_rows,
-    keep_one_row_a_person as keep_one_row_a_person,
-    rows_of_persons as rows_of_persons,
     to_steps as to_steps,
 )
+from discreet.tables._persons import keep_one_row_a_person as keep_one_row_a_person, rows_of_persons as rows_of_persons
 from discreet.tables._schema import (
     DEFAULT_MISSING_VALUES as DEFAULT_MISSING_VALUES,
     EPOCH as EPOCH,
@@ -35,7 +35,6 @@ from discreet.tables._schema_text import (
     EACH_ROW as EACH_ROW,
     decimal_hint as decimal_hint,
     other_kind as other_kind,
-    schema_from_bounds as schema_from_bounds,
     schema_from_dict as schema_from_dict,
     schema_from_toml as schema_from_toml,
     schema_template as schema_template,
@@ -45,47 +44,39 @@ from discreet.tables._schema_text import (
 if TYPE_CHECKING:
     from discreet.tables._convert import (
         Conversion as Conversion,
-        ShardedArray as ShardedArray,
         conversion_of as conversion_of,
         convert as convert,
         open_records as open_records,
     )
+    from discreet.tables._decode import cells_of as cells_of, decode as decode
     from discreet.tables._encode import (
         Records as Records,
         are_levels as are_levels,
-        as_table as as_table,
-        cells_of as cells_of,
-        decode as decode,
         describe_features as describe_features,
         encode as encode,
-        typed as typed,
     )
-    from discreet.tables._read import (
+    from discreet.tables._files import (
         column_kinds as column_kinds,
         column_names as column_names,
         files_of as files_of,
-        infer_columns_non_private as infer_columns_non_private,
-        over_pieces as over_pieces,
-        persons_of as persons_of,
-        read_table as read_table,
         sniff_csv as sniff_csv,
     )
+    from discreet.tables._infer import infer_columns_non_private as infer_columns_non_private
+    from discreet.tables._read import over_pieces as over_pieces, persons_of as persons_of, read_table as read_table
+    from discreet.tables._shards import ShardedArray as ShardedArray
+    from discreet.tables._typed import as_table as as_table, typed as typed
 
 
 # What reads or makes pyarrow tables, by file.
 _READERS = {
-    "_convert": ("Conversion", "ShardedArray", "conversion_of", "convert", "open_records"),
-    "_encode": ("Records", "are_levels", "as_table", "cells_of", "decode", "describe_features", "encode", "typed"),
-    "_read": (
-        "column_kinds",
-        "column_names",
-        "files_of",
-        "infer_columns_non_private",
-        "over_pieces",
-        "persons_of",
-        "read_table",
-        "sniff_csv",
-    ),
+    "_convert": ("Conversion", "conversion_of", "convert", "open_records"),
+    "_decode": ("cells_of", "decode"),
+    "_encode": ("Records", "are_levels", "describe_features", "encode"),
+    "_files": ("column_kinds", "column_names", "files_of", "sniff_csv"),
+    "_infer": ("infer_columns_non_private",),
+    "_read": ("over_pieces", "persons_of", "read_table"),
+    "_shards": ("ShardedArray",),
+    "_typed": ("as_table", "typed"),
 }
 
 

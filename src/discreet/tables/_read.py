@@ -7,22 +7,14 @@ count.
 """
 
 import codecs
-import dataclasses
-import glob
-import gzip
-import io
 import json
 import os
-import re
-import zlib
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, TypeVar
 
-import numpy as np
 import pyarrow
 import pyarrow.csv
 import pyarrow.feather
@@ -33,217 +25,21 @@ from tqdm.auto import tqdm
 
 from discreet._validate import near
 from discreet.tables._cells import SCHEMA_FILE, Report
-from discreet.tables._encode import (
-    PLAIN,
-    TEXTS,
-    as_table,
-    check_names,
-    chosen,
-    days_of,
-    in_types,
-    number_of,
-    plain_text,
-    types_of,
+from discreet.tables._files import (
+    DAMAGED,
+    file_names,
+    files_of,
+    open_text,
+    options_of,
+    other_encoding,
+    sniff_csv,
+    unreadable,
 )
-from discreet.tables._schema import DEFAULT_MISSING_VALUES, Column, CsvFormat, DataError, Kind, OutOfBounds, Schema
-
-# --- files: supported types, and errors ---------------------------------------------------
-
-
-READABLE = "a .csv, .tsv, .csv.gz, .parquet, .arrow or .feather file"
-ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".arrow", ".feather")
-DAMAGED = (pyarrow.ArrowException, OSError, EOFError, zlib.error)
-MARKS = (b"\xef\xbb\xbf", "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")
-
-
-def column_names(source: Any, csv: CsvFormat = PLAIN) -> list[str]:
-    """The names in the header of a file, of the first of several, or of a table in memory, in order. No cell is read.
-
-    Args:
-        source: As in `read_table`.
-        csv: The format of a CSV file.
-
-    Raises:
-        DataError: The file is missing, empty, unreadable or of an unknown type, or has a name twice.
-    """
-    files = files_of(source)
-    return _file_names(files[0], csv) if files else list(as_table(source).column_names)
-
-
-def _file_names(path: Path, csv: CsvFormat) -> list[str]:
-    try:
-        if path.suffix == ".parquet":
-            names = list(pyarrow.parquet.read_schema(path).names)
-        elif path.suffix in (".arrow", ".feather"):
-            with pyarrow.memory_map(str(path)) as file:
-                names = list(pyarrow.ipc.open_file(file).schema.names)
-        else:
-            # pyarrow reads a header without its line end as no header.
-            line = pyarrow.py_buffer(_first_line(path, csv.encoding).encode() + b"\n")
-            # By one thread: a pool that is still ending when a refusal ends the process aborts it.
-            alone = pyarrow.csv.ReadOptions(use_threads=False)
-            names = list(pyarrow.csv.read_csv(line, alone, _parse_options(path, csv)).column_names)
-    except DAMAGED as error:
-        raise unreadable(path, error) from None
-    check_names(names, str(path))
-    return names
-
-
-def column_kinds(source: Any) -> dict[str, Kind]:
-    """The kinds that the types of a Parquet or Arrow file suggest, by name; empty for a text file. No cell is read."""
-    files = files_of(source)
-    if not files or files[0].suffix not in (".parquet", ".arrow", ".feather"):
-        return {}
-    _file_names(files[0], PLAIN)  # Refuses what cannot be read
-    if files[0].suffix == ".parquet":
-        schema = pyarrow.parquet.read_schema(files[0])
-    else:
-        with pyarrow.memory_map(str(files[0])) as file:
-            schema = pyarrow.ipc.open_file(file).schema
-    types = pyarrow.types
-    tests = (
-        (Kind.BINARY, (types.is_boolean,)),
-        (Kind.REAL, (types.is_integer, types.is_floating, types.is_decimal)),
-        (Kind.DATE, (types.is_date, types.is_timestamp)),
-        (Kind.CATEGORICAL, (types.is_string, types.is_large_string, types.is_dictionary)),
-    )
-    found = {
-        field.name: [kind for kind, is_any in tests if any(test(field.type) for test in is_any)] for field in schema
-    }
-    return {name: kinds[0] for name, kinds in found.items() if kinds}
-
-
-def sniff_csv(source: Any) -> CsvFormat:
-    """Guess the delimiter and encoding of a CSV file from its header alone. No cell is read."""
-    files = files_of(source)
-    if not files or files[0].suffix in (".parquet", ".arrow", ".feather"):
-        return PLAIN
-    encodings = ["utf-8", "cp1252", "latin-1"]
-    try:
-        with _opened(files[0]) as file:
-            start = file.read(3)
-        marked = [encoding for mark, encoding in MARKS if start.startswith(mark)]
-        for encoding in marked or encodings:
-            with suppress(DataError):
-                line = re.sub('"[^"]*"', "", _first_line(files[0], encoding))
-                break
-        else:
-            return PLAIN
-    except DAMAGED as error:
-        raise unreadable(files[0], error) from None
-    delimiter = max(_usual(files[0]), ",", ";", "\t", "|", key=line.count)  # the first of equals
-    return CsvFormat(delimiter=None if delimiter == _usual(files[0]) else delimiter, encoding=encoding)
-
-
-def _usual(path: Path) -> str:
-    return "\t" if ".tsv" in path.suffixes[-2:] else ","
-
-
-def _parse_options(path: Path, csv: CsvFormat, **more: Any) -> pyarrow.csv.ParseOptions:
-    return pyarrow.csv.ParseOptions(delimiter=csv.delimiter or _usual(path), **more)
-
-
-def _opened(path: Path) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path, "rb")) if path.name.endswith(".gz") else path.open("rb")
-
-
-def open_text(path: Path, encoding: str = "utf-8") -> BinaryIO:
-    """Open a CSV file as uncompressed bytes in UTF-8."""
-    file = _opened(path)
-    if codecs.lookup(encoding).name == "utf-8":
-        return file
-    recoded = pyarrow.transcoding_input_stream(pyarrow.PythonFile(file, "r"), encoding, "utf-8")
-    return cast(BinaryIO, io.BufferedReader(recoded))
-
-
-def _first_line(path: Path, encoding: str) -> str:
-    """The first line that is not blank. Nothing after it is decoded, so cells have no influence."""
-    decoder, line = codecs.getincrementaldecoder(encoding)(), ""
-    with _opened(path) as file:
-        try:
-            while byte := file.read(1):
-                line += decoder.decode(byte)
-                if line.endswith("\n"):
-                    line = line.lstrip("\ufeff")
-                    if line.strip():
-                        break
-                    line = ""
-        except UnicodeError:
-            raise _other_encoding(path, encoding) from None
-    line = line.lstrip("\ufeff")
-    if "\r" in line.rstrip("\r\n"):
-        raise DataError("the file ends its lines with carriage returns alone: save it with line feeds (\\n)")
-    return line
-
-
-def _other_encoding(path: Path, encoding: str) -> DataError:
-    named = "UTF-8" if codecs.lookup(encoding).name == "utf-8" else encoding
-    return DataError(
-        f'{path} is not {named} text: name its encoding in the schema ([csv] with encoding = "latin-1", cp1252 or utf-16), or '
-        "save it as UTF-8"
-    )
-
-
-def files_of(source: Any) -> list[Path]:
-    """The files that a source names: one, several, or those that match a pattern such as part-*.parquet; none for a table.
-
-    Raises:
-        DataError: A file is missing, empty or of an unknown type.
-    """
-    if isinstance(source, list | tuple):
-        if not source:
-            raise DataError(f"no files are named: give {READABLE}, or several")
-        return [path for each in source for path in files_of(each)]
-    if not isinstance(source, str | os.PathLike):
-        return []
-    path = Path(source)
-    if not path.exists() and glob.has_magic(str(path)):
-        found = sorted(map(Path, glob.glob(str(path))))
-        if not found:
-            raise DataError(f"no file matches {path}: check the pattern")
-        return [existing_file(each) for each in found]
-    return [existing_file(path)]
-
-
-def existing_file(path: Path | str) -> Path:
-    """Check that a path is a non-empty file of a readable kind, and return it."""
-    path = Path(path)
-    if not path.exists():
-        raise DataError(f"{path} does not exist: check the path")
-    if not path.is_file():
-        raise DataError(f"{path} is not a file: name {READABLE}, or several by a pattern such as {path / '*.parquet'}")
-    if not path.name.endswith(ENDINGS):
-        raise DataError(f"{path} is of a type that is not read here: give {READABLE}")
-    if path.stat().st_size == 0:
-        raise DataError(f"{path} is empty: give {READABLE} with a header and rows")
-    return path
-
-
-def unreadable(path: Path, error: Exception) -> DataError:
-    """Translate pyarrow's error, whose message may quote a cell or a row."""
-    message = str(error)
-    if isinstance(error, PermissionError):
-        return DataError(f"{path} cannot be read with your permissions: ask its owner, or have them changed")
-    if "UTF8" in message or "UTF-8" in message:
-        return _other_encoding(path, "utf-8")
-    if "columns, got" in message:
-        return DataError(
-            f"{path} has rows with more or fewer cells than its header, for example because of a delimiter at the end of rows, "
-            "a decimal comma, or a line of totals at the end: fix the file, or state the delimiter "
-            '([csv] with delimiter = ";" in the schema)'
-        )
-    if "Empty CSV" in message:
-        return DataError(f"{path} is empty, or has a header but no rows: give {READABLE} with a header and rows")
-    kind = {".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Feather"}.get(path.suffix, "CSV")
-    return DataError(f"{path} cannot be read as {kind}: it is damaged, or its file name extension is wrong")
-
-
-# --- pieces of a table, and their columns in the types of the schema ----------------------
-
+from discreet.tables._schema import CsvFormat, DataError, OutOfBounds, Schema
+from discreet.tables._typed import PLAIN, TEXTS, as_table, chosen, in_types, types_of
 
 T = TypeVar("T")
 R = TypeVar("R")
-
 # Of a CSV file, cut at line ends; and the rows of other tables. Small enough for a processor's cache to hold a few columns.
 PIECE_BYTES = 1 << 23
 PIECE_ROWS = 1 << 17
@@ -314,7 +110,7 @@ def over_pieces(
     except DAMAGED as error:
         raise unreadable(Path(what), error) from None
     except UnicodeError:
-        raise _other_encoding(Path(what), schema.csv.encoding) from None
+        raise other_encoding(Path(what), schema.csv.encoding) from None
     if empty:
         raise DataError(f"{what} has a header but no rows: give the table with its records")
 
@@ -334,12 +130,7 @@ def _watched(pieces: Iterator[Piece], source: Any, name: str) -> Iterator[Piece]
 def persons_of(source: Any, schema: Schema, report: Report, *, progress_bar: str | None = None) -> pyarrow.ChunkedArray:
     """The person of each row; the other arguments are as in `over_pieces`."""
     columns = over_pieces(
-        source,
-        schema,
-        lambda table: table.column(schema.person),
-        report,
-        only_person=True,
-        progress_bar=progress_bar,
+        source, schema, lambda table: table.column(schema.person), report, only_person=True, progress_bar=progress_bar
     )
     return pyarrow.chunked_array([chunk for column in columns for chunk in column.chunks])
 
@@ -352,13 +143,13 @@ def _open(source: Any, types: dict[str, pyarrow.DataType], schema: Schema) -> tu
         table = chosen(as_table(source), types)
         return (batch for batch in table.to_batches(max_chunksize=PIECE_ROWS)), "the table"
     for path in files:
-        _check_present(path, _file_names(path, csv), types, schema.person)
+        check_present(path, file_names(path, csv), types, schema.person)
     readers = {".parquet": _parquet, ".arrow": _arrow, ".feather": _arrow}
     pieces = (piece for path in files for piece in readers.get(path.suffix, _csv)(path, types, csv))
     return pieces, ", ".join(map(str, files[:3])) + (" and others" if len(files) > 3 else "")
 
 
-def _check_present(path: Path, names: list[str], wanted: Collection[str], person: str | None = None) -> None:
+def check_present(path: Path, names: list[str], wanted: Collection[str], person: str | None = None) -> None:
     missing = [name for name in wanted if name not in names]
     absent = ", ".join(missing)
     # Where most names are there, the first line is a header, which is public, and no person's record.
@@ -386,7 +177,7 @@ def _check_present(path: Path, names: list[str], wanted: Collection[str], person
 
 def _csv(path: Path, types: dict[str, pyarrow.DataType], csv: CsvFormat) -> Iterator[Piece]:
     del types
-    names = _file_names(path, csv)
+    names = file_names(path, csv)
     with open_text(path, csv.encoding) as file:
         while (line := file.readline()) and not line.removeprefix(codecs.BOM_UTF8).strip():
             pass
@@ -436,7 +227,7 @@ def _parse(
             pyarrow.py_buffer(piece),
             # The pieces are worked on side by side already.
             read_options=pyarrow.csv.ReadOptions(column_names=names, use_threads=False),
-            parse_options=_parse_options(path, csv, newlines_in_values=b'"' in piece),
+            parse_options=options_of(path, csv, newlines_in_values=b'"' in piece),
             convert_options=pyarrow.csv.ConvertOptions(
                 column_types=types,
                 include_columns=list(types),
@@ -466,135 +257,3 @@ def _in_order(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-
-
-# --- bounds and categories taken from the data: not private, as every name says --------------------
-
-MANY_CATEGORIES = 100
-
-
-def infer_columns_non_private(
-    source: Any,
-    schema: Schema | None,
-    *,
-    target: str | None = None,
-    target_kind: Kind | None = None,
-    columns: Sequence[str] | None = None,
-) -> Schema:
-    """Describe the columns that the schema leaves out, by looking at the data.
-
-    NOT PRIVATE: a smallest or largest value is one person's value, and a rare category may be one person's. No (ε, δ)
-    holds for anything that depends on the result. The returned schema names these columns in `inferred`.
-
-    Args:
-        source: As in `read_table`.
-        schema: The columns described already; None for none, and then the format of a CSV file is guessed: from its header, and
-            decimal commas from its cells.
-        target: Name of the column to explain, if the schema does not say.
-        target_kind: The kind that the model needs of it.
-        columns: Names of the columns to use; None for all in the file that have a name.
-
-    Raises:
-        DataError: A file that cannot be read, a column with one value only, or texts of too many kinds to be categories.
-    """
-    csv = sniff_csv(source) if schema is None else schema.csv
-    names = list(columns) if columns is not None else [name for name in column_names(source, csv) if name]
-    known = {column.name: column for column in schema.columns} if schema else {}
-    missing = schema.missing_values if schema else DEFAULT_MISSING_VALUES
-    files = files_of(source)
-    for path in files:
-        _check_present(path, _file_names(path, csv), names)
-    try:
-        tables = [_whole(path, names, csv, missing) for path in files] or [as_table(source)]
-        if schema is None and files and (other := _decimal_commas(tables, csv, missing)) is not None:
-            csv = other
-            tables = [_whole(path, names, csv, missing) for path in files]
-        table = pyarrow.concat_tables([each.select(names) for each in tables], promote_options="permissive")
-    except DAMAGED as error:
-        raise unreadable(files[0], error) from None
-    except UnicodeError:
-        raise _other_encoding(files[0], csv.encoding) from None
-    if table.num_rows == 0:
-        raise DataError(f"{files[0] if files else 'the table'} has a header but no rows")
-    person = schema.person if schema else None
-    looked_at = [name for name in names if name not in known and name != person]
-    for name in looked_at:
-        known[name] = _look(name, table.column(name), target_kind if name == target else None, csv, missing)
-    described = Schema(
-        columns=tuple(known.values()),
-        target=target or (schema.target if schema else None),
-        missing_values=missing,
-        person=person,
-        max_rows=schema.max_rows if schema else 1,
-        each_row=schema.each_row if schema else False,
-        csv=csv,
-        impossible=schema.impossible if schema else (),
-    )
-    return dataclasses.replace(described, inferred=(*(schema.inferred if schema else ()), *looked_at))
-
-
-def _whole(path: Path, names: Sequence[str], csv: CsvFormat, missing: Sequence[str]) -> pyarrow.Table:
-    if path.suffix == ".parquet":
-        return pyarrow.parquet.read_table(path)
-    if path.suffix in (".arrow", ".feather"):
-        return pyarrow.feather.read_table(path)
-    options = {"null_values": list(missing), "strings_can_be_null": True, "decimal_point": csv.decimal}
-    options["include_columns"] = list(names)
-    with open_text(path, csv.encoding) as file:
-        return pyarrow.csv.read_csv(
-            file,
-            parse_options=_parse_options(path, csv, newlines_in_values=True),
-            convert_options=pyarrow.csv.ConvertOptions(**options),
-        )
-
-
-def _decimal_commas(tables: list[pyarrow.Table], csv: CsvFormat, missing: Sequence[str]) -> CsvFormat | None:
-    """The format with decimal commas, if all texts of a column are numbers in it, and not by commas of thousands; else None."""
-    texts = [
-        [text for text in column.unique().to_pylist() if text is not None and text not in missing]
-        for table in tables
-        for column in table.columns
-        if pyarrow.types.is_string(column.type)
-    ]
-
-    def are_numbers(csv: CsvFormat) -> list[bool]:
-        return [bool(column) and all(number_of(text, csv) is not None for text in column) for column in texts]
-
-    american = are_numbers(dataclasses.replace(csv, thousands=","))
-    formats = [dataclasses.replace(csv, decimal=",", thousands=thousands) for thousands in ("", ".")]
-    found = [[here and not there for here, there in zip(are_numbers(x), american, strict=True)] for x in formats]
-    best = max(range(len(formats)), key=lambda place: sum(found[place]))
-    return formats[best] if any(found[best]) else None
-
-
-def _look(name: str, values: pyarrow.ChunkedArray, kind: Kind | None, csv: CsvFormat, missing: Sequence[str]) -> Column:
-    values = plain_text(values)
-    if pyarrow.types.is_string(values.type) and kind is not Kind.BINARY:
-        # Numbers with marks between thousands, and days in another form.
-        texts = [text for text in values.unique().to_pylist() if text is not None and text not in missing]
-        for read, wanted in ((number_of, pyarrow.float64()), (days_of, pyarrow.date32())):
-            if texts and all(read(text, csv) is not None for text in texts):
-                found = [read(text, csv) for text in texts]
-                days = wanted == pyarrow.date32()
-                values = pyarrow.chunked_array([pyarrow.array(found, pyarrow.int32() if days else None).cast(wanted)])
-                break
-    number = pyarrow.types.is_integer(values.type) or pyarrow.types.is_floating(values.type)
-    number, date = number and kind is not Kind.BINARY, pyarrow.types.is_date(values.type)
-    if number:
-        numbers = values.drop_null().to_numpy().astype(np.float64)
-        found = np.unique(numbers[np.isfinite(numbers)]).tolist()
-    else:
-        found = values.cast(pyarrow.date32() if date else pyarrow.string()).drop_null().unique().to_pylist()
-        found = [each for each in found if each not in missing]
-    if len(found) < 2:
-        raise DataError(f"column '{name}' has fewer than two different values: leave it out")
-    if number:
-        bounds = (0.0 if kind is Kind.COUNT else min(found), max(found))
-        return Column(name=name, kind=kind or Kind.REAL, bounds=bounds)
-    if date:
-        return Column(name=name, kind=Kind.DATE, bounds=(min(found), max(found)))
-    if len(found) > MANY_CATEGORIES:
-        raise DataError(
-            f"column '{name}' holds texts of more than {MANY_CATEGORIES} kinds: describe it, or leave it out"
-        )
-    return Column(name=name, kind=Kind.BINARY if len(found) == 2 else Kind.CATEGORICAL, categories=tuple(sorted(found)))
