@@ -17,7 +17,14 @@ from typer.testing import CliRunner
 import discreet as dp
 from discreet.cli import _describe as describe_command, _run
 from discreet.cli._app import app
-from discreet.marginals import Description, Marginals, MarginalsPlan, _describe as describe_file, description_plan
+from discreet.marginals import (
+    Description,
+    Marginals,
+    MarginalsPlan,
+    _estimates as estimates,
+    _projection as projection,
+    description_plan,
+)
 from discreet.tables import Column, Kind, Missing, Schema, schema_to_toml
 
 REPEATS = 400
@@ -144,23 +151,23 @@ def test_intervals_of_groups_hold_as_often_as_they_say() -> None:
 
 
 def counts_of_groups_have_little_noise(monkeypatch) -> None:
-    group = describe_file._LeastSquares.group
+    group = estimates.LeastSquares.group
 
     def wrong(self, name, by, level):
         found = group(self, name, by, level)
         return dataclasses.replace(found, precision=9 * found.precision)
 
-    monkeypatch.setattr(describe_file._LeastSquares, "group", wrong)
+    monkeypatch.setattr(estimates.LeastSquares, "group", wrong)
 
 
 def sums_of_the_next_category(monkeypatch) -> None:
-    group = describe_file._LeastSquares.group
+    group = estimates.LeastSquares.group
 
     def wrong(self, name, by, level):
         found, other = group(self, name, by, level), self.columns[by].counts.size
         return dataclasses.replace(found, sums=group(self, name, by, (level + 1) % other).sums)
 
-    monkeypatch.setattr(describe_file._LeastSquares, "group", wrong)
+    monkeypatch.setattr(estimates.LeastSquares, "group", wrong)
 
 
 @pytest.mark.parametrize(
@@ -176,29 +183,29 @@ def test_faults_of_groups_are_seen(fault, seen, monkeypatch) -> None:
 
 def means_of_slices(monkeypatch) -> None:
     """Of a column whose slices are wide, too, as if all values were at their lower ends."""
-    ends = describe_file._Column.ends.func  # pyright: ignore[reportAttributeAccessIssue]
-    monkeypatch.setattr(describe_file._Column, "ends", property(lambda self: (ends(self)[0],) * 2))
+    ends = estimates.ColumnEstimate.ends.func  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setattr(estimates.ColumnEstimate, "ends", property(lambda self: (ends(self)[0],) * 2))
 
 
 def sums_are_without_noise(monkeypatch) -> None:
-    sums = describe_file.sums_of
+    sums = estimates.sums_of
     monkeypatch.setattr(
-        describe_file,
+        estimates,
         "sums_of",
         lambda released: {name: x._replace(variance=1e-6) for name, x in sums(released).items()},
     )
 
 
 def quantiles_know_no_noise(monkeypatch) -> None:
-    quantile = describe_file._Column.quantile
+    quantile = estimates.ColumnEstimate.quantile
     monkeypatch.setattr(
-        describe_file._Column, "quantile", lambda self, share, present, z: quantile(self, share, present, 0.0)
+        estimates.ColumnEstimate, "quantile", lambda self, share, present, z: quantile(self, share, present, 0.0)
     )
 
 
 def deviations_of_another_level(monkeypatch) -> None:
-    deviation = describe_file._Column.deviation
-    monkeypatch.setattr(describe_file._Column, "deviation", lambda self, level: deviation(self, 0.3))
+    deviation = estimates.ColumnEstimate.deviation
+    monkeypatch.setattr(estimates.ColumnEstimate, "deviation", lambda self, level: deviation(self, 0.3))
 
 
 @pytest.mark.parametrize(
@@ -273,7 +280,7 @@ def test_estimates_and_variances_are_those_of_least_squares() -> None:
     sums = {own: joint.sum(tuple({0, 1, 2} - {axes[x] for x in own})) for own in tables}
     sums[("c", "b")] = np.swapaxes(sums[("c", "b")], 0, 1)
     design = np.concatenate([sums[own].reshape(-1, 12) for own in tables])
-    stddev = np.repeat([plan.stddev(own) for own in tables], plan.cells) * describe_file._EXCESS
+    stddev = np.repeat([plan.stddev(own) for own in tables], plan.cells) * estimates._EXCESS
     inverse = np.linalg.pinv(design.T @ (design / stddev[:, None] ** 2))
     best = inverse @ (design.T @ (counts / stddev**2))
     found = Description.of(Marginals(plan, counts, plan.state(reproducible=True)), level=0.9)
@@ -294,9 +301,9 @@ def test_the_projections_are_the_nearest() -> None:
 
     rng = np.random.default_rng(3)
     counts = rng.normal(2, 6, (3, 4))
-    rows = describe_file.on_simplex(rng.normal(8, 9, 3), 30.0)
-    columns = describe_file.on_simplex(rng.normal(8, 5, 4), 30.0)
-    found = describe_file._with_margins(counts, rows, columns)
+    rows = projection.on_simplex(rng.normal(8, 9, 3), 30.0)
+    columns = projection.on_simplex(rng.normal(8, 5, 4), 30.0)
+    found = projection.with_margins(counts, rows, columns)
     same = [
         {"type": "eq", "fun": lambda x: x.reshape(3, 4).sum(1) - rows},
         {"type": "eq", "fun": lambda x: x.reshape(3, 4).sum(0)[:3] - columns[:3]},
@@ -495,6 +502,6 @@ def test_shares_of_adult_at_half_an_epsilon(table, repository, monkeypatch) -> N
 
 def test_an_estimate_far_outside_leaves_an_interval_and_no_point() -> None:
     """Counts cannot be below 0, but "0 (0 to 0)" would pass for certainty."""
-    figure = describe_file._interval(np.array([-9.0, 5.0]), np.array([-12.0, 2.0]), np.array([-6.0, 8.0]), 0.0, np.inf)
+    figure = estimates.interval(np.array([-9.0, 5.0]), np.array([-12.0, 2.0]), np.array([-6.0, 8.0]), 0.0, np.inf)
     np.testing.assert_array_equal(figure.low, [0.0, 2.0])
     np.testing.assert_array_equal(figure.high, [3.0, 8.0])

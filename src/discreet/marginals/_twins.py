@@ -35,7 +35,7 @@ from numpyro.infer.util import log_density
 
 from discreet._numpyro import one_model
 from discreet._validate import integer
-from discreet.marginals._describe import sums_of
+from discreet.marginals._estimates import sums_of
 from discreet.marginals._release import Marginals, MarginalsPlan
 from discreet.models import Levels, MixtureOfProducts
 from discreet.released import Released
