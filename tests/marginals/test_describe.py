@@ -295,6 +295,22 @@ def test_estimates_and_variances_are_those_of_least_squares() -> None:
             np.testing.assert_allclose(rows @ best - figure.low, z * spread, rtol=1e-6)
 
 
+def test_a_declared_step_makes_each_slice_one_value() -> None:
+    """Without noise the quantiles are those of the table, and the slices say as much of the mean as the sums do."""
+    doses = 0.5 * np.random.default_rng(0).binomial(40, 0.3, 3_000)
+    dose = Column(name="dose", kind=Kind.REAL, bounds=(0.0, 20.0), step=0.5)
+    for column in (dose, dataclasses.replace(dose, step=None)):
+        plan = description_plan(Schema(columns=(column,)), epsilon=2.0, delta=1e-6)
+        found = Description.of(exact(plan, {"dose": doses}), quantiles=SHARES).columns["dose"]
+        assert found.mean.value == pytest.approx(doses.mean(), abs=1e-6)
+        assert found.sd.value == pytest.approx(doses.std(), rel=0.01)
+        values = [found.quantiles[share].value for share in SHARES]
+        assert (values == [np.quantile(doses, x, method="inverted_cdf") for x in SHARES]) == (column is dose)
+    assert not too_seldom(
+        coverage(description_plan(Schema(columns=(dose,)), epsilon=2.0, delta=1e-6), pyarrow.table({"dose": doses}))
+    )
+
+
 def test_the_projections_are_the_nearest() -> None:
     """Against a quadratic program by scipy."""
     from scipy.optimize import minimize

@@ -316,6 +316,16 @@ def test_one_row_of_each_person_counts(tmp_path) -> None:
     assert found.statement.noun == "person"
 
 
+def test_values_between_steps_count_as_the_nearest_step() -> None:
+    stepped = Column(name="dose", kind=Kind.REAL, bounds=(0.0, 20.0), step=0.1)
+    plan = plan_for(dp.tables.Schema(columns=(stepped,)), slices=64)
+    doses = np.round(0.1 * np.random.default_rng(0).integers(0, 201, 500), 1)
+    between = np.clip(doses + np.random.default_rng(1).uniform(-0.04, 0.04, 500), 0, 20)
+    expected = measured({"dose": doses}, plan)
+    np.testing.assert_array_equal(measured({"dose": between}, plan), expected)
+    np.testing.assert_array_equal(unweighted(plan, expected), exact(plan, {"dose": doses}).counts)
+
+
 def test_the_number_of_records_is_estimated() -> None:
     plan = plan_for()
     found = private_marginals(dp.random.key(), people(2000), plan)

@@ -28,7 +28,7 @@ from discreet.tables import Kind, Schema
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
-FORMAT = "discreet description, version 1"
+FORMAT = "discreet description, version 2"
 SLICES, QUANTILES = 64, (0.05, 0.25, 0.5, 0.75, 0.95)
 COVERS = (
     "Each interval by itself holds the figure of the table that was counted with probability {level:g} or more, over the noise. "

@@ -185,11 +185,8 @@ class ColumnEstimate:
     def spread(self) -> tuple[Any, Any, Any]:
         """Variances of the counts, their covariances with their sum, and its variance."""
         size = len(self.counts)
-        own, with_sum, of_sum = (
-            (1 - 1 / size) / self.precision + self.variance / size**2,
-            self.variance / size,
-            self.variance,
-        )
+        own = (1 - 1 / size) / self.precision + self.variance / size**2
+        with_sum, of_sum = self.variance / size, self.variance
         if self.gain is None:
             return own, with_sum, of_sum
         before, inverse = self.gain
@@ -225,8 +222,8 @@ class ColumnEstimate:
         if step is not None and (bounds[1] - bounds[0]) / step < _MOST_STEPS:
             values = to_steps(self.column, np.arange(bounds[0], bounds[1] + step, step))
             place = np.clip(np.searchsorted(self.edges, values, side="right") - 1, 0, len(low) - 1)
-            low = high = (low + high) / 2  # of slices without a value
-            low, high = low.copy(), high.copy()
+            middle = (low + high) / 2  # of slices without a value
+            low, high = middle.copy(), middle.copy()
             low[place[::-1]], high[place] = values[::-1], values
         rest = np.zeros(len(self.counts) - len(low))
         return np.concatenate([low, rest]), np.concatenate([high, rest])
