@@ -141,7 +141,7 @@ def test_what_noise_alone_would_add_is_taken_from_the_scores(fault, monkeypatch)
 
 
 def test_pairs_that_were_not_chosen_are_supposed_to_be_independent() -> None:
-    plan = plan_for(slices=2)
+    plan = plan_for(slices=2, sums={})
     chosen = ("c", "a")
     now = release_file.dataclasses.replace(plan, tables=(*plan.tables, chosen))
     counts = np.concatenate([[100.0, 200.0, 300.0]] * 3 + [[300.0, 300.0]] * 2 + [np.arange(9.0)])

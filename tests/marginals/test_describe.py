@@ -8,14 +8,23 @@ from statistics import NormalDist
 
 import numpy as np
 import pyarrow
+import pyarrow.compute
 import pyarrow.csv
 import pytest
+from tests.marginals.invented import exact, noisy
 from typer.testing import CliRunner
 
 import discreet as dp
 from discreet.cli import _describe as describe_command, _run
 from discreet.cli._app import app
-from discreet.marginals import Description, Marginals, MarginalsPlan, _describe as describe_file, description_plan
+from discreet.marginals import (
+    Description,
+    Marginals,
+    MarginalsPlan,
+    _estimates as estimates,
+    _projection as projection,
+    description_plan,
+)
 from discreet.tables import Column, Kind, Missing, Schema, schema_to_toml
 
 REPEATS = 400
@@ -52,53 +61,61 @@ def people(rows: int = 2_000) -> pyarrow.Table:
     return pyarrow.table(columns)
 
 
-def exact_counts(plan: MarginalsPlan, table) -> np.ndarray:
-    levels, counts = plan.levels.encode(table), []
-    for columns in plan.columns:
-        cells = np.zeros([plan.levels.sizes[c] for c in columns])
-        np.add.at(cells, tuple(levels[:, c] for c in columns), 1)
-        counts.append(cells.ravel())
-    return np.concatenate(counts)
-
-
-def truth(plan: MarginalsPlan, table) -> dict:
+def truth(plan: MarginalsPlan, table, by: tuple[str, ...] = ()) -> dict:
     """The table's own figures, by the name that `figures` gives them."""
-    exact = Marginals(plan, exact_counts(plan, table), plan.state(reproducible=True))
-    found: dict = {"records": len(table)}
-    for own in plan.columns:
-        names = tuple(plan.schema.columns[c].name for c in own)
-        found[("counts", *names)] = exact.table(*names)
-        found[("shares", *names)] = exact.table(*names) / len(table)
-    for each in plan.schema.columns:
-        if each.kind.has_bounds:
-            values = table[each.name].drop_null().to_numpy()
-            found[("mean", each.name)], found[("sd", each.name)] = values.mean(), values.std()
-            for share in SHARES:
-                found[("quantile", each.name, share)] = np.quantile(values, share, method="inverted_cdf")
+    released, found = exact(plan, table), {"records": len(table)}
+    for own in filter(None, plan.tables):
+        found[("counts", *own)] = released.table(*own)
+        found[("shares", *own)] = released.table(*own) / len(table)
+    for name in plan.schema.columns:
+        found |= of_numbers(name, table)
+    for key in by:
+        own = next(x for x in plan.schema.columns if x.name == key)
+        for label in plan.levels.labels(own):
+            rows = table.filter(pyarrow.compute.fill_null(pyarrow.compute.equal(table[key], label), label == "missing"))
+            found[("counts", key, label)] = len(rows)
+            for each in plan.schema.columns:
+                if each.name != key:
+                    cells = exact(plan, rows).table(each.name)
+                    found[("shares", each.name, key, label)] = cells / max(1, len(rows))
+                    found |= {(*name, key, label): value for name, value in of_numbers(each, rows).items()}
     return found
+
+
+def of_numbers(own: Column, table) -> dict:
+    if not own.kind.has_bounds:
+        return {}
+    values = table[own.name].drop_null().to_numpy()
+    found = {("quantile", own.name, share): np.quantile(values, share, method="inverted_cdf") for share in SHARES}
+    return found | {("mean", own.name): values.mean(), ("sd", own.name): values.std()}
 
 
 def figures(found: Description) -> dict:
     every: dict = {"records": found.num_records}
-    for name, x in found.columns.items():
-        every |= {("counts", name): x.counts, ("shares", name): x.shares}
-        if x.mean is not None:
-            every |= {("mean", name): x.mean, ("sd", name): x.sd}
-        every |= {("quantile", name, share): figure for share, figure in x.quantiles.items()}
     for names, x in found.pairs.items():
         every |= {("counts", *names): x.counts, ("shares", *names): x.shares}
+    parts = [((), found.columns), *(((group.by, group.label), group.columns) for group in found.groups)]
+    for group in found.groups:
+        every[("counts", group.by, group.label)] = group.num_records
+    for of, columns in parts:
+        for name, x in columns.items():
+            every |= {("counts", name): x.counts} if not of else {}
+            every[("shares", name, *of)] = x.shares
+            if x.mean is not None:
+                every |= {("mean", name, *of): x.mean, ("sd", name, *of): x.sd}
+            every |= {("quantile", name, share, *of): figure for share, figure in x.quantiles.items()}
     return every
 
 
-def coverage(plan: MarginalsPlan, table, *, level: float, repeats: int = REPEATS, noise: float = 1.0) -> dict:
+def coverage(plan: MarginalsPlan, table, *, level=0.9, repeats: int = REPEATS, noise: float = 1.0, by=()) -> dict:
     """Compute how often each figure's interval holds the table's own figure, for noise drawn many times over the same counts."""
-    rng, exact, true = np.random.default_rng(1), exact_counts(plan, table), truth(plan, table)
-    stddev = noise * np.repeat([plan.stddev(own) for own in plan.tables], plan.cells)
-    statement, held = plan.state(reproducible=True), dict.fromkeys(true, 0)
-    for drawn in rng.standard_normal((repeats, len(exact))):
-        found = Description.of(Marginals(plan, exact + stddev * drawn, statement), level=level, quantiles=SHARES)
-        for name, x in figures(found).items():
-            held[name] = held[name] + ((x.low <= true[name] + 1e-9) & (true[name] - 1e-9 <= x.high))
+    rng, released, true = np.random.default_rng(1), exact(plan, table), truth(plan, table, by)
+    held = {}
+    for _ in range(repeats):
+        drawn = noisy(released, rng, noise)
+        for name, x in figures(Description.of(drawn, by=by, level=level, quantiles=SHARES)).items():
+            inside = (x.low <= true[name] + 1e-9) & (true[name] - 1e-9 <= x.high)
+            held[name] = held.get(name, 0) + inside
     return {name: np.asarray(times) / repeats for name, times in held.items()}
 
 
@@ -123,27 +140,79 @@ def test_intervals_hold_as_often_as_they_say_and_hardly_more() -> None:
     assert np.mean([np.mean(x) for x in sharp]) == pytest.approx(0.903, abs=0.02)
 
 
-def slices_are_points(monkeypatch) -> None:
-    ends = describe_file._Column.ends.func  # pyright: ignore[reportAttributeAccessIssue]
-    monkeypatch.setattr(describe_file._Column, "ends", property(lambda self: (sum(ends(self)) / 2,) * 2))
+def test_intervals_of_groups_hold_as_often_as_they_say() -> None:
+    """Counts, means, spreads, quantiles and shares in each category, and those of all records beside them."""
+    by = ("region", "smoker")
+    found = coverage(plan_for(by=by, pairs=(), weights={}), people(), by=by, repeats=150)
+    assert len([name for name in found if name[0] == "mean"]) == 3 * 8
+    assert not too_seldom(found, repeats=150)
+    means = [share for name, share in found.items() if name[0] == "mean" and "d" not in name and "missing" not in name]
+    assert np.mean(means) == pytest.approx(0.903, abs=0.02)
+
+
+def counts_of_groups_have_little_noise(monkeypatch) -> None:
+    group = estimates.LeastSquares.group
+
+    def wrong(self, name, by, level):
+        found = group(self, name, by, level)
+        return dataclasses.replace(found, precision=9 * found.precision)
+
+    monkeypatch.setattr(estimates.LeastSquares, "group", wrong)
+
+
+def sums_of_the_next_category(monkeypatch) -> None:
+    group = estimates.LeastSquares.group
+
+    def wrong(self, name, by, level):
+        found, other = group(self, name, by, level), self.columns[by].counts.size
+        return dataclasses.replace(found, sums=group(self, name, by, (level + 1) % other).sums)
+
+    monkeypatch.setattr(estimates.LeastSquares, "group", wrong)
+
+
+@pytest.mark.parametrize(
+    ("fault", "seen"),
+    [(counts_of_groups_have_little_noise, ("shares", "smoker")), (sums_of_the_next_category, ("mean", "high"))],
+)
+def test_faults_of_groups_are_seen(fault, seen, monkeypatch) -> None:
+    fault(monkeypatch)
+    plan = plan_for(by="region", pairs=(), weights={})
+    seldom = too_seldom(coverage(plan, people(), by=("region",), repeats=80), repeats=80)
+    assert {(*seen, "region", "a"), (*seen, "region", "b")} <= seldom
+
+
+def means_of_slices(monkeypatch) -> None:
+    """Of a column whose slices are wide, too, as if all values were at their lower ends."""
+    ends = estimates.ColumnEstimate.ends.func  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setattr(estimates.ColumnEstimate, "ends", property(lambda self: (ends(self)[0],) * 2))
+
+
+def sums_are_without_noise(monkeypatch) -> None:
+    sums = estimates.sums_of
+    monkeypatch.setattr(
+        estimates,
+        "sums_of",
+        lambda released: {name: x._replace(variance=1e-6) for name, x in sums(released).items()},
+    )
 
 
 def quantiles_know_no_noise(monkeypatch) -> None:
-    quantile = describe_file._Column.quantile
+    quantile = estimates.ColumnEstimate.quantile
     monkeypatch.setattr(
-        describe_file._Column, "quantile", lambda self, share, present, z: quantile(self, share, present, 0.0)
+        estimates.ColumnEstimate, "quantile", lambda self, share, present, z: quantile(self, share, present, 0.0)
     )
 
 
 def deviations_of_another_level(monkeypatch) -> None:
-    deviation = describe_file._Column.deviation
-    monkeypatch.setattr(describe_file._Column, "deviation", lambda self, level: deviation(self, 0.3))
+    deviation = estimates.ColumnEstimate.deviation
+    monkeypatch.setattr(estimates.ColumnEstimate, "deviation", lambda self, level: deviation(self, 0.3))
 
 
 @pytest.mark.parametrize(
     ("fault", "seen"),
     [
-        (slices_are_points, {("mean", "low"), ("mean", "high")}),
+        (means_of_slices, {("mean", "high")}),
+        (sums_are_without_noise, {("mean", "low"), ("mean", "high"), ("mean", "visits")}),
         (quantiles_know_no_noise, {("quantile", "low", 0.9)}),
         (deviations_of_another_level, {("sd", "visits")}),
         (None, {"records", ("shares", "smoker"), ("counts", "smoker", "region"), ("mean", "visits")}),
@@ -160,11 +229,9 @@ def test_figures_agree_and_stay_within_the_bounds() -> None:
     """Also with far more noise than records."""
     for epsilon, rows in ((1.0, 2_000), (0.02, 20)):
         plan, rng = plan_for(epsilon=epsilon), np.random.default_rng(2)
-        exact = exact_counts(plan, people(rows))
-        stddev = np.repeat([plan.stddev(own) for own in plan.tables], plan.cells)
+        released = exact(plan, people(rows))
         for _ in range(20):
-            noisy = exact + stddev * rng.standard_normal(len(exact))
-            found = Description.of(Marginals(plan, noisy, plan.state(reproducible=True)), quantiles=SHARES)
+            found = Description.of(noisy(released, rng), quantiles=SHARES)
             total = found.num_records.value
             for x in found.columns.values():
                 assert x.counts.value.min() >= 0
@@ -191,11 +258,9 @@ def test_noise_in_empty_slices_draws_no_figure_to_the_middle_of_the_bounds() -> 
     schema = Schema(columns=tuple(Column(name=f"visits{i}", kind=Kind.COUNT, bounds=(0, 60)) for i in range(8)))
     plan, rng = description_plan(schema, epsilon=0.5, delta=1e-6), np.random.default_rng(3)
     visits = np.minimum(rng.negative_binomial(0.5, 0.5 / 3.5, 6_000), 60)
-    exact = np.tile(np.bincount(visits, minlength=61), 8)
-    stddev, found = plan.stddev(plan.tables[0]), []
+    released, found = exact(plan, {f"visits{i}": visits for i in range(8)}), []
     for _ in range(15):
-        noisy = exact + stddev * rng.standard_normal(len(exact))
-        described = Description.of(Marginals(plan, noisy, plan.state(reproducible=True)))
+        described = Description.of(noisy(released, rng))
         found += [(x.mean.value, x.sd.value, x.quantiles[0.75].value) for x in described.columns.values()]
     mean, sd, quantile = np.mean(found, axis=0)
     assert abs(mean - visits.mean()) < 0.25  # four standard errors of this mean of 120
@@ -208,17 +273,17 @@ def test_estimates_and_variances_are_those_of_least_squares() -> None:
     schema = Schema(columns=(column("a", "0", "1"), column("b", "0", "1", "2"), column("c", "0", "1")))
     tables, weights = (("a",), ("b",), ("c",), ("a", "b"), ("c", "b")), (1, 2, 1, 3, 1)
     plan = MarginalsPlan(schema=schema, tables=tables, weights=weights, noise_multiplier=5.0, delta=1e-6)
-    noisy = 1_000 + 30 * np.random.default_rng(4).standard_normal(sum(plan.cells))
-    noisy[plan.cells[0] : 5] += 300  # tables that disagree
+    counts = 1_000 + 30 * np.random.default_rng(4).standard_normal(sum(plan.cells))
+    counts[plan.cells[0] : 5] += 300  # tables that disagree
     joint = np.eye(12).reshape(2, 3, 2, 12)
     axes = {"a": 0, "b": 1, "c": 2}
     sums = {own: joint.sum(tuple({0, 1, 2} - {axes[x] for x in own})) for own in tables}
     sums[("c", "b")] = np.swapaxes(sums[("c", "b")], 0, 1)
     design = np.concatenate([sums[own].reshape(-1, 12) for own in tables])
-    stddev = np.repeat([plan.stddev(own) for own in tables], plan.cells) * describe_file._EXCESS
+    stddev = np.repeat([plan.stddev(own) for own in tables], plan.cells) * estimates._EXCESS
     inverse = np.linalg.pinv(design.T @ (design / stddev[:, None] ** 2))
-    best = inverse @ (design.T @ (noisy / stddev**2))
-    found = Description.of(Marginals(plan, noisy, plan.state(reproducible=True)), level=0.9)
+    best = inverse @ (design.T @ (counts / stddev**2))
+    found = Description.of(Marginals(plan, counts, plan.state(reproducible=True)), level=0.9)
     z = NormalDist().inv_cdf(0.95)
     expected = {"records": joint.sum((0, 1, 2))} | {("counts", *own): sums[own] for own in tables}
     for name, figure in figures(found).items():
@@ -230,15 +295,31 @@ def test_estimates_and_variances_are_those_of_least_squares() -> None:
             np.testing.assert_allclose(rows @ best - figure.low, z * spread, rtol=1e-6)
 
 
+def test_a_declared_step_makes_each_slice_one_value() -> None:
+    """Without noise the quantiles are those of the table, and the slices say as much of the mean as the sums do."""
+    doses = 0.5 * np.random.default_rng(0).binomial(40, 0.3, 3_000)
+    dose = Column(name="dose", kind=Kind.REAL, bounds=(0.0, 20.0), step=0.5)
+    for column in (dose, dataclasses.replace(dose, step=None)):
+        plan = description_plan(Schema(columns=(column,)), epsilon=2.0, delta=1e-6)
+        found = Description.of(exact(plan, {"dose": doses}), quantiles=SHARES).columns["dose"]
+        assert found.mean.value == pytest.approx(doses.mean(), abs=1e-6)
+        assert found.sd.value == pytest.approx(doses.std(), rel=0.01)
+        values = [found.quantiles[share].value for share in SHARES]
+        assert (values == [np.quantile(doses, x, method="inverted_cdf") for x in SHARES]) == (column is dose)
+    assert not too_seldom(
+        coverage(description_plan(Schema(columns=(dose,)), epsilon=2.0, delta=1e-6), pyarrow.table({"dose": doses}))
+    )
+
+
 def test_the_projections_are_the_nearest() -> None:
     """Against a quadratic program by scipy."""
     from scipy.optimize import minimize
 
     rng = np.random.default_rng(3)
     counts = rng.normal(2, 6, (3, 4))
-    rows = describe_file.on_simplex(rng.normal(8, 9, 3), 30.0)
-    columns = describe_file.on_simplex(rng.normal(8, 5, 4), 30.0)
-    found = describe_file._with_margins(counts, rows, columns)
+    rows = projection.on_simplex(rng.normal(8, 9, 3), 30.0)
+    columns = projection.on_simplex(rng.normal(8, 5, 4), 30.0)
+    found = projection.with_margins(counts, rows, columns)
     same = [
         {"type": "eq", "fun": lambda x: x.reshape(3, 4).sum(1) - rows},
         {"type": "eq", "fun": lambda x: x.reshape(3, 4).sum(0)[:3] - columns[:3]},
@@ -255,9 +336,8 @@ def test_pairs_make_figures_of_columns_more_precise_and_never_less() -> None:
 
     def width(tables):
         plan = MarginalsPlan(schema=SCHEMA, tables=tables, weights=(1,) * len(tables), noise_multiplier=5.0, delta=1e-6)
-        exact = exact_counts(plan, people())
         plan = dataclasses.replace(plan, noise_multiplier=5.0 / plan.sensitivity)
-        figure = Description.of(Marginals(plan, exact, plan.state(reproducible=True))).columns["smoker"].counts
+        figure = Description.of(exact(plan, people())).columns["smoker"].counts
         return float(np.mean(figure.high - figure.low))
 
     assert width((("smoker",), ("smoker", "region"))) < 0.95 * width((("smoker",),))
@@ -363,6 +443,7 @@ def test_in_the_shell(tmp_path, monkeypatch) -> None:
         ("--pair smoker", "give two columns, as in --pair low,high"),
         ("--pair smoker,height", "the schema has low, high"),
         ("--pair smoker,region --all-pairs", "give only one"),
+        ("--by low", "by has low: give columns of categories"),
         ("--level 2", "--level is 2"),
         ("--out-of-bounds missing", "does not work with discreet describe"),
         ("--seed 1", "--ledger is for private fits"),
@@ -370,20 +451,24 @@ def test_in_the_shell(tmp_path, monkeypatch) -> None:
         refused = run.invoke(app, [*words, *wrong.split()])
         assert (refused.exit_code, needle in " ".join(refused.stderr.split())) == (2, True), refused.stderr
     assert not dp.Ledger("l").debits
-    done = run.invoke(app, [*words, "--pair", "smoker,region", "--level", "0.9999999", "--json"])
+    done = run.invoke(app, [*words, "--pair", "smoker,region", "--by", "region", "--level", "0.9999999", "--json"])
     assert done.exit_code == 0, done.stderr
     facts = json.loads(done.stdout)
     assert facts["files"] == [f"out/{name}" for name in FILES]
-    assert json.loads((tmp_path / "out/description.json").read_text())["pairs"][0]["columns"] == ["smoker", "region"]
+    groups = json.loads((tmp_path / "out/description.json").read_text())["groups"]
+    assert [group["label"] for group in groups] == ["a", "b", "c", "d", "missing"]
+    assert list(groups[0]["columns"]) == ["low", "high", "visits", "smoker"]
     low, high = (facts["columns"]["smoker"]["shares"][end][1] for end in ("low", "high"))
-    assert low < truth(plan_for(), people())[("shares", "smoker")][1] < high < low + 0.05
+    assert low < truth(plan_for(), people())[("shares", "smoker")][1] < high < low + 0.08
     assert len(dp.Ledger("l").debits) == 1
     assert json.loads((tmp_path / "out/statement.json").read_text()) == facts["statement"]
     page = (tmp_path / "out/report.html").read_text()
     assert '<h2 id="table">The table</h2>' in page
     for share in facts["columns"]["smoker"]["shares"]["value"]:
         assert f">{100 * share:.1f} %<" in page
+    assert "high by region" in page
     text = (tmp_path / "out/description.txt").read_text()
+    assert "high by region" in text
     assert text.startswith("Records: ")
     again = run.invoke(app, words)
     assert again.exit_code == 2
@@ -433,6 +518,6 @@ def test_shares_of_adult_at_half_an_epsilon(table, repository, monkeypatch) -> N
 
 def test_an_estimate_far_outside_leaves_an_interval_and_no_point() -> None:
     """Counts cannot be below 0, but "0 (0 to 0)" would pass for certainty."""
-    figure = describe_file._interval(np.array([-9.0, 5.0]), np.array([-12.0, 2.0]), np.array([-6.0, 8.0]), 0.0, np.inf)
+    figure = estimates.interval(np.array([-9.0, 5.0]), np.array([-12.0, 2.0]), np.array([-6.0, 8.0]), 0.0, np.inf)
     np.testing.assert_array_equal(figure.low, [0.0, 2.0])
     np.testing.assert_array_equal(figure.high, [3.0, 8.0])

@@ -1,6 +1,7 @@
 """Noisy counts: what one record adds, what is proved of it, that pieces make no difference, and what comes out."""
 
 import dataclasses
+import itertools
 import math
 
 import jax
@@ -10,6 +11,7 @@ import pyarrow
 import pyarrow.csv
 import pytest
 from scipy.stats import norm
+from tests.marginals.invented import exact
 
 import discreet as dp
 from discreet.act import Act
@@ -34,13 +36,20 @@ def people(rows: int, seed: int = 0) -> dict[str, list]:
     return {"age": rng.uniform(0, 99, rows).tolist(), "visits": rng.integers(0, 4, rows).tolist(), "smoker": smoker}
 
 
-def exact(table, plan) -> np.ndarray:
-    levels = plan.levels.encode(table)
-    edges = [[np.arange(plan.levels.sizes[c] + 1) - 0.5 for c in columns] for columns in plan.columns]
-    found = [
-        np.histogramdd(levels[:, list(c)], bins=e)[0].reshape(-1) for c, e in zip(plan.columns, edges, strict=True)
-    ]
-    return np.concatenate(found)
+def measured(table, plan: MarginalsPlan, rows: int = 9) -> np.ndarray:
+    """The weighted counts and sums that the noise is added to, as the release computes them."""
+    found = release_file._Measured(plan, rows)
+    for piece in release_file._pieces(table, plan, "refuse", None):
+        found.add(piece)
+    others, last = found.counts(), found.last.levels.T
+    program = release_file._Counts(plan.levels.sizes, plan.columns, plan.weights)
+    with jax.enable_x64(True):
+        counts = np.asarray(program(others, last.astype(np.int32), np.ones(len(last), bool)))
+    return np.concatenate([counts, (found.sums + found.rows().sum(axis=0)) / release_file._ONE])
+
+
+def unweighted(plan: MarginalsPlan, total: np.ndarray) -> np.ndarray:
+    return total[: sum(plan.cells)] / np.repeat(plan.weights, plan.cells)
 
 
 def counted(levels, mask=None, further=None) -> np.ndarray:
@@ -125,7 +134,7 @@ def test_an_audit_catches_planted_faults_and_does_not_accuse_the_release(fault) 
 def test_the_price_is_that_of_one_gaussian_in_closed_form() -> None:
     for relation in (ADD, REPLACE):
         plan = plan_for(relation=relation)
-        mu = (math.sqrt(2) if relation is REPLACE else 1) / plan.noise_multiplier
+        mu = plan.moved / plan.noise
         spent = plan.state(reproducible=False)
         delta = norm.cdf(mu / 2 - spent.epsilon / mu) - math.exp(spent.epsilon) * norm.cdf(-mu / 2 - spent.epsilon / mu)
         assert 0.995e-6 < delta <= 1e-6
@@ -142,11 +151,101 @@ def test_pieces_files_and_tables_give_the_same_counts(tmp_path, monkeypatch) -> 
     monkeypatch.setattr("discreet.tables._read.PIECE_BYTES", 10_000)
     sources = [table, pyarrow.table(table), tmp_path / "people.csv", people(30)]
     for source in sources:
-        others, last = release_file._counted(source, plan, "refuse", None, 100)
-        total = others + np.asarray(
-            count_cells(last, np.ones(len(last), bool), plan.levels.sizes, plan.columns, (1, 1, 1))
-        ).astype(int)
-        np.testing.assert_array_equal(total, exact(people(30) if source is sources[-1] else table, plan))
+        expected = exact(plan, people(30) if source is sources[-1] else table)
+        total = measured(source, plan, 100)
+        np.testing.assert_array_equal(unweighted(plan, total), expected.counts)
+        np.testing.assert_allclose(total[sum(plan.cells) :], expected.sums, atol=4000 * 2.0**-24)
+
+
+BOUNDED = dp.tables.Schema(
+    columns=(
+        Column(name="age", kind=Kind.REAL, bounds=(-3.0, 99.0), missing=Missing.INDICATOR),
+        Column(name="visits", kind=Kind.COUNT, bounds=(0, 3)),
+        Column(name="smoker", kind=Kind.BINARY, categories=("no", "yes")),
+    )
+)
+SUMMED = {"tables": [(), ("age",), ("smoker",), ("age", "smoker")], "weights": {"age": 2, (): 3}}
+SUMMED |= {"sums": {("age",): 2, ("visits", "smoker"): 3, ("age", "smoker"): 1}}
+
+
+def sums_twice_as_heavy(monkeypatch) -> None:
+    """The weights that the noise is made for are half of those that sums have."""
+    terms = release_file._Measured._terms
+    twice = lambda self, piece: ((a, b, 2 * weight, d) for a, b, weight, d in terms(self, piece))  # noqa: E731
+    monkeypatch.setattr(release_file._Measured, "_terms", twice)
+
+
+def squares_beside_numbers(monkeypatch) -> None:
+    """The squares themselves, which are largest where the numbers are."""
+    in_units = release_file._in_units
+
+    def wrong(*cell):
+        z, gap = in_units(*cell)
+        return np.stack([z, release_file._ONE - gap])
+
+    monkeypatch.setattr(release_file, "_in_units", wrong)
+
+
+OF_ALL = {"tables": [("age",), ("smoker",)], "weights": {"age": 2}, "sums": {("age",): 2, ("visits",): 3}}
+
+
+@pytest.mark.essential
+@pytest.mark.parametrize(
+    ("relation", "shape", "fault"),
+    [
+        (ADD, SUMMED, None),
+        (ADD, SUMMED, sums_twice_as_heavy),
+        (ADD, SUMMED, squares_beside_numbers),
+        (REPLACE, SUMMED, None),
+        (REPLACE, OF_ALL, None),
+        (REPLACE, OF_ALL, sums_twice_as_heavy),
+    ],
+)
+def test_no_neighbour_is_farther_than_the_noise_is_made_for(relation, shape, fault, monkeypatch) -> None:
+    """The worst of all pairs of records at bounds, between them and missing. It attains the bound, but for `_ROOM`."""
+    if fault is not None:
+        fault(monkeypatch)
+    plan, found = plan_for(BOUNDED, relation=relation, **shape), []
+    for age, visits, smoker in itertools.product([-3.0, 99.0, 48.0, 22.0, 73.5, None], [0, 1, 3], ["no", "yes"]):
+        record = {"age": [age, 48.0], "visits": [visits, 1], "smoker": [smoker, "no"]}
+        found.append(measured(pyarrow.table(record), plan))
+    without = measured({"age": [48.0], "visits": [1], "smoker": ["no"]}, plan)
+    others = [without] if relation is ADD else found
+    farthest = max(float(np.linalg.norm(one - other)) for one in found for other in others)
+    assert (farthest > plan.moved) == (fault is not None)
+    assert farthest > (0.999 if (relation, shape) != (REPLACE, SUMMED) else 0.85) * plan.moved
+
+
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+def test_the_verifier_finds_the_event_of_counts_and_sums_and_refuses_heavier_ones(relation, monkeypatch) -> None:
+    plan = plan_for(BOUNDED, relation=relation, **SUMMED)
+    event = plan.certificate(dp.random.key(), 10).event
+    multiplier = plan.noise / plan.moved * (1 if relation is ADD else 2)
+    assert event.noise_multiplier == pytest.approx(multiplier, rel=1e-9)
+    assert str(plan.event()) == str(dp.mechanisms.GAUSSIAN.event(plan.event().noise_multiplier))
+    honest = release_file._CountsAndSums.__call__
+
+    def heavier(self, *arguments):
+        counts, sums = honest(self, *arguments)
+        return counts, 2 * sums
+
+    monkeypatch.setattr(release_file._CountsAndSums, "__call__", heavier)
+    with pytest.raises(dp.PrivacyError):
+        dataclasses.replace(plan, slices=5).certificate(dp.random.key(), 10)
+
+
+def test_clipping_in_the_program_changes_no_row() -> None:
+    """So what leaves the program are the exact sums, whichever rows it was given."""
+    plan, table = plan_for(BOUNDED, **SUMMED), {"age": [99.0, -3.0, 48.0], "visits": [3, 0, 1], "smoker": ["no"] * 3}
+    found = release_file._Measured(plan, 9)
+    for piece in release_file._pieces(table, plan, "refuse", None):
+        found.add(piece)
+    found.counts()
+    program = release_file._CountsAndSums(release_file._Counts((4, 4, 2), ((0,),), (1,)), plan._norm)
+    with jax.enable_x64(True):
+        levels, none = np.zeros((3, 3), np.int32), np.zeros(4, int)
+        sums = program(none, found.sums, levels, found.rows(), np.ones(3, bool))[1]
+    np.testing.assert_array_equal(np.asarray(sums) * release_file._ONE, found.sums + found.rows().sum(axis=0))
 
 
 @pytest.mark.parametrize("fault", [False, True])
@@ -177,22 +276,31 @@ def test_counting_in_blocks_and_parts_is_counting_one_by_one(fault, monkeypatch)
             }
             table["c"] = np.where(rng.random(rows) < 0.2, np.nan, rng.uniform(0, 9, rows))
             table = pyarrow.table({name: pyarrow.array(cells, from_pandas=True) for name, cells in table.items()})
-            others, last = release_file._counted(table, plan, "refuse", None, 9)
-            last = np.asarray(count_cells(last, np.ones(len(last), bool), plan.levels.sizes, plan.columns, (1,) * 5))
+            total = unweighted(plan, measured(table, plan))
             if not fault:
-                np.testing.assert_array_equal(others + last.astype(int), exact(table, plan))
+                np.testing.assert_array_equal(total, exact(plan, table).counts)
         if fault and many >= 256:
-            assert not np.array_equal(others + last.astype(int), exact(table, plan))
+            assert not np.array_equal(total, exact(plan, table).counts)
 
 
 @pytest.mark.essential
 def test_the_noise_has_the_size_that_is_paid_for() -> None:
-    """Some 1,300 cells: their standard deviation is wrong by more than 12 % with probability below 1e-7."""
+    """Some 1,300 cells: their standard deviation is wrong by more than 12 % with probability below 1e-7.
+
+    Of 400 sums by more than 20 %.
+    """
     plan, table = plan_for(slices=100), people(3000)
     found = private_marginals(dp.random.key(1), table, plan, non_private_seed=True)
     deviation = [np.full(cells, plan.stddev(own)) for own, cells in zip(plan.tables, plan.cells, strict=True)]
-    z = (found.counts - exact(table, plan)) / np.concatenate(deviation)
-    assert 0.88 < z.std() < 1.12
+    true = exact(plan, table)
+    assert 0.88 < ((found.counts - true.counts) / np.concatenate(deviation)).std() < 1.12
+    many = dp.tables.Schema(columns=tuple(dataclasses.replace(SCHEMA.columns[0], name=f"x{i}") for i in range(200)))
+    wide = plan_for(many, tables=[("x0",)], sums={(f"x{i}",): 1 + i % 3 for i in range(200)})
+    table = {f"x{i}": [99.0, 3.0, 80.0] for i in range(200)}
+    found = private_marginals(dp.random.key(1), table, wide, non_private_seed=True)
+    noise = (found.sums - exact(wide, table).sums) * np.repeat(wide.sum_weights, 2) / wide.noise
+    assert 0.8 < noise.std() < 1.2
+    found = private_marginals(dp.random.key(2), people(3000), plan, non_private_seed=True)
     # One record counts for the others, too: tables are in their columns' order, or in another.
     np.testing.assert_array_equal(found.table("smoker", "age"), found.table("age", "smoker").T)
     assert found.table("age").shape == (100,)
@@ -202,12 +310,20 @@ def test_one_row_of_each_person_counts(tmp_path) -> None:
     schema = dp.tables.Schema(columns=SCHEMA.columns, target="smoker", person="who")
     table = people(900) | {"who": [str(i % 300) for i in range(900)]}
     plan = plan_for(schema)
-    total = [x.sum() for x in release_file._counted(pyarrow.table(table), plan, "refuse", None, 9)]
-    assert total[0] + len(plan.tables) * len(release_file._counted(table, plan, "refuse", None, 9)[1]) == 300 * len(
-        plan.tables
-    )
+    counts = unweighted(plan, measured(pyarrow.table(table), plan))
+    assert counts.sum() == 300 * len(plan.tables)
     found = private_marginals(dp.random.key(), table, plan)
     assert found.statement.noun == "person"
+
+
+def test_values_between_steps_count_as_the_nearest_step() -> None:
+    stepped = Column(name="dose", kind=Kind.REAL, bounds=(0.0, 20.0), step=0.1)
+    plan = plan_for(dp.tables.Schema(columns=(stepped,)), slices=64)
+    doses = np.round(0.1 * np.random.default_rng(0).integers(0, 201, 500), 1)
+    between = np.clip(doses + np.random.default_rng(1).uniform(-0.04, 0.04, 500), 0, 20)
+    expected = measured({"dose": doses}, plan)
+    np.testing.assert_array_equal(measured({"dose": between}, plan), expected)
+    np.testing.assert_array_equal(unweighted(plan, expected), exact(plan, {"dose": doses}).counts)
 
 
 def test_the_number_of_records_is_estimated() -> None:
@@ -231,7 +347,10 @@ def test_a_table_that_is_refused_costs_nothing(monkeypatch) -> None:
         ({"tables": [("age", "height")]}, "different columns"),
         ({"tables": [("age",), ("age", "smoker"), ("smoker", "age")]}, "each such set once"),
         ({"tables": []}, "0 tables"),
-        ({"tables": [()]}, "one to three"),
+        ({"tables": [()]}, "name columns"),
+        ({"sums": {("smoker",): 1}}, "a column with bounds"),
+        ({"sums": {("age", "visits"): 1}}, "a column with bounds"),
+        ({"sums": {("age",): 0}}, "weight"),
         ({"weights": {"height": 2}}, "height, which the schema"),
         ({"weights": {"age": 0}}, "weight"),
         ({"epsilon": -1.0}, "epsilon"),

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow
 import pyarrow.csv
 import pytest
+from tests.marginals.invented import exact, noisy
 from typer.testing import CliRunner
 
 import discreet as dp
@@ -20,6 +21,7 @@ from discreet.marginals import (
     MarginalsResult,
     counts_suffice,
     fit_twins,
+    numbers_in_levels,
     private_marginals,
     twin_tables,
 )
@@ -286,3 +288,39 @@ def test_combined_intervals_hold_as_often_as_they_say(epsilon) -> None:
         low, high = combine(*map(np.array, zip(*found, strict=True)), level=0.95).interval
         held.append((low <= truth) & (truth <= high))
     assert 0.90 <= np.mean(held) <= 0.985, np.mean(held, axis=0)
+
+
+def test_the_spread_of_a_skewed_count_follows_the_sums() -> None:
+    """Noise in empty slices is fitted where it is above 0, so that counts alone make the spread a fifth too large."""
+    rng = np.random.default_rng(3)
+    columns = tuple(Column(name=f"v{i}", kind=Kind.COUNT, bounds=(0, 60)) for i in range(4))
+    schema = Schema(columns=(*columns, column("sex", "f", "m")))
+    table = {f"v{i}": np.minimum(rng.negative_binomial(0.5, 0.5 / 3.5, 6_000), 60) for i in range(4)}
+    table = pyarrow.table({**table, "sex": rng.choice(["f", "m"], 6_000)})
+    excess = []
+    for sums in (None, {}):
+        plan = MarginalsPlan.calibrate(schema, epsilon=1.0, delta=1e-5, tables=twin_tables(schema), sums=sums)
+        model, result = fit_twins(noisy(exact(plan, table), np.random.default_rng(0)))
+        drawn = model.draw({name: value[0] for name, value in result.latents.items()}, 20_000, rng)
+        spreads = [drawn[x.name].to_numpy().std() / table[x.name].to_numpy().std() for x in columns]
+        excess.append(np.mean(spreads) - 1)
+    assert 0 < excess[0] < 0.7 * excess[1]
+
+
+def test_sums_take_numbers_to_be_uniform_in_slices_as_twins_are() -> None:
+    born = Column(name="x", kind=Kind.REAL, bounds=(-3.0, 5.0), missing=Missing.INDICATOR)
+    schema = Schema(columns=(column("sex", "f", "m"), born, Column(name="visits", kind=Kind.COUNT, bounds=(0, 40))))
+    plan = MarginalsPlan.calibrate(schema, epsilon=1.0, delta=1e-6, slices=6)
+    numbers, widths = numbers_in_levels(plan)
+    rng, levels = np.random.default_rng(0), plan.levels
+    for place, name in enumerate(("x", "visits")):
+        own, (low, high) = levels.places[name], schema.columns[1 + place].limits
+        rest = [x for x in range(sum(levels.sizes)) if not own.start <= x < own.start + 6]
+        assert not numbers[2 * place : 2 * place + 2][:, rest].any()
+        for level in range(6):
+            codes = np.zeros((20_000, 3), int)
+            codes[:, 1 + place] = level
+            z = (2 * levels.decode(codes, rng)[name].to_numpy() - low - high) / (high - low)
+            expected = numbers[2 * place : 2 * place + 2, own.start + level]
+            np.testing.assert_allclose(expected, [z.mean(), (1 - z**2).mean()], atol=0.01)
+            assert (widths[2 * place, own.start + level] > 0) == (z.std() > 0)

@@ -62,7 +62,7 @@ def twins_of(seed: int, rows: int = 400) -> pyarrow.Table:
 
 
 def description_facts(hostile: str = HOSTILE) -> dict:
-    """Facts of a `description.json`: more categories than are shown, dates with missing cells, a small and a large pair."""
+    """Facts of a `description.json`: more categories than are shown, dates with missing cells, pairs, a group."""
 
     def levels(number):
         return {"value": [1 / number] * number, "low": [0.0] * number, "high": [1.0] * number}
@@ -90,5 +90,16 @@ def description_facts(hostile: str = HOSTILE) -> dict:
                 "shares": {part: [[x] * 3] * 3 for part, x in figure(0.1234, 0.1, 0.2).items()},
             },
             {"columns": [hostile, hostile], "shares": levels(60)},
+        ],
+        "groups": [
+            {
+                "by": hostile,
+                "label": hostile,
+                "num_records": figure(12.0, 10.0, 20.0),
+                "columns": {
+                    hostile: column("categorical", many * 7),
+                    "born": column("date", ["a", "b", "missing"], ["1970-01-01", "1971-01-01", "1973-01-01"], **born),
+                },
+            }
         ],
     }

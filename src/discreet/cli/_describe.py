@@ -68,6 +68,7 @@ def describe(
     num_records: options.DescribedRecords = None,
     pair: options.Pairs = None,
     all_pairs: options.AllPairs = False,
+    by: options.Groups = None,
     level: options.Level = LEVEL,
     slices: options.Slices = 64,
     relation: options.RelationOption = None,
@@ -84,10 +85,12 @@ def describe(
 
     `discreet describe survey.csv --bounds "age=17:90,smoker=no|yes" --epsilon 0.5 --delta 1e-6 --pair age,smoker`
 
-    One noisy release of the counts of each column's categories, or slices of a number, spends ε. From it follow, at no further
-    cost, the number of records, shares, means, standard deviations, quantiles and the two-way tables that you ask for. They
-    agree with one another, and each has an interval that covers the noise and the slices. Bounds and categories are public
-    input: never take them from the data.
+    `discreet describe survey.csv --schema schema.toml --epsilon 0.5 --by region`
+
+    One noisy release spends ε: counts of each column's categories, or slices of a number, and sums of numbers and of squares.
+    From it follow, at no further cost, the number of records, shares, means, standard deviations, quantiles, and the two-way
+    tables and groups that you ask for. Each has an interval. Bounds and categories are public input: never take them from
+    the data.
 
     Writes statement.json, statement.txt, description.json, description.txt, report.html and, with matplotlib,
     description.png. The table may be larger than memory.
@@ -105,6 +108,7 @@ def describe(
         epsilon=epsilon,
         delta=delta_of(delta, num_records, ledger),
         pairs="all" if all_pairs else [_pair(text, described) for text in pair or ()],
+        by=by or (),
         relation=options.relation_of(relation),
         slices=slices,
     )
@@ -130,10 +134,9 @@ def describe(
         statement = complete_statement(released.statement, plan.schema, out_of_bounds, about=about)
         released = dataclasses.replace(released, statement=statement)
         files = write_first(out, statement, None, RELEASED)
-        found = dp.marginals.Description.of(released, level=level)
-        files.append(write_file(out / "description.json", found.to_json()))
-        files.append(write_file(out / "description.txt", str(found)))
-        files += draw_picture(out / "description.png", found.plot)
+        found = dp.marginals.Description.of(released, by=by or (), level=level)
+        files += [write_file(out / JSON, found.to_json()), write_file(out / TEXT, str(found))]
+        files += draw_picture(out / PICTURE, found.plot)
         files.append(write_page(out, ledger=ledger).file)
     if as_json:
         say_json("describe", {**found.to_dict(), "files": files})

@@ -349,11 +349,19 @@ Pairs = Annotated[
         help="A two-way table of two columns; may be given several times. Each one makes the noise of all figures larger.",
     ),
 ]
+Groups = Annotated[
+    list[str] | None,
+    _table(
+        "--by",
+        metavar="<column>",
+        help="Counts, means, spreads, quantiles and shares in each category of this column; may be given several times.",
+    ),
+]
 AllPairs = Annotated[bool, _table("--all-pairs", help="Two-way tables of all pairs of columns.")]
 Level = Annotated[float, _method(help="Probability with which each interval holds.")]
 Slices = Annotated[
     int,
-    _method(help="Most slices of a column of numbers. More make means and quantiles sharper, until noise outweighs."),
+    _method(help="Most slices of a column of numbers. More make quantiles sharper, until noise outweighs."),
 ]
 DescribedRecords = Annotated[
     int | None, _budget("--num-records", help="A public figure for the number of records, for the default of --delta.")

@@ -6,13 +6,16 @@ from which `discreet.synthetic` draws twins.
 """
 
 from discreet.marginals._describe import (
-    ColumnFigures as ColumnFigures,
     Description as Description,
-    Figure as Figure,
-    PairFigures as PairFigures,
     describe as describe,
     description_plan as description_plan,
-    fieller as fieller,
+)
+from discreet.marginals._estimates import fieller as fieller
+from discreet.marginals._figures import (
+    ColumnFigures as ColumnFigures,
+    Figure as Figure,
+    GroupFigures as GroupFigures,
+    PairFigures as PairFigures,
 )
 from discreet.marginals._release import (
     Marginals as Marginals,
@@ -26,5 +29,6 @@ from discreet.marginals._twins import (
     counts_suffice as counts_suffice,
     fit_twins as fit_twins,
     not_counted as not_counted,
+    numbers_in_levels as numbers_in_levels,
     twin_tables as twin_tables,
 )

@@ -6,6 +6,9 @@ counts is a Gaussian around a few matrix products: n times these shares, with th
 the number of parameters nor of steps costs privacy, so there are more components than in a private fit of the records, and
 a maximum a posteriori fit by Adam takes seconds, whatever the number of records.
 
+Sums of numbers and of squares (`_release`) are linear in the shares, too, if numbers are uniform in their slices, as those of
+twins are. They are fitted as precisely as that is so: for slices of one value to the noise, else to a part of a slice's width.
+
 Several draws are a bootstrap. Each is a refit to the noisy counts plus noise of the law that they have around the truth: the
 sampling noise of a table of rows drawn from the first fit, and the privacy noise again. So draws scatter around the fit as the
 fit does around the truth, and `synthetic.combine` takes twins from them.
@@ -32,30 +35,42 @@ from numpyro.infer.util import log_density
 
 from discreet._numpyro import one_model
 from discreet._validate import integer
+from discreet.marginals._estimates import sums_of
 from discreet.marginals._release import Marginals, MarginalsPlan
 from discreet.models import Levels, MixtureOfProducts
 from discreet.released import Released
 from discreet.report import Statement
-from discreet.tables import Schema
+from discreet.tables import Kind, Schema
 
-COMPONENTS, STEPS, RATE = 64, 4000, 0.1
-REFIT_STEPS, REFIT_RATE, PIECE_ROWS = 600, 0.05, 1 << 16
+COMPONENTS = 64
+STEPS = 4000
+RATE = 0.1
+REFIT_STEPS = 600
+REFIT_RATE = 0.05
+PIECE_ROWS = 1 << 16
 CHOICE_STEPS = 1500, 50
 """Steps of the fit before the first choice, and of each fit after a choice."""
-SPREAD, WIDE_SPREAD = 2.0, 1.0
+SPREAD = 2.0
+WIDE_SPREAD = 1.0
 """Prior standard deviation of the components' logits: narrower for many columns, which have more of the noise."""
 IMPOSSIBLE = 0.1
 """Standard deviation, in that of the least noise, of the number of records with values that are impossible together."""
+WITHIN = 0.1
+"""How far the mean of a column may be from that of numbers that are uniform in slices, in widths of slices."""
 UNCHOSEN = 3.0
 """Standard deviation, in that of the noise, of counts around those of independent columns, of pairs that were not chosen."""
-MOST_CUTS, MOST_COLUMNS, WIDEST, MOST_LEVELS = 4, 25, 60, 1000
+MOST_CUTS = 4
+MOST_COLUMNS = 25
+WIDEST = 60
+MOST_LEVELS = 1000
 NAMED = 30
 NO_SPREAD = (
     "Unless each twin is drawn from a refit of its own (num_draws, --draws), the twins' differences show neither the noise nor "
     "the uncertainty of the fit: intervals combined from several twins are too narrow."
 )
 """Start of the note that names them."""
-WHAT, VERSION = "twin model fitted to noisy counts", 2
+WHAT = "twin model fitted to noisy counts"
+VERSION = 2
 
 
 class CountMatrices(NamedTuple):
@@ -66,22 +81,31 @@ class CountMatrices(NamedTuple):
         counts: Counts of each pair of levels, on the diagonal of each level; 0 if not counted.
         stddev: Standard deviation of the noise on each; 1 if not counted.
         measured: True for counted pairs, except impossible ones.
+        numbers: Mean of z and of 1 - z^2 in each level, for each column that was summed; 0 for the levels of others.
+        sums: Their noisy sums.
+        sum_stddev: Standard deviation of the noise on each, and of what is unknown within slices.
     """
 
     within: Int[np.ndarray, " matrix"]
     counts: Float[np.ndarray, "matrix level level"]
     stddev: Float[np.ndarray, "matrix level level"]
     measured: Bool[np.ndarray, "matrix level level"]
+    numbers: Float[np.ndarray, "sum level"]
+    sums: Float[np.ndarray, " sum"]
+    sum_stddev: Float[np.ndarray, " sum"]
 
     @classmethod
     def of(cls, released: Marginals) -> CountMatrices:
         """Arrange the counts of a release."""
-        plan, sizes = released.plan, released.plan.levels.sizes
-        firsts, total = np.cumsum((0, *sizes[:-1])), sum(sizes)
+        plan = released.plan
+        sizes = released.plan.levels.sizes
+        firsts = np.cumsum((0, *sizes[:-1]))
+        total = sum(sizes)
         found: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         threes = [column for columns in plan.columns if len(columns) == 3 for column in columns]
         for table, columns in zip(plan.tables, plan.columns, strict=True):
-            counts, within = released.table(*table)[None], [total]
+            counts = released.table(*table)[None]
+            within = [total]
             if len(columns) == 3:
                 # Cut by the column that most of the three-way tables share: the target, or one of few levels.
                 cut = max(range(3), key=lambda i: (threes.count(columns[i]), -sizes[columns[i]]))
@@ -99,7 +123,38 @@ class CountMatrices(NamedTuple):
         for level, (counts, stddev, measured) in found.items():
             never = _impossible(plan.levels, level)
             counts[never], stddev[never], measured[never] = 0, 1, False
-        return cls(np.array(list(found)), *(np.stack(x) for x in zip(*found.values(), strict=True)))
+        estimates = sums_of(released)
+        sums = [estimates[(column.name,)] for column in plan.summed]
+        stddevs = np.sqrt(np.repeat([own.variance for own in sums], 2))
+        numbers, widths = numbers_in_levels(plan)
+        alone = np.maximum(np.diagonal(found[total][0]), 1.0) if total in found else np.ones(total)
+        unknown = WITHIN * widths @ alone
+        within = np.array(list(found))
+        (counts, stddev, measured) = map(np.stack, zip(*found.values(), strict=True))
+        values = np.array([value for own in sums for value in own.values], np.float32)
+        return cls(within, counts, stddev, measured, numbers, values, np.hypot(stddevs, unknown).astype(np.float32))
+
+
+def numbers_in_levels(plan: MarginalsPlan) -> tuple[Float[np.ndarray, "sum level"], Float[np.ndarray, "sum level"]]:
+    """The mean of z and of 1 - z^2 in each level where numbers are uniform in slices, and the width of the slice.
+
+    Each column that is summed has two rows, which are 0 in the levels of other columns.
+    """
+    levels = plan.levels
+    found = np.zeros((2, len(plan.summed), 2, sum(levels.sizes)), np.float32)
+    for (means, widths), column in zip(np.moveaxis(found, 1, 0), plan.summed, strict=True):
+        edges = levels.edges(column)
+        whole = column.kind is not Kind.REAL
+        low, high = column.limits
+        first, last = ((2 * x - low - high) / (high - low) for x in (edges[:-1], edges[1:] - whole))
+        middle = (first + last) / 2
+        width = last - first
+        step = 2 * whole / (high - low)
+        start = levels.places[column.name].start
+        own = slice(start, start + len(middle))
+        means[:, own] = middle, 1 - middle**2 - width * (width + 2 * step) / 12
+        widths[:, own] = width
+    return found[0].reshape(-1, found.shape[-1]), found[1].reshape(-1, found.shape[-1])
 
 
 def _impossible(levels: Levels, within: int) -> Bool[np.ndarray, "level level"]:
@@ -121,7 +176,8 @@ def _suppose_independence(
     Otherwise components that fit the chosen pairs leave any dependence between others. One that is larger than the noise would
     have been chosen. Columns with values that are impossible together depend on each other.
     """
-    places, never = list(levels.places.values()), _impossible(levels, len(counts))
+    places = list(levels.places.values())
+    never = _impossible(levels, len(counts))
     alone = [np.maximum(np.diagonal(counts)[place], 0.0) for place in places]
     total = max(1.0, float(np.mean([x.sum() for x in alone])))
     for (i, one), (j, other) in itertools.combinations(enumerate(places), 2):
@@ -158,6 +214,10 @@ def counts_model(model: MixtureOfProducts) -> Callable[[float, CountMatrices], N
             numpyro.sample(f"impossible_{place}", dist.Normal(records * share, precise), obs=0.0)
         counts = dist.Normal(expected, matrices.stddev).mask(matrices.measured).to_event(3)
         numpyro.sample("counts", counts, obs=matrices.counts)
+        if matrices.sums.size:
+            weights, levels = _components(latents, model.levels.sizes)
+            sums = dist.Normal(records * (matrices.numbers @ (weights @ levels)), matrices.sum_stddev)
+            numpyro.sample("sums", sums.to_event(1), obs=matrices.sums)
 
     return program
 
@@ -200,7 +260,8 @@ class Refit:
     def __init__(self, plan: MarginalsPlan, *, components: int = COMPONENTS, seed: int = 0) -> None:
         self._model = MixtureOfProducts(plan.schema.without_person(), components=components, slices=plan.slices)
         self._latents = _start(self._model, np.random.default_rng(seed))
-        self._program, self._schedule = counts_model(self._model), (CHOICE_STEPS[0], RATE)
+        self._program = counts_model(self._model)
+        self._schedule = (CHOICE_STEPS[0], RATE)
         sizes = plan.levels.sizes
         self._places = [slice(int(end) - size, int(end)) for end, size in zip(np.cumsum(sizes), sizes, strict=True)]
 
@@ -325,10 +386,12 @@ def fit_twins(
         2023, for why twins need such draws; theirs are of another model's posterior.
     """
     integer("num_draws", num_draws, hint="20 are enough for intervals.")
-    schema, rng = released.plan.schema.without_person(), np.random.default_rng(seed)
+    schema = released.plan.schema.without_person()
+    rng = np.random.default_rng(seed)
     model = MixtureOfProducts(schema, components=components, slices=released.plan.slices)
     start = _start(model, rng)
-    program, matrices = counts_model(model), CountMatrices.of(released)
+    program = counts_model(model)
+    matrices = CountMatrices.of(released)
     fit = functools.partial(_maximise, program, records=released.num_records)
     found = [fit(start, matrices=matrices, num_steps=num_steps, rate=RATE)]
     if num_draws > 1:
@@ -376,14 +439,20 @@ def _renoised(
     matrices: CountMatrices, model: MixtureOfProducts, latents: Any, rows: int, rng: np.random.Generator
 ) -> CountMatrices:
     """The counts with noise added that has the law of theirs: that of a table of `rows` rows, and the privacy noise."""
-    levels, total = model.levels, sum(model.levels.sizes)
+    levels = model.levels
+    total = sum(model.levels.sizes)
     firsts = np.cumsum((0, *levels.sizes[:-1]))
     moved = -rows * np.asarray(_shares(latents, levels.sizes, matrices.within), np.float64)
+    weights, probabilities = _components(latents, levels.sizes)
+    numbers = -rows * np.asarray(weights @ probabilities, np.float64)
     for first in range(0, rows, PIECE_ROWS):
         drawn = model.encode(model.draw(latents, min(PIECE_ROWS, rows - first), rng))
+        numbers += np.bincount((drawn + firsts).ravel(), minlength=total)
         for place, level in enumerate(matrices.within):
             chosen = drawn if level == total else drawn[(drawn + firsts == level).any(axis=1)]
             if len(chosen):
                 moved[place] += len(chosen) * levels.pair_shares(chosen)
     moved += matrices.stddev * rng.standard_normal(moved.shape)
-    return matrices._replace(counts=np.where(matrices.measured, matrices.counts + moved, 0).astype(np.float32))
+    sums = matrices.sums + matrices.numbers @ numbers + matrices.sum_stddev * rng.standard_normal(len(matrices.sums))
+    counts = np.where(matrices.measured, matrices.counts + moved, 0)
+    return matrices._replace(counts=counts.astype(np.float32), sums=sums.astype(np.float32))

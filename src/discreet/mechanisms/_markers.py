@@ -518,7 +518,7 @@ def count_cells(
         levels: The level of each cell, from 0.
         mask: True for real rows.
         sizes: Number of levels of each column.
-        tables: The columns of each table, by position.
+        tables: The columns of each table, by position; of no columns: one cell, with all records.
         weights: Weights of the tables, integers of at least 1.
         counted: Public counts of further records, the tables' cells concatenated, in C order.
 
@@ -543,7 +543,7 @@ def count_cells(
     tables = tuple(tuple(map(int, x)) for x in tables)
     columns = [column for table in tables for column in table]
     fits = levels.ndim == 2 and levels.shape[1] == len(sizes) and mask.shape == levels.shape[:1]
-    if not (fits and tables and all(tables) and len(weights) == len(tables) and set(columns) <= set(range(len(sizes)))):
+    if not (fits and tables and len(weights) == len(tables) and set(columns) <= set(range(len(sizes)))):
         raise ValueError(
             f"count_cells: levels have the shape {levels.shape} and the mask {mask.shape}, for {len(sizes)} columns, tables "
             f"{tables} and {len(weights)} weights. Pass a level for each column, and tables of these columns with a weight each."

@@ -6,7 +6,7 @@ public bounds to [-1, 1]), has an intercept and weakly informative priors, and d
 (x, group, y). `MixtureOfProducts` models a whole table, for synthetic twins.
 """
 
-from discreet.models._cells import Levels as Levels
+from discreet.models._cells import Levels as Levels, coded_columns as coded_columns
 from discreet.models._defaults import Defaults as Defaults, defaults_for as defaults_for, guide_for as guide_for
 from discreet.models._hierarchical import contrasts as contrasts, groups_of as groups_of, hierarchical as hierarchical
 from discreet.models._regression import (

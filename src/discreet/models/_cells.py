@@ -161,7 +161,10 @@ class Levels:
 
     def encode_columns(self, table: Any, *, out_of_bounds: str = "refuse") -> Int[np.ndarray, "column record"]:
         """Encode a table as `encode` does, but as rows of columns, in the smallest type that holds all levels."""
-        cells = coded_columns(table, self.schema, out_of_bounds)
+        return self.of_cells(coded_columns(table, self.schema, out_of_bounds))
+
+    def of_cells(self, cells: list[tuple[Column, np.ndarray, np.ndarray]]) -> Int[np.ndarray, "column record"]:
+        """The levels of what `coded_columns` gives."""
         found = np.empty((len(self.sizes), len(cells[0][1])), np.min_scalar_type(max(self.sizes) - 1))
         for place, ((column, numbers, missing), size) in enumerate(zip(cells, self.sizes, strict=True)):
             if column.bounds is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from discreet.page._charts import Chart, number
@@ -28,11 +28,12 @@ class DescribedColumn:
 
 @dataclasses.dataclass(frozen=True)
 class DescribedPair:
-    """A two-way table: names of the levels, and for each cell its share and interval in percent. Without rows: too large."""
+    """A table with figures and intervals, such as a two-way table of shares in percent. Without rows: too large."""
 
     names: str
     across: tuple[str, ...]
     rows: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+    of_all: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +56,7 @@ def description_of(facts: Mapping[str, Any]) -> Described:
         str(facts["intervals"]),
         tuple(_column(place, str(name), x) for place, (name, x) in enumerate(chosen)),
         len(columns),
-        tuple(_pair(x, columns) for x in facts["pairs"]),
+        (*(_pair(x, columns) for x in facts["pairs"]), *_groups(facts["groups"])),
     )
 
 
@@ -75,11 +76,7 @@ def _percent(share: float) -> str:
 
 
 def _column(place: int, name: str, x: Mapping[str, Any]) -> DescribedColumn:
-    figures = []
-    for heading, key in (("mean", "mean"), ("standard deviation", "sd")):
-        if x[key] is not None:
-            figures.append((heading, *_words(x[key], _plain, " days" if key == "sd" and x["kind"] == "date" else "")))
-    figures += [(f"{100 * float(share):g} % quantile", *_words(q, _plain)) for share, q in x["quantiles"].items()]
+    figures = _figures(x)
     labels = x["labels"]
     shares = x["shares"]
     levels = list(zip(labels, shares["value"], shares["low"], shares["high"], strict=True))
@@ -90,6 +87,43 @@ def _column(place: int, name: str, x: Mapping[str, Any]) -> DescribedColumn:
     for bar in bars[slices:]:
         figures.append((bar.label, f"{bar.share:.1f} %", f"{bar.least:.1f} to {bar.most:.1f} %"))
     return DescribedColumn(name, str(x["rule"]), tuple(figures), None, _histogram(place, name, x, bars[:slices]))
+
+
+def _figures(x: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Mean, standard deviation and quantiles, each with its name and interval."""
+    figures = []
+    for heading, key in (("mean", "mean"), ("standard deviation", "sd")):
+        if x[key] is not None:
+            figures.append((heading, *_words(x[key], _plain, " days" if key == "sd" and x["kind"] == "date" else "")))
+    return figures + [(f"{100 * float(share):g} % quantile", *_words(q, _plain)) for share, q in x["quantiles"].items()]
+
+
+def _groups(groups: Sequence[Mapping[str, Any]]) -> list[DescribedPair]:
+    """For each column that groups, a table of the numbers of records, and one for each other column."""
+    tables = []
+    for by, found in itertools.groupby(groups, lambda group: group["by"]):
+        own = list(found)
+        across = tuple(str(group["label"]) for group in own)
+        numbers = tuple(_words(group["num_records"], "{:,.0f}".format) for group in own)
+        tables.append(DescribedPair(f"By {by}", across, (("number", numbers),), of_all=False))
+        for name in itertools.islice(own[0]["columns"], MOST_COLUMNS):
+            lines = [_group_lines(group["columns"][name]) for group in own]
+            rows = tuple(
+                (line[0][0], tuple((value, ends) for _, value, ends in line)) for line in zip(*lines, strict=True)
+            )
+            rows = rows if len(rows) * len(across) <= MOST_CELLS else ()
+            tables.append(DescribedPair(f"{name} by {by}", across, rows, of_all=False))
+    return tables
+
+
+def _group_lines(x: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """The figures of numbers, and the shares of categories and of missing cells."""
+    labels = x["labels"]
+    shares = x["shares"]
+    levels = list(zip(labels, shares["value"], shares["low"], shares["high"], strict=True))[
+        max(0, len(x["edges"]) - 1) :
+    ]
+    return _figures(x) + [(str(v), f"{_percent(a)} %", f"{_percent(b)} to {_percent(c)}") for v, a, b, c in levels]
 
 
 def _histogram(place: int, name: str, x: Mapping[str, Any], bars: tuple[Bar, ...]) -> Chart:

@@ -24,7 +24,14 @@ from discreet import random
 from discreet._numpyro import trace_of
 from discreet._validate import real, require
 from discreet.inference import DPSVI, NoPointError, starting_objective
-from discreet.marginals import Marginals, MarginalsPlan, counts_suffice, fit_twins, twin_tables
+from discreet.marginals import (
+    Marginals,
+    MarginalsPlan,
+    counts_suffice,
+    fit_twins,
+    numbers_in_levels,
+    twin_tables,
+)
 from discreet.models import (
     Defaults,
     MixtureOfProducts,
@@ -517,13 +524,16 @@ class Twin(OfModel):
         (levels,) = table.rows
         rng = np.random.default_rng(self._noise_seed(number))
         times = self.terms.num_records / self.num_rows
-        counts = []
+        counts, numbers = [], numbers_in_levels(plan)[0]
         for names, columns in zip(plan.tables, plan.columns, strict=True):
             sizes = [plan.levels.sizes[column] for column in columns]
             code = np.ravel_multi_index([levels[:, column] for column in columns], sizes)
             exact = times * np.bincount(code, minlength=math.prod(sizes))
             counts.append(exact + plan.stddev(names) * rng.standard_normal(len(exact)))
-        released = Marginals(plan, np.concatenate(counts), plan.state(reproducible=True))
+        firsts = np.cumsum((0, *plan.levels.sizes[:-1]))
+        exact = times * numbers @ np.bincount((levels + firsts).ravel(), minlength=numbers.shape[1])
+        noise = plan.noise / np.repeat(plan.sum_weights, 2) * rng.standard_normal(len(numbers))
+        released = Marginals(plan, np.concatenate(counts), plan.state(reproducible=True), exact + noise)
         _, found = fit_twins(released, components=self.twin.components)
         values = {name: draws[0] for name, draws in found.latents.items()}
         return Outcome(found.statement.use, score=distance_of_pairs(self.twin, values, table.truth))

@@ -100,8 +100,8 @@ class Column:
         out_of_bounds: The rule for cells that the column does not allow; None: that of the whole table.
         unit: Unit of the numbers, for display, such as "years". Not for a column of categories.
         step: Of a real column: values that are drawn, as for a synthetic twin, are its lower bound and whole steps above
-            it. Cells of the table may lie between. None: a power of ten, of which each slice of the bounds holds 20 or more
-            (without slices, the bounds 10,000 or more).
+            it. Cells of the table may lie between; noisy counts and sums take the nearest step. None: a power of ten, of which
+            each slice of the bounds holds 20 or more (without slices, the bounds 10,000 or more).
 
     Raises:
         DataError: Bounds or categories that do not suit the kind, or that are empty.

@@ -1,0 +1,41 @@
+"""Releases of a table without noise, and with invented noise of the plan's size, which can be drawn many times."""
+
+import dataclasses
+
+import numpy as np
+import pyarrow
+
+from discreet.marginals import Marginals, MarginalsPlan
+
+
+def exact(plan: MarginalsPlan, table) -> Marginals:
+    """The counts and sums of a table, computed without the library's own."""
+    levels, counts, sums = plan.levels.encode(table), [], []
+    place = {column.name: number for number, column in enumerate(plan.schema.columns)}
+    for columns in plan.columns:
+        cells = np.zeros([plan.levels.sizes[c] for c in columns])
+        np.add.at(cells, tuple(levels[:, c] for c in columns) or ..., 1 if columns else len(levels))
+        counts.append(cells.ravel())
+    table = pyarrow.table(table)
+    for (name, *by), cells in zip(plan.sums, plan.sum_cells, strict=True):
+        low, high = plan.schema.columns[place[name]].limits
+        numbers = table[name].cast("double" if not pyarrow.types.is_date32(table[name].type) else "int32")
+        z = (2 * numbers.to_numpy().astype(float) - low - high) / (high - low)
+        cell = levels[:, place[by[0]]] if by else np.zeros(len(z), int)
+        sums += [np.bincount(cell, np.nan_to_num(x), cells) for x in (z, 1 - z**2)]
+    counted = np.concatenate(counts)
+    return Marginals(plan, counted, plan.state(reproducible=True), np.concatenate([np.zeros(0), *sums]))
+
+
+def noisy(released: Marginals, rng: np.random.Generator, times: float = 1.0) -> Marginals:
+    """The same with noise of the plan's size, or of so many times that."""
+    plan = released.plan
+    stddevs = [
+        np.repeat(plan.noise / np.array(weights[: len(cells)], float), cells)
+        for weights, cells in ((plan.weights, plan.cells), (plan.sum_weights, [2 * x for x in plan.sum_cells]))
+    ]
+    counts, sums = (
+        x + times * stddev * rng.standard_normal(len(x))
+        for x, stddev in zip((released.counts, released.sums), stddevs, strict=True)
+    )
+    return dataclasses.replace(released, counts=counts, sums=sums)
