@@ -135,8 +135,11 @@ def describe(
         released = dataclasses.replace(released, statement=statement)
         files = write_first(out, statement, None, RELEASED)
         found = dp.marginals.Description.of(released, by=by or (), level=level)
-        files += [write_file(out / JSON, found.to_json()), write_file(out / TEXT, str(found))]
-        files += draw_picture(out / PICTURE, found.plot)
+        files += [
+            write_file(out / "description.json", found.to_json()),
+            write_file(out / "description.txt", str(found)),
+        ]
+        files += draw_picture(out / "description.png", found.plot)
         files.append(write_page(out, ledger=ledger).file)
     if as_json:
         say_json("describe", {**found.to_dict(), "files": files})
