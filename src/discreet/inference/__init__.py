@@ -32,9 +32,10 @@ from discreet.inference._trace import Trace as Trace
 # What a fit by DPSVI does not need is loaded when it is first used (PEP 562).
 _LATER = {
     "_dpsgld": ("DPSGLD", "DPSGLDResult", "releases_of"),
-    "_ops": ("DrawsPlan", "OnePosteriorSample", "OPSResult", "Tempering"),
+    "_ops": ("OnePosteriorSample", "OPSResult"),
     "_points": ("Latents", "latents_of", "objective_of_points"),
     "_products": ("kinds_of", "other_values"),
+    "_tempering": ("DrawsPlan", "Tempering"),
 }
 
 if TYPE_CHECKING:
