@@ -17,8 +17,8 @@ from numpyro.infer import SVI, Trace_ELBO
 import discreet as dp
 from benchmarks._harness import Program
 from benchmarks._networks import Architecture, random_images
-from discreet.gradients import GradientEngine, ReferenceEngine
-from discreet.inference import _loop
+from discreet.methods.inference import _loop
+from discreet.privacy.gradients import GradientEngine, ReferenceEngine
 
 _KEPT_LOSSES = 4096
 

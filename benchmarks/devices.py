@@ -30,8 +30,8 @@ import discreet as dp
 from benchmarks import logistic
 from benchmarks._fits import PrivateFit, Problem, auto_encoder
 from benchmarks._networks import dense
-from discreet.inference import Processes
-from discreet.inference._records import take_apart
+from discreet.methods.inference import Processes
+from discreet.methods.inference._records import take_apart
 
 ROUNDS = 7
 CASES = {

@@ -17,8 +17,8 @@ from benchmarks._command import main
 from benchmarks._fits import PrivateFit, Problem, auto_encoder
 from benchmarks._harness import Outcome, Scale, alternate
 from benchmarks._networks import dense
-from discreet.inference import _loop
-from discreet.inference._step import PlanNumbers
+from discreet.methods.inference import _loop
+from discreet.methods.inference._step import PlanNumbers
 
 BOUND = 1.02
 

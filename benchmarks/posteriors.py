@@ -35,12 +35,12 @@ import discreet as dp
 from benchmarks._command import main
 from benchmarks._harness import Figure, Outcome, Scale, Timing, quartiles
 from benchmarks._peers import AbsentError, load
-from discreet.accounting import calibrate_noise_multiplier
-from discreet.inference import UseWarning
-from discreet.mechanisms import GAUSSIAN
-from discreet.models import defaults_for, logistic_regression
-from discreet.newton import NewtonPlan, fit_newton
-from discreet.tables import are_levels, encode, read_table, schema_from_toml
+from discreet.methods.inference import UseWarning
+from discreet.methods.newton import NewtonPlan, fit_newton
+from discreet.privacy.accounting import calibrate_noise_multiplier
+from discreet.privacy.mechanisms import GAUSSIAN
+from discreet.tabular.models import defaults_for, logistic_regression
+from discreet.tabular.tables import are_levels, encode, read_table, schema_from_toml
 
 EPSILONS = (0.3, 1.0, 3.0)
 DELTA = 1e-6

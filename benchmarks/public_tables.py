@@ -22,8 +22,8 @@ from sklearn.metrics import roc_auc_score
 
 import discreet as dp
 from benchmarks._peers import load
-from discreet.inference import UseWarning
-from discreet.newton import NewtonPlan, fit_newton
+from discreet.methods.inference import UseWarning
+from discreet.methods.newton import NewtonPlan, fit_newton
 
 EPSILONS = (1.0, 3.0)
 DELTA = 1e-6

@@ -14,7 +14,7 @@ import discreet as dp
 from benchmarks._command import main
 from benchmarks._harness import Outcome, Program, Scale, alternate
 from benchmarks._loops import keyed, looped
-from discreet.compat.d3p.feistel import feistel_permutation
+from discreet.interfaces.compat.d3p.feistel import feistel_permutation
 
 RECORDS, BATCH, EXPECTED = 60_000, 128, 1_000
 TABLES = (10**4, 10**8)

@@ -30,7 +30,7 @@ FULL, QUICK = (100_000_000, 4, 2_000), (400_000, 2, 200)  # records, processes, 
 
 def make(folder: Path, records: int, shards: int) -> None:
     """A folder as `convert` writes it, of random features and a target that follows the first."""
-    from discreet.tables import _convert, _shards, schema_from_bounds
+    from discreet.tabular.tables import _convert, _shards, schema_from_bounds
 
     bounds = ",".join([*(f"x{i}=-1:1" for i in range(COLUMNS)), "y=0|1"])
     layout = _convert.Layout(schema_from_bounds(bounds, target="y"))
@@ -77,8 +77,8 @@ def child(folder: Path, address: str, number: int, count: int, steps: int) -> No
 
     import discreet as dp
     from benchmarks import logistic
-    from discreet.inference import _loop
-    from discreet.tables import open_records
+    from discreet.methods.inference import _loop
+    from discreet.tabular.tables import open_records
 
     mesh = jax.make_mesh((jax.device_count(),), ("records",))
     made: list[tuple[float, int, float]] = []  # of each compiled call: when it ended, steps, processor time

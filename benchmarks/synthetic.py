@@ -42,10 +42,10 @@ from benchmarks import _results
 from benchmarks._command import parser
 from benchmarks._harness import FULL, QUICK, Figure, Outcome, Scale, Timing, quartiles
 from benchmarks._peers import AbsentError, load
-from discreet.marginals import MarginalsPlan, fit_twins, private_marginals, twin_tables
-from discreet.models import Levels, MixtureOfProducts, guide_for
-from discreet.synthetic import marginal_distances, utility_report
-from discreet.tables import Column, Kind, Schema, read_table, schema_from_bounds, schema_from_toml
+from discreet.tabular.marginals import MarginalsPlan, fit_twins, private_marginals, twin_tables
+from discreet.tabular.models import Levels, MixtureOfProducts, guide_for
+from discreet.tabular.synthetic import marginal_distances, utility_report
+from discreet.tabular.tables import Column, Kind, Schema, read_table, schema_from_bounds, schema_from_toml
 
 DELTA, TWINS, SLICES = 1e-5, 2, 32
 ASKED = {

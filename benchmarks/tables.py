@@ -19,8 +19,8 @@ from benchmarks._child import ask
 from benchmarks._command import main
 from benchmarks._fits import PrivateFit, Problem
 from benchmarks._harness import Figure, Outcome, Program, Scale, alternate
-from discreet.inference._records import take_apart
-from discreet.tables import convert, open_records, schema_from_bounds
+from discreet.methods.inference._records import take_apart
+from discreet.tabular.tables import convert, open_records, schema_from_bounds
 
 REGIONS = ("north", "south", "east", "west")
 BOUNDS = ",".join(

@@ -21,7 +21,7 @@ from benchmarks._networks import Architecture, dense
 from benchmarks._opacus import TorchFit
 from benchmarks._peers import gather, load
 from benchmarks._results import number
-from discreet.gradients import SPARE
+from discreet.privacy.gradients import SPARE
 
 RECORDS, HIDDEN, LATENT = 60_000, 400, 50
 

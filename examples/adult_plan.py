@@ -18,9 +18,9 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 
 import discreet as dp
-from discreet.newton import fit_newton
-from discreet.planning import dry_run
-from discreet.tables import are_levels, encode
+from discreet.methods.newton import fit_newton
+from discreet.tabular.planning import dry_run
+from discreet.tabular.tables import are_levels, encode
 
 # AUC lost to privacy may be this much more than was promised, and the noise so many times as large.
 SLACK, TIMES = 0.02, 2.0

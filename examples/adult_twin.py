@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow
 
 import discreet as dp
-from discreet.marginals import MarginalsPlan, MarginalsResult, fit_twins, private_marginals, twin_tables
-from discreet.synthetic import marginal_distances
-from discreet.tables import Column, Kind, Missing, Schema, read_table
+from discreet.tabular.marginals import MarginalsPlan, MarginalsResult, fit_twins, private_marginals, twin_tables
+from discreet.tabular.synthetic import marginal_distances
+from discreet.tabular.tables import Column, Kind, Missing, Schema, read_table
 
 COUNTRIES = (
     "Cambodia Canada China Columbia Cuba Dominican-Republic Ecuador El-Salvador England France Germany Greece Guatemala Haiti "

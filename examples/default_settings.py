@@ -17,7 +17,7 @@ import numpy as np
 from sklearn import linear_model
 
 import discreet as dp
-from discreet.models import (
+from discreet.tabular.models import (
     defaults_for,
     hierarchical,
     linear_regression,

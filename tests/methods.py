@@ -12,10 +12,10 @@ import numpyro.distributions as dist
 from numpyro.infer.autoguide import AutoDelta
 
 import discreet as dp
-from discreet.moments import MomentsPlan, fit_moments
-from discreet.newton import NewtonPlan, fit_newton
-from discreet.scores import ScorePlan, SelectionPlan
-from discreet.tables import schema_from_bounds
+from discreet.methods.moments import MomentsPlan, fit_moments
+from discreet.methods.newton import NewtonPlan, fit_newton
+from discreet.tabular.scores import ScorePlan, SelectionPlan
+from discreet.tabular.tables import schema_from_bounds
 
 ADD, REPLACE = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
 N = 1_000

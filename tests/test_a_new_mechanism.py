@@ -15,11 +15,11 @@ from dp_accounting import DpEvent, GaussianDpEvent
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
-from discreet.accounting import NOISES, event_from_dict, event_to_dict
-from discreet.accounting._pairs import PurePair
-from discreet.audit import worst_case
-from discreet.mechanisms import FLOAT_GAUSSIAN, GAUSSIAN, LAPLACE, MECHANISMS, FloatMechanism, add_noise
-from discreet.report import make_statement, statement_from_dict
+from discreet.methods.audit import worst_case
+from discreet.privacy.accounting import NOISES, event_from_dict, event_to_dict
+from discreet.privacy.accounting._pairs import PurePair
+from discreet.privacy.mechanisms import FLOAT_GAUSSIAN, GAUSSIAN, LAPLACE, MECHANISMS, FloatMechanism, add_noise
+from discreet.privacy.report import make_statement, statement_from_dict
 
 NUM_RECORDS = 60
 ROWS = jnp.linspace(-1.0, 1.0, NUM_RECORDS)

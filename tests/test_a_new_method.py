@@ -13,12 +13,12 @@ from dp_accounting import DpEvent
 
 import discreet as dp
 from discreet._validate import RefusedError, positive, probability, refuse
-from discreet.accounting import calibrate_noise_multiplier
-from discreet.act import Act
-from discreet.mechanisms import GAUSSIAN, count_cells
-from discreet.query import Gaussian, Query
-from discreet.released import Released
-from discreet.report import RECORD, Statement, Unit, make_release_statement
+from discreet.privacy.accounting import calibrate_noise_multiplier
+from discreet.privacy.act import Act
+from discreet.privacy.mechanisms import GAUSSIAN, count_cells
+from discreet.privacy.query import Gaussian, Query
+from discreet.privacy.released import Released
+from discreet.privacy.report import RECORD, Statement, Unit, make_release_statement
 
 
 @dataclasses.dataclass(frozen=True)

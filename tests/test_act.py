@@ -42,18 +42,18 @@ from tests.methods import (
 
 import discreet as dp
 from discreet import act, query
-from discreet.accounting import profile
-from discreet.act import Act
-from discreet.mechanisms import GAUSSIAN
-from discreet.moments import MomentsPlan
-from discreet.newton import NewtonPlan, _model, _releases, _sums
-from discreet.query import padded
-from discreet.report import RECORD, Unit
-from discreet.scores import ScorePlan
-from discreet.verify import check_expected
+from discreet.methods.moments import MomentsPlan
+from discreet.methods.newton import NewtonPlan, _model, _releases, _sums
+from discreet.privacy.accounting import profile
+from discreet.privacy.act import Act
+from discreet.privacy.mechanisms import GAUSSIAN
+from discreet.privacy.query import padded
+from discreet.privacy.report import RECORD, Unit
+from discreet.privacy.verify import check_expected
+from discreet.tabular.scores import ScorePlan
 
 SCORE = score_plan()
-pytestmark = pytest.mark.filterwarnings("ignore::discreet.inference.UseWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::discreet.methods.inference.UseWarning")
 
 
 @pytest.fixture

@@ -28,21 +28,21 @@ from tests.methods import same
 
 import discreet as dp
 from discreet._validate import RefusedError
-from discreet.act import Act
-from discreet.inference import DPSVI, SavedFit, _loop, _saved
-from discreet.inference._checkpoint import Checkpoint
-from discreet.inference._saved import FILE
-from discreet.newton import NewtonPlan, fit_newton
-from discreet.newton._releases import Public
-from discreet.newton._saved import SavedReleases
-from discreet.newton._sums import Program
-from discreet.random import _claims
+from discreet.methods.inference import DPSVI, SavedFit, _loop, _saved
+from discreet.methods.inference._checkpoint import Checkpoint
+from discreet.methods.inference._saved import FILE
+from discreet.methods.newton import NewtonPlan, fit_newton
+from discreet.methods.newton._releases import Public
+from discreet.methods.newton._saved import SavedReleases
+from discreet.methods.newton._sums import Program
+from discreet.privacy.act import Act
+from discreet.privacy.random import _claims
+from discreet.privacy.verify import _certify
 from discreet.storage import exclusive
-from discreet.verify import _certify
 
 pytestmark = [
     pytest.mark.usefixtures("quick_compilation"),
-    pytest.mark.filterwarnings("ignore::discreet.inference.UseWarning"),
+    pytest.mark.filterwarnings("ignore::discreet.methods.inference.UseWarning"),
 ]
 Z = np.random.default_rng(0).normal(1.0, 1.0, (200, 3)).astype(np.float32)
 N = 600
@@ -440,7 +440,7 @@ def test_the_best_method_gets_the_checkpoint(tmp_path: Path, monkeypatch: pytest
 
 
 def test_iterates_that_are_kept_now_and_then_are_the_same_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from discreet.inference._trace import TraceRecorder
+    from discreet.methods.inference._trace import TraceRecorder
 
     monkeypatch.setattr(_loop, "TraceRecorder", lambda dim, steps: TraceRecorder(dim, steps, max_bytes=4 * dim * 7))
     whole = steps(dp.random.key(3))
@@ -525,7 +525,7 @@ import sys
 import numpy as np, numpyro, numpyro.distributions as dist
 from numpyro.infer.autoguide import AutoNormal
 import discreet as dp
-from discreet.inference import _loop
+from discreet.methods.inference import _loop
 _loop._SECONDS = 0.0
 _loop._SECONDS_A_CHUNK = 0.01
 def model(y):

@@ -11,9 +11,9 @@ import pytest
 from scipy import stats
 
 import discreet as dp
-from discreet.accounting import BoundedRangeDpEvent
-from discreet.mechanisms import CHOICE, table_distances
-from discreet.mechanisms._integers import CHOICE_GRID, choose_on_grid, coins
+from discreet.privacy.accounting import BoundedRangeDpEvent
+from discreet.privacy.mechanisms import CHOICE, table_distances
+from discreet.privacy.mechanisms._integers import CHOICE_GRID, choose_on_grid, coins
 
 KEY, ROWS, MASK = dp.random.key(17), jnp.ones((10, 3)), jnp.ones(10, bool)
 LEVEL = 1e-4

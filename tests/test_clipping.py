@@ -9,8 +9,8 @@ import pytest
 
 import discreet as dp
 from discreet import mechanisms
-from discreet.clipping import FixedClipping, contribution_bound
-from discreet.gradients import Channels, ClippedSum
+from discreet.privacy.clipping import FixedClipping, contribution_bound
+from discreet.privacy.gradients import Channels, ClippedSum
 
 FACTS = {
     "sampling": dp.PoissonSampling(rate=0.02),

@@ -30,11 +30,10 @@ def run(code):
 
 def test_the_core_imports_and_fits_without_the_extras() -> None:
     done = run("""
-import pkgutil
 import discreet as dp
-for module in pkgutil.iter_modules(dp.__path__):
-    if module.name not in ("cli", "estimators") and not module.name.startswith("__"):
-        importlib.import_module(f"discreet.{module.name}")
+for name, module in dp._modules().items():
+    if name not in ("cli", "estimators"):
+        importlib.import_module(module)
 import numpy as np, numpyro, numpyro.distributions as dist
 from numpyro.infer.autoguide import AutoNormal
 def model(y):
@@ -56,15 +55,16 @@ print(dp.random.normal(dp.random.key(), (2**14,)).shape)  # long enough to be as
 @pytest.mark.parametrize(
     ("code", "extra"),
     [
-        ("from discreet.cli import main; main()", "cli"),
-        ("import discreet.estimators", "tables"),
+        ("from discreet.interfaces.cli import main; main()", "cli"),
+        ("import discreet.tabular.estimators", "tables"),
         ("import discreet as dp; dp.tables.read_table", "tables"),
         (
             "import numpy as np, discreet as dp\ndp.predict.classification_metrics([0, 1], [.1, .9], non_private=True)",
             "tables",
         ),
         (
-            "import discreet as dp\nfrom discreet.page import write_report\nfrom discreet.report import make_statement\n"
+            "import discreet as dp\nfrom discreet.interfaces.page import write_report\n"
+            "from discreet.privacy.report import make_statement\n"
             "plan = dp.PrivacyPlan(sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=9, num_steps=1, num_records=9)\n"
             "write_report('never.html', make_statement(plan, steps_completed=1, reproducible=False))",
             "cli",

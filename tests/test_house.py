@@ -1,4 +1,4 @@
-"""Packages import in one direction, only through each other's `__init__`, and one file touches JAX's internals."""
+"""Four storeys: imports go down, only through a module's `__init__`, and one file touches JAX's internals."""
 
 import ast
 import re
@@ -13,187 +13,35 @@ import pytest
 TESTS = Path(__file__).resolve().parent
 PACKAGE = TESTS.parent / "src" / "discreet"
 
-# From the foundation up. A room may import the rooms in its set, all of which stand before it.
-MAY_IMPORT: dict[str, set[str]] = {
-    "random": set(),
-    "accounting": set(),
-    "tables": set(),
-    "storage": set(),
-    "sampling": {"random", "accounting"},
-    "gradients": set(),
-    "mechanisms": {"random", "gradients", "accounting", "sampling"},
-    "clipping": {"gradients"},
-    "plan": {"sampling", "accounting", "clipping", "mechanisms"},
-    "report": {"plan", "accounting", "sampling", "clipping"},
-    "ledger": {"accounting", "report"},
-    "released": {"report", "storage"},
-    # Draws and released numbers only.
-    "inference_data": {"report"},
-    "plots": {"report"},
-    # A checker that shares code with what it checks proves little.
-    "verify": {"mechanisms", "sampling", "accounting", "random"},
-    # The one who claims keys and debits.
-    "act": {"random", "accounting", "report", "ledger", "verify"},
-    # The one that proves sums of records, but for a loop's.
-    "query": {"act", "accounting", "gradients", "mechanisms", "verify"},
-    "inference": {
-        "act",
-        "released",
-        "plan",
-        "mechanisms",
-        "gradients",
-        "sampling",
-        "report",
-        "random",
-        "accounting",
-        "clipping",
-        "verify",
-        "ledger",
-        "inference_data",
-        "storage",
-        "plots",
-    },
-    "standardise": {"act", "released", "random", "accounting", "ledger", "mechanisms", "query", "report"},
-    # Released draws and rows to predict for, and nothing that fits.
-    "predict": set(),
-    "models": {"tables", "accounting", "sampling", "clipping", "plan", "inference"},
-    "newton": {
-        "act",
-        "accounting",
-        "gradients",
-        "inference",
-        "inference_data",
-        "ledger",
-        "mechanisms",
-        "models",
-        "query",
-        "random",
-        "released",
-        "report",
-        "storage",
-        "verify",
-    },
-    "moments": {
-        "act",
-        "query",
-        "inference_data",
-        "released",
-        "random",
-        "accounting",
-        "ledger",
-        "mechanisms",
-        "report",
-        "verify",
-        "inference",
-        "newton",
-    },
-    # Counts records in its `_release`; the rest is computed from those counts.
-    "marginals": {
-        "tables",
-        "random",
-        "accounting",
-        "mechanisms",
-        "report",
-        "released",
-        "act",
-        "query",
-        "ledger",
-        "verify",
-        "models",
-        "storage",
-        "plots",
-    },
-    # Post-processing by construction: no reader of tables but in the file that compares twins with non-private rows.
-    "synthetic": {
-        "tables",
-        "random",
-        "plan",
-        "report",
-        "inference",
-        "models",
-        "marginals",
-        "storage",
-        "predict",
-        "plots",
-    },
-    # From releases and public facts alone: no reader of tables here either.
-    "page": {"tables", "storage", "accounting", "plan", "report", "ledger", "plots", "models"},
-    # No reader of tables here either: what is chosen on records is not free.
-    "planning": {
-        "accounting",
-        "inference",
-        "marginals",
-        "models",
-        "moments",
-        "newton",
-        "random",
-        "report",
-        "sampling",
-        "tables",
-    },
-    "estimators": {"clipping", "ledger", "inference", "models", "moments", "newton", "plan", "random", "tables"},
-    # Reads held-out records, in one place, and runs fits that others define.
-    "scores": {
-        "random",
-        "accounting",
-        "act",
-        "ledger",
-        "marginals",
-        "mechanisms",
-        "query",
-        "released",
-        "report",
-        "estimators",
-        # The plans of all methods, of which a selection may consist.
-        "inference",
-        "moments",
-        "newton",
-        "standardise",
-        "storage",
-    },
-    "optimizers": set(),
-    # Attacks what is released; it uses the methods as anybody may.
-    "audit": {"random", "accounting", "sampling", "plan", "plots", "inference"},
-    "compat": {
-        "random",
-        "accounting",
-        "sampling",
-        "gradients",
-        "mechanisms",
-        "plan",
-        "report",
-        "inference",
-        "synthetic",
-        "optimizers",
-    },
-    "cli": {
-        "tables",
-        "moments",
-        "newton",
-        "random",
-        "accounting",
-        "sampling",
-        "clipping",
-        "plan",
-        "report",
-        "inference",
-        "verify",
-        "ledger",
-        "synthetic",
-        "models",
-        "marginals",
-        "plots",
-        "planning",
-        "scores",
-        "storage",
-        "page",
-        "audit",
-    },
-    "__main__": {"cli"},
-}
+STOREYS = ("privacy", "methods", "tabular", "interfaces")
+
+
+def rooms_of(storey: str) -> list[str]:
+    """The modules that a storey's page lists, in reading order."""
+    page = ast.get_docstring(ast.parse((PACKAGE / storey / "__init__.py").read_text(encoding="utf-8"))) or ""
+    return re.findall(r"^    (\w+)  +\S", page, re.MULTILINE)
+
+
+def inside(path: Path) -> tuple[str, ...]:
+    """A file's place in its storey: ("random", "_key.py") for privacy/random/_key.py."""
+    parts = path.relative_to(PACKAGE).parts
+    return parts[1:] if parts[0] in STOREYS else parts
+
+
+# The one rule: a file imports from its own module, and from modules before it in this list.
+ORDER = [
+    "_jax",
+    "_numpyro",
+    "_validate",
+    "storage",
+    *(room for storey in STOREYS for room in rooms_of(storey)),
+    "__main__",
+]
+# A checker that shares code with what it checks proves little.
+VERIFY_MAY_IMPORT = {"random", "accounting", "sampling", "mechanisms"}
 # Packages that must not read a table: what they make, or choose, would not be public. Of `tables` they may import the schema.
 READS_NO_TABLE = {"models", "synthetic", "page", "planning"}
-COMPARES_WITH_REAL_ROWS = "synthetic/_utility.py"
+COMPARES_WITH_REAL_ROWS = "tabular/synthetic/_utility.py"
 SCHEMA_FILES = {"_bounds", "_cells", "_persons", "_schema", "_schema_text"}  # that read nothing
 OF_TABLES_IN_MEMORY = {"cells_of", "typed"}
 EVERYBODY_MAY_IMPORT = {"_jax", "_numpyro", "_validate"}
@@ -216,8 +64,8 @@ def name_of(path: Path) -> str:
 
 
 def room_of(path: Path) -> str:
-    """The first part of a file's place in the package: "random" for random/_key.py, "plan" for plan.py."""
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    """The module that a file is of: "random" for privacy/random/_key.py, "plan" for privacy/plan.py."""
+    return inside(path)[0].removesuffix(".py")
 
 
 def imported_modules(path: Path) -> Iterator[tuple[str, int]]:
@@ -235,40 +83,46 @@ def imported_modules(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def our_imports(path: Path) -> Iterator[tuple[list[str], int]]:
+    """The names that a file imports from discreet, from their module on, with their lines."""
     for name, line in imported_modules(path):
         parts = name.split(".")
         if parts[0] == "discreet" and len(parts) > 1:
-            yield parts[1:], line
+            yield parts[2:] if parts[1] in STOREYS and len(parts) > 2 else parts[1:], line
 
 
-def test_packages_import_only_packages_before_them() -> None:
-    order = list(MAY_IMPORT)
-    for room, allowed in MAY_IMPORT.items():
-        assert allowed <= set(order[: order.index(room)]), f"the list itself goes up at {room}"
+def test_each_page_lists_the_modules_of_its_storey() -> None:
+    """Each storey's page lists what is in its folder, once, and has no code."""
+    assert len(ORDER) == len(set(ORDER))
+    for storey in STOREYS:
+        there = {path.stem for path in (PACKAGE / storey).iterdir() if path.stem[:2] != "__"}
+        assert set(rooms_of(storey)) == there, f"discreet/{storey}/__init__.py lists other modules than there are"
+        assert len(ast.parse((PACKAGE / storey / "__init__.py").read_text(encoding="utf-8")).body) == 1
 
 
 def test_imports_go_in_one_direction() -> None:
-    # Through the root, whose names load on use, one may come to any package: the command line does, and nobody imports it.
-    wrong = [
-        f"{name_of(path)}:{line} imports discreet itself"
-        for path in sources()
-        for name, line in imported_modules(path)
-        if name == "discreet" and room_of(path) != "cli"
-    ]
+    wrong = []
     for path in sources():
         room = room_of(path)
-        # The package's root names nothing of its own that a package may lean on.
-        allowed = MAY_IMPORT.get(room, set()) | EVERYBODY_MAY_IMPORT | {room}
+        if room not in ORDER:  # the root and the pages
+            continue
+        before = VERIFY_MAY_IMPORT if room == "verify" else set(ORDER[: ORDER.index(room)])
         wrong += [
             f"{name_of(path)}:{line} imports discreet.{'.'.join(parts)}"
             for parts, line in our_imports(path)
-            if room != "__init__" and parts[0] not in allowed and not (room == "cli" and parts == ["__version__"])
+            if parts[0] not in before | EVERYBODY_MAY_IMPORT | {room}
+            and not (room == "cli" and parts == ["__version__"])
         ]
-    assert not wrong, "see MAY_IMPORT:\n" + "\n".join(wrong)
+        # Through the root, whose names load on use, one may come to any module: the command line does.
+        wrong += [
+            f"{name_of(path)}:{line} imports {name} through the root"
+            for name, line in imported_modules(path)
+            if room != "cli" and re.match(rf"discreet(?!\.({'|'.join(STOREYS)}|{'|'.join(ORDER[:4])})\b)(\.|$)", name)
+        ]
+    assert not wrong, "see the pages of the storeys:\n" + "\n".join(wrong)
 
 
 # Those who make a fit's steps one by one claim the noise of one step; the act alone claims a key, and debits.
-CLAIM_STEPS = {"inference/_dpsvi.py", "compat/d3p/svi.py"}
+CLAIM_STEPS = {"methods/inference/_dpsvi.py", "interfaces/compat/d3p/svi.py"}
 
 
 def test_the_act_alone_claims_keys_and_debits() -> None:
@@ -280,11 +134,11 @@ def test_the_act_alone_claims_keys_and_debits() -> None:
                 one_step = called == "claim" and len(node.args) > 1 and name_of(path) in CLAIM_STEPS
                 if called in ("claim", "debit") and not one_step:
                     found.add((name_of(path), called))
-    assert found == {("act.py", "claim"), ("act.py", "debit")}
+    assert found == {("privacy/act.py", "claim"), ("privacy/act.py", "debit")}
 
 
 # A loop is many sums under one proof, and may run without it (`require_proof=False`), so it is no query.
-PROVE = {"query.py", "inference/_loop.py"}
+PROVE = {"privacy/query.py", "methods/inference/_loop.py"}
 
 
 def test_queries_and_loops_alone_are_proved() -> None:
@@ -313,11 +167,11 @@ def test_packages_import_each_other_through_init() -> None:
 
 def schema_names() -> set[str]:
     """Names that `discreet.tables` exports from files without a reader."""
-    tree = ast.parse((PACKAGE / "tables" / "__init__.py").read_text(encoding="utf-8"))
+    tree = ast.parse((PACKAGE / "tabular" / "tables" / "__init__.py").read_text(encoding="utf-8"))
     froms = [
         node
         for node in tree.body
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("discreet.tables.")
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("discreet.tabular.tables.")
     ]
     assert {str(node.module).split(".")[-1] for node in froms} == SCHEMA_FILES
     return {alias.name for node in froms for alias in node.names}
@@ -338,12 +192,12 @@ def test_what_makes_synthetic_data_imports_no_reader_of_tables() -> None:
 def test_no_reader_of_tables_is_loaded_for_a_schema() -> None:
     """The same, of what Python loads: neither the readers nor pyarrow."""
     code = (
-        "import sys; "
-        + "; ".join(f"import discreet.{name}" for name in ["tables", *sorted(READS_NO_TABLE)])
-        + "; print(sorted(m for m in sys.modules if m == 'pyarrow' or m.startswith('discreet.tables.')))"
+        "import sys, discreet as dp; "
+        + "; ".join(f"dp.{name}" for name in ["tables", *sorted(READS_NO_TABLE)])
+        + "; print(sorted(m for m in sys.modules if m == 'pyarrow' or m.startswith('discreet.tabular.tables.')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str([f"discreet.tables.{file}" for file in sorted(SCHEMA_FILES)])
+    assert done.stdout.strip() == str([f"discreet.tabular.tables.{file}" for file in sorted(SCHEMA_FILES)])
 
 
 def test_jax_internals_only_in_the_adapter() -> None:
@@ -384,14 +238,17 @@ def test_models_run_in_one_thread_at_a_time() -> None:
 
 def test_every_package_is_known() -> None:
     rooms = {room_of(path) for path in sources()} - {"__init__", "__main__"} - EVERYBODY_MAY_IMPORT
-    assert rooms <= set(MAY_IMPORT), f"packages that are not in the list: {sorted(rooms - set(MAY_IMPORT))}"
+    assert rooms <= set(ORDER), f"modules that no storey's page lists: {sorted(rooms - set(ORDER))}"
     assert not rooms & {"util", "utils", "common", "helpers", "misc"}
 
 
 def test_files_in_a_package_are_private() -> None:
     # The modules of compat.d3p are d3p's: programs import them by these names.
-    inside = [p for p in sources() if len(p.relative_to(PACKAGE).parts) > 1 and PACKAGE / "compat" not in p.parents]
-    public = [name_of(p) for p in inside if not p.name.startswith("_")]
+    public = [
+        name_of(path)
+        for path in sources()
+        if len(inside(path)) > 1 and room_of(path) != "compat" and not path.name.startswith("_")
+    ]
     assert not public, f"name them _file.py and re-export from the package's __init__: {public}"
 
 
@@ -400,7 +257,7 @@ def test_tests_mirror_the_packages() -> None:
     folders = {path.name for path in TESTS.iterdir() if path.is_dir() and any(path.glob("test_*.py"))}
     single = {path.stem.removeprefix("test_") for path in TESTS.glob("test_*.py")}
     assert rooms <= folders | single, f"packages without tests: {sorted(rooms - folders - single)}"
-    strange = folders - set(MAY_IMPORT) - {"examples", "benchmarks", "docs", "strangers"}
+    strange = folders - set(ORDER) - {"examples", "benchmarks", "docs", "strangers"}
     assert not strange, f"test folders that mirror no package: {sorted(strange)}"
 
 
@@ -425,33 +282,58 @@ def test_importing_discreet_costs_less_than_numpyro() -> None:
 @pytest.mark.parametrize(
     ("place", "text", "check"),
     [
-        ("random/_key.py", "from discreet.plan import PrivacyPlan", test_imports_go_in_one_direction),
-        ("random/_key.py", "from ..plan import PrivacyPlan", test_imports_go_in_one_direction),
-        ("random/_key.py", "def f():\n    from .. import plan", test_imports_go_in_one_direction),
-        ("random/_key.py", "import discreet.cli", test_imports_go_in_one_direction),
-        ("random/_key.py", "import discreet as dp", test_imports_go_in_one_direction),
-        ("plan/_a.py", "from discreet.sampling._poisson import x", test_packages_import_each_other_through_init),
-        ("plan/_a.py", "from discreet.sampling import _poisson", test_packages_import_each_other_through_init),
-        ("random/_key.py", "from jax.interpreters import mlir", test_jax_internals_only_in_the_adapter),
-        ("random/_key.py", "import jax._src.prng", test_jax_internals_only_in_the_adapter),
-        ("random/_key.py", "from jax import extend", test_jax_internals_only_in_the_adapter),
-        ("inference/_a.py", "from numpyro.optim import _NumPyroOptim", test_numpyro_internals_only_in_the_adapter),
-        ("inference/_a.py", "from numpyro.primitives import Messenger, _x", test_numpyro_internals_only_in_the_adapter),
-        ("inference/_a.py", "guide._setup_prototype(x)", test_numpyro_internals_only_in_the_adapter),
-        ("inference/_a.py", "x = handlers.trace(model).get_trace(x)", test_models_run_in_one_thread_at_a_time),
+        ("privacy/random/_key.py", "from discreet import random", test_imports_go_in_one_direction),
+        ("privacy/plan.py", "from discreet.methods.inference import DPSVI", test_imports_go_in_one_direction),
+        ("methods/moments.py", "from discreet import tabular", test_imports_go_in_one_direction),
+        ("tabular/models/_a.py", "from discreet.tabular.scores import select", test_imports_go_in_one_direction),
+        ("privacy/verify/_a.py", "from discreet.privacy.gradients import x", test_imports_go_in_one_direction),
+        ("privacy/random/_key.py", "from discreet.privacy.plan import PrivacyPlan", test_imports_go_in_one_direction),
+        ("privacy/random/_key.py", "from ..plan import PrivacyPlan", test_imports_go_in_one_direction),
+        ("privacy/random/_key.py", "def f():\n    from .. import plan", test_imports_go_in_one_direction),
+        ("privacy/random/_key.py", "import discreet.interfaces.cli", test_imports_go_in_one_direction),
+        ("privacy/random/_key.py", "import discreet as dp", test_imports_go_in_one_direction),
         (
-            "synthetic/_draw.py",
-            "from discreet.tables import Schema, encode",
+            "privacy/plan/_a.py",
+            "from discreet.privacy.sampling._poisson import x",
+            test_packages_import_each_other_through_init,
+        ),
+        (
+            "privacy/plan/_a.py",
+            "from discreet.privacy.sampling import _poisson",
+            test_packages_import_each_other_through_init,
+        ),
+        ("privacy/random/_key.py", "from jax.interpreters import mlir", test_jax_internals_only_in_the_adapter),
+        ("privacy/random/_key.py", "import jax._src.prng", test_jax_internals_only_in_the_adapter),
+        ("privacy/random/_key.py", "from jax import extend", test_jax_internals_only_in_the_adapter),
+        (
+            "methods/inference/_a.py",
+            "from numpyro.optim import _NumPyroOptim",
+            test_numpyro_internals_only_in_the_adapter,
+        ),
+        (
+            "methods/inference/_a.py",
+            "from numpyro.primitives import Messenger, _x",
+            test_numpyro_internals_only_in_the_adapter,
+        ),
+        ("methods/inference/_a.py", "guide._setup_prototype(x)", test_numpyro_internals_only_in_the_adapter),
+        ("methods/inference/_a.py", "x = handlers.trace(model).get_trace(x)", test_models_run_in_one_thread_at_a_time),
+        (
+            "tabular/synthetic/_draw.py",
+            "from discreet.tabular.tables import Schema, encode",
             test_what_makes_synthetic_data_imports_no_reader_of_tables,
         ),
         (
-            "synthetic/_draw.py",
+            "tabular/synthetic/_draw.py",
             "from discreet import tables",
             test_what_makes_synthetic_data_imports_no_reader_of_tables,
         ),
-        ("random/key.py", "", test_files_in_a_package_are_private),
-        ("scores/_a.py", "from discreet.verify import certify as prove", test_queries_and_loops_alone_are_proved),
-        ("scores/_a.py", "from discreet import verify", test_queries_and_loops_alone_are_proved),
+        ("privacy/random/key.py", "", test_files_in_a_package_are_private),
+        (
+            "tabular/scores/_a.py",
+            "from discreet.privacy.verify import certify as prove",
+            test_queries_and_loops_alone_are_proved,
+        ),
+        ("tabular/scores/_a.py", "from discreet import verify", test_queries_and_loops_alone_are_proved),
     ],
 )
 def test_planted_faults_are_caught(
@@ -460,8 +342,8 @@ def test_planted_faults_are_caught(
     path = tmp_path / place
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    (tmp_path / "tables").mkdir()
-    shutil.copy(PACKAGE / "tables" / "__init__.py", tmp_path / "tables")
+    (tmp_path / "tabular" / "tables").mkdir(parents=True)
+    shutil.copy(PACKAGE / "tabular" / "tables" / "__init__.py", tmp_path / "tabular" / "tables")
     monkeypatch.setitem(globals(), "PACKAGE", tmp_path)
     with pytest.raises(AssertionError):
         check()

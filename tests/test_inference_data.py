@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import discreet as dp
-from discreet.inference import _noise_aware
-from discreet.report import make_statement
+from discreet.methods.inference import _noise_aware
+from discreet.privacy.report import make_statement
 
 PLAN = dp.PrivacyPlan(
     sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=5.0, num_steps=1, num_records=100
@@ -103,7 +103,7 @@ def test_wrong_input_is_refused(samples, options, words) -> None:
 def test_draws_of_a_fit_in_steps_allow_for_its_noise(statement, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the one function; tests/test_released.py has the other results."""
     from discreet import inference
-    from discreet.inference import _result
+    from discreet.methods.inference import _result
 
     calls = []
     monkeypatch.setattr(_noise_aware, "to_arviz", lambda samples, **options: calls.append((samples, options)))

@@ -12,10 +12,10 @@ import pytest
 
 import discreet as dp
 from discreet._jax import double
-from discreet.gradients import ClippedSum
-from discreet.mechanisms import GAUSSIAN, LAPLACE, _integers, levels_for, release
-from discreet.random import LAPLACE_UNIT
-from discreet.random._tables import INNER_VARIANCE, MOST_FACTOR
+from discreet.privacy.gradients import ClippedSum
+from discreet.privacy.mechanisms import GAUSSIAN, LAPLACE, _integers, levels_for, release
+from discreet.privacy.random import LAPLACE_UNIT
+from discreet.privacy.random._tables import INNER_VARIANCE, MOST_FACTOR
 
 KEY = dp.random.key(16)
 STDDEVS = [1e-28, 3e-7, 0.1, 1.0, np.nextafter(np.float32(2), np.float32(3)), 2.999, 3.0, 1e5, 1e30]

@@ -7,7 +7,7 @@ import pytest
 
 import discreet as dp
 from discreet import gradients, mechanisms
-from discreet.sampling import PoissonSampling
+from discreet.privacy.sampling import PoissonSampling
 
 ROWS = jnp.array([[3.0, 4.0], [0.3, 0.4], [jnp.nan, 0.0]])
 MASK = jnp.array([True, False, True])

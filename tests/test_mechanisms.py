@@ -5,11 +5,11 @@ import pytest
 from dp_accounting import LaplaceDpEvent
 from scipy import stats
 
-import discreet.random
+import discreet.privacy.random
 from discreet import mechanisms
-from discreet.accounting import Relation, profile
-from discreet.gradients import ClippedSum
-from discreet.sampling import Batch
+from discreet.privacy.accounting import Relation, profile
+from discreet.privacy.gradients import ClippedSum
+from discreet.privacy.sampling import Batch
 
 SIZE = 40_000
 # Kolmogorov-Smirnov on fixed seeds; the level is the false-alarm rate of each test for a random seed.

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import discreet as dp
-from discreet.act import Act
-from discreet.moments import MomentsPlan, _posterior, fit_moments
-from discreet.moments._sums import TURN, Sum
-from discreet.query import in_turns, turns_for
-from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION
+from discreet.methods.moments import MomentsPlan, _posterior, fit_moments
+from discreet.methods.moments._sums import TURN, Sum
+from discreet.privacy.act import Act
+from discreet.privacy.query import in_turns, turns_for
+from discreet.privacy.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 
 RECORDS, FEATURES = 1_000, 3
 TRUTH = np.array([0.1, 0.3, -0.2, 0.05])

@@ -20,10 +20,10 @@ def names_for_type_checkers() -> tuple[set[str], dict[str, str]]:
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 assert alias.asname == alias.name  # else it is not re-exported
-                if node.module == "discreet":
+                if node.module in ("discreet", *(f"discreet.{storey}" for storey in dp._STOREYS)):
                     modules.add(alias.name)
                 else:
-                    names[alias.name] = str(node.module).removeprefix("discreet.")
+                    names[alias.name] = str(node.module).rpartition(".")[2]
     return modules, names
 
 
@@ -36,14 +36,14 @@ def test_type_checkers_see_what_programs_see() -> None:
 def test_names_are_few_and_lead_somewhere() -> None:
     assert len(dp.__all__) <= 30
     for name, home in dp._HOME.items():
-        assert getattr(dp, name) is getattr(importlib.import_module(f"discreet.{home}"), name)
+        assert getattr(dp, name) is getattr(importlib.import_module(dp._modules()[home]), name)
     assert set(dp.__all__) <= set(dir(dp))
 
 
 def test_a_module_is_found_without_its_import() -> None:
     """In a fresh process: elsewhere another test may have imported the module already."""
     modules = sorted(names_for_type_checkers()[0])
-    lines = [f"assert dp.{module}.__name__ == 'discreet.{module}'" for module in modules]
+    lines = [f"assert dp.{module}.__name__ == '{dp._modules()[module]}'" for module in modules]
     code = "\n".join(
         ["import sys, discreet as dp", "assert len([m for m in sys.modules if m[:9] == 'discreet.']) == 0", *lines]
     )

@@ -17,7 +17,7 @@ from numpyro.infer.autoguide import AutoDelta
 
 import discreet as dp
 from discreet import _numpyro
-from discreet.inference._records import take_apart
+from discreet.methods.inference._records import take_apart
 
 
 def test_the_package_asks_for_the_releases_that_were_tried(repository: Path) -> None:

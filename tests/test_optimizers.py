@@ -13,7 +13,7 @@ from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoDelta
 
 import discreet as dp
-from discreet.compat.d3p import ADADP
+from discreet.interfaces.compat.d3p import ADADP
 
 
 def by_definition(x, gradients, rate, *, tolerance=1.0, low=0.9, high=1.1, check=True, scale=np.abs):

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from dp_accounting import dp_event
 
-from discreet.accounting import Relation, composed, profile
-from discreet.clipping import AdaptiveClipping
-from discreet.marginals import MarginalsPlan
-from discreet.mechanisms import FLOAT_GAUSSIAN, GAUSSIAN
-from discreet.moments import MomentsPlan
-from discreet.newton import ModelPlan, NewtonPlan
-from discreet.plan import PrivacyPlan
-from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
-from discreet.scores import ScorePlan
-from discreet.standardise import Standardisation
+from discreet.methods.moments import MomentsPlan
+from discreet.methods.newton import ModelPlan, NewtonPlan
+from discreet.privacy.accounting import Relation, composed, profile
+from discreet.privacy.clipping import AdaptiveClipping
+from discreet.privacy.mechanisms import FLOAT_GAUSSIAN, GAUSSIAN
+from discreet.privacy.plan import PrivacyPlan
+from discreet.privacy.sampling import FixedSizeSampling, FullBatch, PoissonSampling
+from discreet.tabular.marginals import MarginalsPlan
+from discreet.tabular.scores import ScorePlan
+from discreet.tabular.standardise import Standardisation
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 FACTS = {

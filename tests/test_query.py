@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 import discreet as dp
-from discreet.act import Act
-from discreet.gradients import SPARE
-from discreet.marginals import MarginalsPlan
-from discreet.mechanisms import clip_records, sum_records
-from discreet.moments import MomentsPlan
-from discreet.newton import ModelPlan, NewtonPlan
-from discreet.query import (
+from discreet.methods.moments import MomentsPlan
+from discreet.methods.newton import ModelPlan, NewtonPlan
+from discreet.privacy.act import Act
+from discreet.privacy.gradients import SPARE
+from discreet.privacy.mechanisms import clip_records, sum_records
+from discreet.privacy.query import (
     GRID_OF_PRODUCTS,
     GRID_OF_SUMS,
     Gaussian,
@@ -26,8 +25,9 @@ from discreet.query import (
     turns_for,
     turns_of,
 )
-from discreet.scores import ScorePlan
-from discreet.standardise import Standardisation
+from discreet.tabular.marginals import MarginalsPlan
+from discreet.tabular.scores import ScorePlan
+from discreet.tabular.standardise import Standardisation
 
 ADD, REPLACE = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
 PLAN = ScorePlan.calibrate(epsilon=0.5, delta=1e-7)

@@ -13,10 +13,10 @@ import pytest
 from tests.methods import METHODS, Method, X, same
 
 import discreet as dp
-from discreet.released import Released
+from discreet.privacy.released import Released
 from discreet.storage import write_archive
 
-pytestmark = pytest.mark.filterwarnings("ignore::discreet.inference.UseWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::discreet.methods.inference.UseWarning")
 
 
 @pytest.fixture(scope="module", params=METHODS)

@@ -7,10 +7,10 @@ import pytest
 from dp_accounting import pld
 
 import discreet as dp
-from discreet.accounting import composed
-from discreet.query import Gaussian, Query
-from discreet.report import make_statement
-from discreet.standardise import Standardisation, _moments, contributions, sums_of
+from discreet.privacy.accounting import composed
+from discreet.privacy.query import Gaussian, Query
+from discreet.privacy.report import make_statement
+from discreet.tabular.standardise import Standardisation, _moments, contributions, sums_of
 
 ADD, REPLACE = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
 LOW, HIGH = np.array([0.0, -5.0, 100.0]), np.array([1.0, 5.0, 250.0])

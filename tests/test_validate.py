@@ -51,7 +51,7 @@ def test_no_error_quotes_a_key_or_records() -> None:
     import pandas
 
     import discreet as dp
-    from discreet.estimators import LogisticRegression
+    from discreet.tabular.estimators import LogisticRegression
 
     key, cells = dp.random.key(), np.full((3, 2), 7654321.0)
     words = np.asarray(jax.random.key_data(key)).tolist()
@@ -77,8 +77,8 @@ def test_what_a_notebook_shows_says_what_print_says(tmp_path) -> None:
     import jax.numpy as jnp
 
     import discreet as dp
-    from discreet.report import make_statement
-    from discreet.tables import Column, Kind, Schema
+    from discreet.privacy.report import make_statement
+    from discreet.tabular.tables import Column, Kind, Schema
 
     plan = dp.PrivacyPlan(
         sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=5.0, num_steps=2, num_records=900

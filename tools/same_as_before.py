@@ -29,8 +29,8 @@ def run_all() -> dict[str, tuple[str, str]]:
     from numpyro.infer.autoguide import AutoNormal
 
     import discreet as dp
-    from discreet.moments import MomentsPlan, fit_moments
-    from discreet.tables import schema_from_bounds
+    from discreet.methods.moments import MomentsPlan, fit_moments
+    from discreet.tabular.tables import schema_from_bounds
 
     warnings.simplefilter("ignore")
     rng = np.random.default_rng(0)

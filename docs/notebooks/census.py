@@ -10,9 +10,9 @@ import pyarrow as pa
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
-from discreet.models import logistic_regression
-from discreet.plots import plot_posterior
-from discreet.tables import encode, schema_from_dict
+from discreet.methods.plots import plot_posterior
+from discreet.tabular.models import logistic_regression
+from discreet.tabular.tables import encode, schema_from_dict
 
 rng = np.random.default_rng(1)
 people = 30_000

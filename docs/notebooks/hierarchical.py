@@ -15,7 +15,7 @@ from numpyro.infer.autoguide import AutoNormal
 from numpyro.infer.reparam import LocScaleReparam
 
 import discreet as dp
-from discreet.tables import encode, schema_from_dict
+from discreet.tabular.tables import encode, schema_from_dict
 
 rng = np.random.default_rng(3)
 hospitals, patients = 12, 12_000

@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
-from discreet.plots import plot_posterior
+from discreet.methods.plots import plot_posterior
 
 rng = np.random.default_rng(2)
 dose = rng.uniform(-1, 1, 20_000).astype(np.float32)

@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 
 import discreet as dp
-from discreet.marginals import (
+from discreet.tabular.marginals import (
     MarginalsPlan,
     fit_twins,
     private_marginals,
     twin_tables,
 )
-from discreet.synthetic import combine, synthesize, utility_report
-from discreet.tables import schema_from_dict
+from discreet.tabular.synthetic import combine, synthesize, utility_report
+from discreet.tabular.tables import schema_from_dict
 
 
 def survey(people, seed):

@@ -26,7 +26,7 @@ import discreet as dp
 from benchmarks._fits import NonPrivateFit, PrivateFit, Problem, auto_encoder
 from benchmarks._harness import Program, alternate
 from benchmarks._networks import dense
-from discreet.compat.d3p.feistel import feistel_permutation
+from discreet.interfaces.compat.d3p.feistel import feistel_permutation
 
 FEISTEL, CHOICE, SHUFFLE = "Feistel, threefry", "jax.random.choice", "NumPy permutation"
 FIXED, POISSON, FULL, PLAIN = "FixedSizeSampling", "PoissonSampling", "FullBatch", "NumPyro"

@@ -1,6 +1,7 @@
 """Differentially private probabilistic programming on JAX and NumPyro.
 
 The names in `_HOME`, which most programs need, are found here; everything else in a module, as `dp.models.MixtureOfProducts`.
+A module lies in one of four storeys, and is imported from there: `from discreet.tabular.models import MixtureOfProducts`.
 Names and modules are loaded when they are first used (PEP 562), so `import discreet` alone imports neither JAX nor SciPy.
 
 >>> import discreet as dp
@@ -15,7 +16,10 @@ import pkgutil
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# Where each public name is defined.
+# From the ground up; the docstring of each has its modules, and what it may import.
+_STOREYS = ("privacy", "methods", "tabular", "interfaces")
+
+# The module where each public name is defined.
 _HOME = {
     "AdaptiveClipping": "clipping",
     "Certificate": "verify",
@@ -49,52 +53,44 @@ _HOME = {
 }
 
 if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; tests/test_names.py compares the two.
-    from discreet import (
-        accounting as accounting,
-        act as act,
+    from discreet import storage as storage
+    from discreet.interfaces import compat as compat, page as page
+    from discreet.methods import (
         audit as audit,
-        clipping as clipping,
-        compat as compat,
-        estimators as estimators,
-        gradients as gradients,
         inference as inference,
         inference_data as inference_data,
-        ledger as ledger,
-        marginals as marginals,
-        mechanisms as mechanisms,
-        models as models,
         moments as moments,
         newton as newton,
         optimizers as optimizers,
-        page as page,
-        plan as plan,
-        planning as planning,
         plots as plots,
-        predict as predict,
-        query as query,
-        random as random,
-        released as released,
-        report as report,
-        sampling as sampling,
-        scores as scores,
-        standardise as standardise,
-        storage as storage,
-        synthetic as synthetic,
-        tables as tables,
-        verify as verify,
     )
-    from discreet.accounting import Relation as Relation
-    from discreet.clipping import AdaptiveClipping as AdaptiveClipping
-    from discreet.inference import (
+    from discreet.methods.inference import (
         DPSGLD as DPSGLD,
         DPSVI as DPSVI,
         DPSVIResult as DPSVIResult,
         OnePosteriorSample as OnePosteriorSample,
         load_result as load_result,
     )
-    from discreet.ledger import Ledger as Ledger, LedgerError as LedgerError, SpentError as SpentError
-    from discreet.marginals import describe as describe
-    from discreet.mechanisms import (
+    from discreet.methods.newton import DPNewton as DPNewton, fit as fit
+    from discreet.privacy import (
+        accounting as accounting,
+        act as act,
+        clipping as clipping,
+        gradients as gradients,
+        ledger as ledger,
+        mechanisms as mechanisms,
+        plan as plan,
+        query as query,
+        random as random,
+        released as released,
+        report as report,
+        sampling as sampling,
+        verify as verify,
+    )
+    from discreet.privacy.accounting import Relation as Relation
+    from discreet.privacy.clipping import AdaptiveClipping as AdaptiveClipping
+    from discreet.privacy.ledger import Ledger as Ledger, LedgerError as LedgerError, SpentError as SpentError
+    from discreet.privacy.mechanisms import (
         clip_records as clip_records,
         exponential_mechanism as exponential_mechanism,
         gaussian_mechanism as gaussian_mechanism,
@@ -103,38 +99,56 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
         subsample_without_replacement as subsample_without_replacement,
         sum_records as sum_records,
     )
-    from discreet.newton import DPNewton as DPNewton, fit as fit
-    from discreet.plan import PrivacyPlan as PrivacyPlan
-    from discreet.report import Statement as Statement
-    from discreet.sampling import (
+    from discreet.privacy.plan import PrivacyPlan as PrivacyPlan
+    from discreet.privacy.report import Statement as Statement
+    from discreet.privacy.sampling import (
         FixedSizeSampling as FixedSizeSampling,
         FullBatch as FullBatch,
         PoissonSampling as PoissonSampling,
     )
-    from discreet.verify import (
+    from discreet.privacy.verify import (
         Certificate as Certificate,
         PrivacyError as PrivacyError,
         certify as certify,
         symbol as symbol,
     )
+    from discreet.tabular import (
+        estimators as estimators,
+        marginals as marginals,
+        models as models,
+        planning as planning,
+        predict as predict,
+        scores as scores,
+        standardise as standardise,
+        synthetic as synthetic,
+        tables as tables,
+    )
+    from discreet.tabular.marginals import describe as describe
 
     __version__: str
 else:
     __all__ = sorted([*_HOME, "random"])
 
 
-def _modules() -> list[str]:
-    return [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
+def _modules() -> dict[str, str]:
+    """Public modules with their full names: "random" is discreet.privacy.random."""
+    places = {__name__: "", **{f"{__name__}.{storey}": f"/{storey}" for storey in _STOREYS}}
+    return {
+        module.name: f"{place}.{module.name}"
+        for place, folder in places.items()
+        for module in pkgutil.iter_modules([path + folder for path in __path__])
+        if not module.name.startswith("_") and module.name not in _STOREYS
+    }
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name from its home, or a module of the package."""
     if name in _HOME:
-        value = getattr(import_module(f"discreet.{_HOME[name]}"), name)
+        value = getattr(import_module(_modules()[_HOME[name]]), name)
     elif name == "__version__":
         value = import_module("importlib.metadata").version("discreet")
-    elif not name.startswith("_") and name in _modules():
-        value = import_module(f"discreet.{name}")
+    elif not name.startswith("_") and name in (modules := _modules()):
+        value = import_module(modules[name])
     else:
         raise AttributeError(f"module 'discreet' has no attribute {name!r}")
     globals()[name] = value

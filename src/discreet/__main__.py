@@ -1,6 +1,6 @@
 """`python -m discreet`: the command line."""
 
-from discreet.cli import main
+from discreet.interfaces.cli import main
 
 if __name__ == "__main__":
     main()

@@ -9,7 +9,7 @@ from dp_accounting import dp_event
 from scipy.special import log_softmax
 from scipy.stats import binom, norm
 
-from discreet.accounting import (
+from discreet.privacy.accounting import (
     BoundedRangeDpEvent,
     PrivacyFilter,
     PrivacyProfile,
@@ -19,8 +19,8 @@ from discreet.accounting import (
     event_to_dict,
     profile,
 )
-from discreet.accounting._compose import compose
-from discreet.accounting._pairs import SelectionPair
+from discreet.privacy.accounting._compose import compose
+from discreet.privacy.accounting._pairs import SelectionPair
 
 ADD = Relation.ADD_OR_REMOVE_ONE
 

@@ -8,7 +8,7 @@ import pytest
 from dp_accounting import GaussianDpEvent, dp_event
 from hypothesis import given, settings, strategies as st
 
-from discreet.accounting import Relation, calibrate_noise_multiplier, calibrate_num_steps, profile
+from discreet.privacy.accounting import Relation, calibrate_noise_multiplier, calibrate_num_steps, profile
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 

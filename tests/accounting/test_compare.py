@@ -13,8 +13,15 @@ from scipy.integrate import quad
 from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import norm
 
-from discreet.accounting import PrivacyProfile, Relation, _compare as theorems, compare_accountants, profile, upper
-from discreet.accounting._compare import Steps
+from discreet.privacy.accounting import (
+    PrivacyProfile,
+    Relation,
+    _compare as theorems,
+    compare_accountants,
+    profile,
+    upper,
+)
+from discreet.privacy.accounting._compare import Steps
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 ABALONE, ADULT = (0.05, 1000), (0.005, 2000)

@@ -9,9 +9,9 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy.special import ndtr
 from scipy.stats import norm
 
-from discreet.accounting import Relation, profile
-from discreet.accounting._compose import Cells, Sum, compose
-from discreet.accounting._pairs import GaussianPair, PoissonPair
+from discreet.privacy.accounting import Relation, profile
+from discreet.privacy.accounting._compose import Cells, Sum, compose
+from discreet.privacy.accounting._pairs import GaussianPair, PoissonPair
 
 EXTENDED = np.finfo(np.longdouble).nmant == 63
 """Without 80-bit floats the bound on rounding is wider: as safe, less tight."""

@@ -9,7 +9,7 @@ from dp_accounting.pld import PLDAccountant
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from discreet.accounting import Relation, profile
+from discreet.privacy.accounting import Relation, profile
 
 # rate, noise multiplier, steps, delta; then epsilon: ours, truncated event, lower bound, Poisson substituted (wrong)
 FIGURES = [

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from discreet.accounting import PrivacyProfile, Relation, profile
+from discreet.privacy.accounting import PrivacyProfile, Relation, profile
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 
@@ -84,8 +84,8 @@ def test_gaussians_compose_to_one_gaussian_exactly(noise_multiplier, steps):
 @pytest.mark.parametrize(("steps", "noise_multiplier"), [(1, 1.0), (100, 10.0), (10_000, 1000.0), (1_000_000, 30.0)])
 @pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-10, 1e-13])
 def test_numerical_composition_of_gaussians_is_just_above_the_closed_form(steps, noise_multiplier, delta):
-    from discreet.accounting._compose import compose
-    from discreet.accounting._pairs import GaussianPair
+    from discreet.privacy.accounting._compose import compose
+    from discreet.privacy.accounting._pairs import GaussianPair
 
     exact = profile(dp_event.GaussianDpEvent(noise_multiplier / math.sqrt(steps)), ADD).epsilon(delta)
     curve = compose([[(GaussianPair(1 / noise_multiplier), steps)]])

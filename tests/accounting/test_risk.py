@@ -7,7 +7,7 @@ import pytest
 from dp_accounting import dp_event
 from scipy.stats import norm
 
-from discreet.accounting import Relation, profile, risk, suggest
+from discreet.privacy.accounting import Relation, profile, risk, suggest
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 
@@ -98,7 +98,7 @@ def test_warnings():
 
 
 def test_text_rounds_bounds_upward():
-    from discreet.accounting import upper
+    from discreet.privacy.accounting import upper
 
     assert upper(1.00001) == "1.001"
     assert upper(1.0) == "1"

@@ -30,8 +30,7 @@ from numpyro.infer.autoguide import AutoNormal
 from tests.audit.planted import FAULTS, FURTHER_FAULTS, plan
 
 import discreet as dp
-from discreet.accounting import profile
-from discreet.audit import (
+from discreet.methods.audit import (
     Verdict,
     audit_fit,
     audit_mechanism,
@@ -40,8 +39,9 @@ from discreet.audit import (
     plot_verdicts,
     worst_case,
 )
-from discreet.query import Gaussian, Query
-from discreet.standardise import sums_of
+from discreet.privacy.accounting import profile
+from discreet.privacy.query import Gaussian, Query
+from discreet.tabular.standardise import sums_of
 
 ADD, REPLACE = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
 DELTA = 1e-5

@@ -20,9 +20,9 @@ import pytest
 
 import discreet as dp
 from discreet import mechanisms
-from discreet.audit import Verdict, worst_case
-from discreet.inference import _dpsvi as setup_file
-from discreet.inference._step_keys import StepKeys
+from discreet.methods.audit import Verdict, worst_case
+from discreet.methods.inference import _dpsvi as setup_file
+from discreet.methods.inference._step_keys import StepKeys
 
 DELTA = 1e-3
 

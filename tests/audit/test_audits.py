@@ -15,9 +15,17 @@ from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
 from discreet import mechanisms
-from discreet.accounting import BoundedRangeDpEvent, profile
-from discreet.audit import Verdict, audit_fit, audit_mechanism, audit_one_run, canary_fit, plot_verdicts, worst_case
-from discreet.inference import releases_of
+from discreet.methods.audit import (
+    Verdict,
+    audit_fit,
+    audit_mechanism,
+    audit_one_run,
+    canary_fit,
+    plot_verdicts,
+    worst_case,
+)
+from discreet.methods.inference import releases_of
+from discreet.privacy.accounting import BoundedRangeDpEvent, profile
 
 from .planted import plan
 
@@ -189,7 +197,7 @@ def test_a_model_of_ones_own(monkeypatch):
     verdict = audit_fit(fit, table, (x, y), runs=2000, progress_bar=False)
     check(verdict, 0.1)
     monkeypatch.setattr(
-        "discreet.mechanisms.release",
+        "discreet.privacy.mechanisms.release",
         lambda key, total, noise, *of: dp.mechanisms.Release(*jax.tree.map(jnp.float32, total[:3])),
     )
     bare = dp.DPSVI(logistic, AutoNormal(logistic, init_loc_fn=init_to_feasible), numpyro.optim.SGD(1e-3), plan=claim)

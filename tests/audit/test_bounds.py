@@ -5,8 +5,8 @@ import pytest
 from dp_accounting import dp_event
 from scipy import stats
 
-from discreet.accounting import Relation, profile
-from discreet.audit import Rates, clopper_pearson, epsilon_lower_bound, judge, one_run_epsilon, one_run_p_value
+from discreet.methods.audit import Rates, clopper_pearson, epsilon_lower_bound, judge, one_run_epsilon, one_run_p_value
+from discreet.privacy.accounting import Relation, profile
 
 EPSILON = 1.0
 HONEST = 1 / (1 + np.exp(-EPSILON))

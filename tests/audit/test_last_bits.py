@@ -14,10 +14,10 @@ import pytest
 from numpyro.infer.autoguide import AutoDelta
 
 import discreet as dp
-from discreet.clipping import COUNT_SHARE
-from discreet.gradients._sums import LEAST_LOST
-from discreet.mechanisms import FLOAT_GAUSSIAN, GAUSSIAN, LAPLACE, Mechanism, _integers, add_noise, levels_for
-from discreet.random._tables import DESIGNS
+from discreet.privacy.clipping import COUNT_SHARE
+from discreet.privacy.gradients._sums import LEAST_LOST
+from discreet.privacy.mechanisms import FLOAT_GAUSSIAN, GAUSSIAN, LAPLACE, Mechanism, _integers, add_noise, levels_for
+from discreet.privacy.random._tables import DESIGNS
 
 KEY = dp.random.key(20261123)
 MULTIPLIER = 3.0

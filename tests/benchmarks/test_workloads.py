@@ -40,9 +40,9 @@ from benchmarks._fits import NonPrivateFit, PrivateFit, Problem, auto_encoder, r
 from benchmarks._harness import TINY, Outcome
 from benchmarks._networks import convolutional, dense
 from benchmarks._peers import AbsentError, gather, load
-from discreet.accounting import profile
-from discreet.gradients import Channels, ReferenceEngine
-from discreet.tables import open_records
+from discreet.privacy.accounting import profile
+from discreet.privacy.gradients import Channels, ReferenceEngine
+from discreet.tabular.tables import open_records
 
 pytestmark = [
     pytest.mark.usefixtures("quick_compilation"),

@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from discreet.inference import DPSVIResult, Trace
-from discreet.inference._forms import ArrayForm, Form
-from discreet.models import MixtureOfProducts
-from discreet.plan import PrivacyPlan
-from discreet.report import make_statement
-from discreet.sampling import FullBatch
-from discreet.synthetic import write_fitted
-from discreet.tables import Schema
+from discreet.methods.inference import DPSVIResult, Trace
+from discreet.methods.inference._forms import ArrayForm, Form
+from discreet.privacy.plan import PrivacyPlan
+from discreet.privacy.report import make_statement
+from discreet.privacy.sampling import FullBatch
+from discreet.tabular.models import MixtureOfProducts
+from discreet.tabular.synthetic import write_fitted
+from discreet.tabular.tables import Schema
 
 PLAN = PrivacyPlan(sampling=FullBatch(), clipping_norm=1.0, noise_multiplier=30.0, num_steps=4, num_records=50)
 

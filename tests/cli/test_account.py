@@ -3,7 +3,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from discreet.cli._app import app
+from discreet.interfaces.cli._app import app
 
 RUN = CliRunner()
 BASE = ["account", "--num-records", "100000"]

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from discreet import mechanisms
-from discreet.cli._app import app
+from discreet.interfaces.cli._app import app
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -39,7 +39,7 @@ def test_a_contradiction_has_an_exit_code(monkeypatch):
 
 
 PROGRAM = """
-from discreet.audit import Verdict
+from discreet.methods.audit import Verdict
 
 def check():
     facts = {"target": "mine", "delta": 1e-5, "confidence": 0.99, "runs": 9, "relation": "REPLACE_ONE", "score": "x"}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from discreet.cli._app import app
-from discreet.cli._options import MODELS
+from discreet.interfaces.cli._app import app
+from discreet.interfaces.cli._options import MODELS
 
 from .world import RUN
 
@@ -61,7 +61,7 @@ def test_other_shells(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_in_a_real_bash(tmp_path: Path) -> None:
     """The script that typer installs, sourced; a model by its name, and the file where no name goes on."""
     (tmp_path / "discreet").write_text(
-        f"#!/bin/sh\nexec {sys.executable} -c 'from discreet.cli import main; main()' \"$@\"\n"
+        f"#!/bin/sh\nexec {sys.executable} -c 'from discreet.interfaces.cli import main; main()' \"$@\"\n"
     )
     (tmp_path / "discreet").chmod(0o755)
     script = """
@@ -81,7 +81,7 @@ def test_in_a_real_bash(tmp_path: Path) -> None:
 def test_completion_and_help_load_nothing_heavy() -> None:
     heavy = ["jax", "numpy", "numpyro", "scipy", "pyarrow", "sklearn", "matplotlib"]
     code = (
-        "import sys\nfrom discreet.cli import main\n"
+        "import sys\nfrom discreet.interfaces.cli import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         f"print([name for name in {heavy} if name in sys.modules])"
     )

@@ -6,10 +6,10 @@ import pytest
 from typer.testing import CliRunner
 
 import discreet as dp
-from discreet.cli._app import app
-from discreet.cli._demo import BOUNDS, STEPS, TARGET, in_units, least_squares, load, may_overwrite, simulated
-from discreet.cli._methods import Moments
-from discreet.report import COEFFICIENTS, NOT_USABLE
+from discreet.interfaces.cli._app import app
+from discreet.interfaces.cli._demo import BOUNDS, STEPS, TARGET, in_units, least_squares, load, may_overwrite, simulated
+from discreet.interfaces.cli._methods import Moments
+from discreet.privacy.report import COEFFICIENTS, NOT_USABLE
 
 RUN = CliRunner()
 SCHEMA = dp.tables.schema_from_bounds(BOUNDS, target=TARGET)

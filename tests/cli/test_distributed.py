@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 import discreet as dp
-from discreet.cli._app import app
-from discreet.cli._report import COUNTS
+from discreet.interfaces.cli._app import app
+from discreet.interfaces.cli._report import COUNTS
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = """\
@@ -32,7 +32,7 @@ categories = ["no", "yes"]
 QUICK = {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "OMP_NUM_THREADS": "1"}
 FIT = "fit --data survey.csv --model linear --schema schema.toml --epsilon 1 --steps 12 --draws 10 --yes"
 # What `discreet` runs, with something else beforehand.
-CODE = "import sys; from discreet.cli import main; {}; sys.argv[0] = 'discreet'; main()"
+CODE = "import sys; from discreet.interfaces.cli import main; {}; sys.argv[0] = 'discreet'; main()"
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def recipe(processes):
         "id in 0 1": f"id in {numbers}",
         "--processes 2": f"--processes {processes}",
         ":7654": f":{free_port()}",
-        "discreet fit": f"{sys.executable} -c 'from discreet.cli import main; main()' fit --steps 12 --draws 10 --yes",
+        "discreet fit": f"{sys.executable} -c 'from discreet.interfaces.cli import main; main()' fit --steps 12 --draws 10 --yes",
     }.items():
         assert old in text
         text = text.replace(old, new)
@@ -145,11 +145,12 @@ def test_refusals(folder, words, reason):
     assert not os.path.exists("discreet-fit")
 
 
-DIES = (
-    "import os; from discreet.inference._loop import TraceRecorder as T; T.extend = lambda *_: os.kill(os.getpid(), 9)"
+DIES = "import os; from discreet.methods.inference._loop import TraceRecorder as T; T.extend = lambda *_: os.kill(os.getpid(), 9)"
+FAILS = "from discreet.methods.inference._loop import TraceRecorder as T; T.extend = lambda *_: 1 / 0"
+FULL = (
+    "import errno; from discreet.interfaces.cli import _run; "
+    "_run.write_statement = lambda *_: (_ for _ in ()).throw(OSError(28, 'full'))"
 )
-FAILS = "from discreet.inference._loop import TraceRecorder as T; T.extend = lambda *_: 1 / 0"
-FULL = "import errno; from discreet.cli import _run; _run.write_statement = lambda *_: (_ for _ in ()).throw(OSError(28, 'full'))"
 
 
 @pytest.mark.exhaustive
@@ -181,7 +182,7 @@ def test_a_failure_ends_all(folder, planted, codes):
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_all_after_the_same_step_and_writes_one_statement(folder, sent):
     pressed = (
-        "import os; from discreet.inference._loop import TraceRecorder as T; f = T.extend; "
+        "import os; from discreet.methods.inference._loop import TraceRecorder as T; f = T.extend; "
         f"T.extend = lambda *x: (f(*x), x[1] == 1 and os.kill(os.getpid(), {int(sent)}))[0]"
     )
     outputs, errors, codes = ends(start(FIT.replace("--steps 12", "--steps 100000"), ("pass", pressed)))
@@ -195,7 +196,7 @@ def test_a_signal_stops_all_after_the_same_step_and_writes_one_statement(folder,
 @pytest.mark.exhaustive
 def test_sigterm_before_the_first_step_ends_all(folder):
     sent = (
-        "import os; from discreet.inference import DPSVI as D; f = D._begin; "
+        "import os; from discreet.methods.inference import DPSVI as D; f = D._begin; "
         "D._begin = lambda *x: (os.kill(os.getpid(), 15), f(*x))[1]"
     )
     _, errors, codes = ends(start(FIT, ("pass", sent)))

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 import discreet as dp
 from discreet import audit, planning
-from discreet.cli._app import app
-from discreet.cli._methods import InSteps, OfRecords
-from discreet.marginals import fit_twins
-from discreet.report import make_statement
-from discreet.tables import describe_features, encode, read_table, schema_from_toml
+from discreet.interfaces.cli._app import app
+from discreet.interfaces.cli._methods import InSteps, OfRecords
+from discreet.privacy.report import make_statement
+from discreet.tabular.marginals import fit_twins
+from discreet.tabular.tables import describe_features, encode, read_table, schema_from_toml
 
 from .fits import made_up_result
 from .world import dry_run
@@ -50,7 +50,7 @@ def printed_commands() -> list[str]:
     in_pages = [line.split("  #")[0].strip() for line in text.splitlines() if line.startswith("discreet ")]
     in_help = [
         example
-        for source in (ROOT / "src/discreet/cli").glob("*.py")
+        for source in (ROOT / "src/discreet/interfaces/cli").glob("*.py")
         for example in re.findall(r"`(discreet \w+ --.*?)`", source.read_text())
     ]
     return sorted({*in_pages, *in_help})

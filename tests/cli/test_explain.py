@@ -4,11 +4,11 @@ import math
 import pytest
 from typer.testing import CliRunner
 
-from discreet.cli._account import meaning
-from discreet.cli._app import app
-from discreet.plan import PrivacyPlan
-from discreet.report import make_statement
-from discreet.sampling import PoissonSampling
+from discreet.interfaces.cli._account import meaning
+from discreet.interfaces.cli._app import app
+from discreet.privacy.plan import PrivacyPlan
+from discreet.privacy.report import make_statement
+from discreet.privacy.sampling import PoissonSampling
 
 RUN = CliRunner()
 PLAN = PrivacyPlan(

@@ -10,16 +10,16 @@ from typer.testing import CliRunner
 
 import discreet as dp
 from discreet import moments, random
-from discreet.cli import _describe, _fit, _terminal
-from discreet.cli._app import app
-from discreet.cli._methods import InSteps, Moments, fit_again
-from discreet.cli._options import FAMILIES, MethodName, choose_model
-from discreet.cli._report import npz, summarise
-from discreet.clipping import AdaptiveClipping
-from discreet.inference._result import Share
-from discreet.models import logistic_regression, negative_binomial_regression
-from discreet.random import claim
-from discreet.report import Unit, make_statement
+from discreet.interfaces.cli import _describe, _fit, _terminal
+from discreet.interfaces.cli._app import app
+from discreet.interfaces.cli._methods import InSteps, Moments, fit_again
+from discreet.interfaces.cli._options import FAMILIES, MethodName, choose_model
+from discreet.interfaces.cli._report import npz, summarise
+from discreet.methods.inference._result import Share
+from discreet.privacy.clipping import AdaptiveClipping
+from discreet.privacy.random import claim
+from discreet.privacy.report import Unit, make_statement
+from discreet.tabular.models import logistic_regression, negative_binomial_regression
 
 RUN = CliRunner()
 BOUNDS = "age=0:100,region=north|south|east,smoker=no|yes"

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 import discreet as dp
-from discreet.cli._app import app
+from discreet.interfaces.cli._app import app
 
 RUN = CliRunner()
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from discreet.cli._app import app
-from discreet.cli._methods import Newton
-from discreet.cli._report import NO_INTERVAL, summarise
-from discreet.newton import NewtonPlan
+from discreet.interfaces.cli._app import app
+from discreet.interfaces.cli._methods import Newton
+from discreet.interfaces.cli._report import NO_INTERVAL, summarise
+from discreet.methods.newton import NewtonPlan
 
 RUN = CliRunner()
 SCHEMA = """\

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from discreet.cli._app import app
-from discreet.cli._own_model import choose
-from discreet.tables import encode, read_table, schema_from_toml
+from discreet.interfaces.cli._app import app
+from discreet.interfaces.cli._own_model import choose
+from discreet.tabular.tables import encode, read_table, schema_from_toml
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 RUN = CliRunner()

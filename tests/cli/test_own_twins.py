@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from discreet.cli._app import app
-from discreet.cli._options import choose_model
-from discreet.cli._own_model import choose, read_own_fit
-from discreet.cli._report import npz
-from discreet.report import make_statement
-from discreet.synthetic import synthesize
-from discreet.tables import decode, read_table, schema_from_bounds, schema_from_dict, schema_from_toml
+from discreet.interfaces.cli._app import app
+from discreet.interfaces.cli._options import choose_model
+from discreet.interfaces.cli._own_model import choose, read_own_fit
+from discreet.interfaces.cli._report import npz
+from discreet.privacy.report import make_statement
+from discreet.tabular.synthetic import synthesize
+from discreet.tabular.tables import decode, read_table, schema_from_bounds, schema_from_dict, schema_from_toml
 
 from .fits import PLAN
 

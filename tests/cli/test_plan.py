@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import discreet.planning
-from discreet.cli._app import app
-from discreet.newton import NewtonPlan
-from discreet.planning import DryRun, DryRunRow, _dry_run
+import discreet.tabular.planning
+from discreet.interfaces.cli._app import app
+from discreet.methods.newton import NewtonPlan
+from discreet.tabular.planning import DryRun, DryRunRow, _dry_run
 
 RUN = CliRunner()
 BOUNDS = "age=0:100,smoker=no|yes"

@@ -11,12 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 import discreet as dp
-from discreet.cli._app import app
-from discreet.cli._methods import InSteps
-from discreet.cli._report import write_picture
-from discreet.inference import Trace
-from discreet.report import make_statement
-from discreet.tables import schema_from_bounds
+from discreet.interfaces.cli._app import app
+from discreet.interfaces.cli._methods import InSteps
+from discreet.interfaces.cli._report import write_picture
+from discreet.methods.inference import Trace
+from discreet.privacy.report import make_statement
+from discreet.tabular.tables import schema_from_bounds
 
 from .fits import PLAN, fitted
 

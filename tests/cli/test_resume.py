@@ -20,12 +20,12 @@ from numpyro.infer.autoguide import AutoNormal
 from typer.testing import CliRunner
 
 import discreet as dp
-from discreet.cli._app import app
-from discreet.cli._methods import OfRecords
-from discreet.cli._terminal import settings
-from discreet.inference._checkpoint import Checkpoint
-from discreet.inference._saved import FILE
-from discreet.newton._saved import SavedReleases
+from discreet.interfaces.cli._app import app
+from discreet.interfaces.cli._methods import OfRecords
+from discreet.interfaces.cli._terminal import settings
+from discreet.methods.inference._checkpoint import Checkpoint
+from discreet.methods.inference._saved import FILE
+from discreet.methods.newton._saved import SavedReleases
 from discreet.storage import exclusive
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -264,22 +264,22 @@ def test_another_fits_statement_is_not_replaced(folder, monkeypatch):
 
 
 COMMAND_LINE = """
-from discreet.inference import _loop
+from discreet.methods.inference import _loop
 _loop._SECONDS = 0.0
 _loop._SECONDS_A_CHUNK = 0.01
-from discreet.cli import main
+from discreet.interfaces.cli import main
 main()
 """
 
 SLOWLY = """
 import time
-from discreet.newton._saved import SavedReleases
+from discreet.methods.newton._saved import SavedReleases
 release = SavedReleases.release
 def slowly(self, *told):
     time.sleep(0.05 * (len(self._made) == self._next))
     return release(self, *told)
 SavedReleases.release = slowly
-from discreet.cli import main
+from discreet.interfaces.cli import main
 main()
 """
 

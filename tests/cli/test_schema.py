@@ -7,10 +7,10 @@ import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
-from discreet.cli._app import app
-from discreet.cli._methods import InSteps
-from discreet.report import make_statement
-from discreet.tables import CsvFormat, DataError, read_table, schema_from_bounds, schema_from_toml
+from discreet.interfaces.cli._app import app
+from discreet.interfaces.cli._methods import InSteps
+from discreet.privacy.report import make_statement
+from discreet.tabular.tables import CsvFormat, DataError, read_table, schema_from_bounds, schema_from_toml
 
 RUN = CliRunner()
 HEADER = "id,age,region,born,smoker\n"
@@ -155,10 +155,10 @@ def test_check_says_what_a_schema_describes(survey) -> None:
 
 
 def test_the_statement_of_a_fit_says_what_a_record_is(survey, monkeypatch: pytest.MonkeyPatch) -> None:
-    from discreet.cli._statement import about_words, complete_statement
-    from discreet.plan import PrivacyPlan
-    from discreet.sampling import FullBatch
-    from discreet.tables import Column, Kind, Missing, Schema
+    from discreet.interfaces.cli._statement import about_words, complete_statement
+    from discreet.privacy.plan import PrivacyPlan
+    from discreet.privacy.sampling import FullBatch
+    from discreet.tabular.tables import Column, Kind, Missing, Schema
 
     schema = Schema(columns=(Column(name="age", kind=Kind.REAL, bounds=(0, 120)),), person="id")
     plan = PrivacyPlan(sampling=FullBatch(), clipping_norm=1.0, noise_multiplier=4.0, num_steps=1, num_records=5)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import discreet as dp
-from discreet.cli._app import app
-from discreet.cli._describe import _predict
-from discreet.cli._options import REGRESSIONS
+from discreet.interfaces.cli._app import app
+from discreet.interfaces.cli._describe import _predict
+from discreet.interfaces.cli._options import REGRESSIONS
 
 from .world import RUN
 
@@ -169,7 +169,7 @@ def test_figures_are_printed_where_a_full_disk_takes_no_file(tmp_path: Path, mon
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("discreet.cli._run.write_statement", full)
+    monkeypatch.setattr("discreet.interfaces.cli._run.write_statement", full)
     outcome = RUN.invoke(app, ["score", "fit", "--data", "table.csv", "--epsilon", "2", "--delta", "1e-5"])
     assert outcome.exit_code == 1
     assert "budget is spent" in " ".join(outcome.stderr.split())

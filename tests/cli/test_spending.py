@@ -10,11 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 import discreet as dp
-from discreet.cli import _options, _report, _terminal
-from discreet.cli._app import app
-from discreet.cli._methods import InSteps
-from discreet.random import claim
-from discreet.report import make_statement
+from discreet.interfaces.cli import _options, _report, _terminal
+from discreet.interfaces.cli._app import app
+from discreet.interfaces.cli._methods import InSteps
+from discreet.privacy.random import claim
+from discreet.privacy.report import make_statement
 
 RUN = CliRunner()
 

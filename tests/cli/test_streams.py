@@ -8,7 +8,7 @@ import sys
 import pytest
 
 EXPLAIN = ["explain", "--epsilon", "1", "--delta", "1e-6"]
-START = [sys.executable, "-c", "from discreet.cli import main; main()"]
+START = [sys.executable, "-c", "from discreet.interfaces.cli import main; main()"]
 
 
 def run(words, *, shell="", **environment):

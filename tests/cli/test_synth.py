@@ -14,15 +14,15 @@ from typer.testing import CliRunner
 
 import discreet as dp
 from discreet import random
-from discreet.cli import _report
-from discreet.cli._app import app
-from discreet.cli._methods import TwinInSteps
-from discreet.cli._options import choose_model
-from discreet.inference import DPSVI, load_result
-from discreet.report import make_statement
+from discreet.interfaces.cli import _report
+from discreet.interfaces.cli._app import app
+from discreet.interfaces.cli._methods import TwinInSteps
+from discreet.interfaces.cli._options import choose_model
+from discreet.methods.inference import DPSVI, load_result
+from discreet.privacy.report import make_statement
 from discreet.storage import write_archive
-from discreet.synthetic import _draw, read_fitted, synthesize
-from discreet.tables import Column, Kind, Missing, Schema, encode, read_table, schema_from_toml, schema_to_toml
+from discreet.tabular.synthetic import _draw, read_fitted, synthesize
+from discreet.tabular.tables import Column, Kind, Missing, Schema, encode, read_table, schema_from_toml, schema_to_toml
 
 from .fits import PLAN, fitted
 

@@ -9,9 +9,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from discreet.cli import _terminal, main
-from discreet.cli._app import app
-from discreet.cli._terminal import refusing, write_file
+from discreet.interfaces.cli import _terminal, main
+from discreet.interfaces.cli._app import app
+from discreet.interfaces.cli._terminal import refusing, write_file
 
 RUN = CliRunner()
 
@@ -48,7 +48,7 @@ def test_help_of_fit_fits_a_screen_and_says_where_the_rest_is(monkeypatch: pytes
 
 def test_help_loads_nothing_heavy() -> None:
     heavy = ["jax", "scipy", "pyarrow", "sklearn", "matplotlib"]
-    code = f"import sys, discreet.cli._app; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, discreet.interfaces.cli._app; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -11,8 +11,8 @@ import pytest
 
 import discreet as dp
 from discreet._validate import ENDS, LEVEL
-from discreet.cli import _terminal
-from discreet.cli._app import app
+from discreet.interfaces.cli import _terminal
+from discreet.interfaces.cli._app import app
 
 from .world import RUN, WORDS, commands, enter, make
 

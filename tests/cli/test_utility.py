@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
-from discreet.cli._app import app
+from discreet.interfaces.cli._app import app
 
 RUN = CliRunner()
 SCHEMA = """

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from discreet.cli._app import app
+from discreet.interfaces.cli._app import app
 
 RUN = CliRunner()
 PAGE = Path(__file__).resolve().parents[2] / "docs/proofs.md"

@@ -13,9 +13,9 @@ import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
-from discreet.cli._app import app
-from discreet.cli._methods import InSteps
-from discreet.tables import _convert, _files, _read, convert, open_records, schema_from_toml
+from discreet.interfaces.cli._app import app
+from discreet.interfaces.cli._methods import InSteps
+from discreet.tabular.tables import _convert, _files, _read, convert, open_records, schema_from_toml
 
 RUN = CliRunner()
 SCHEMA = """\

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 import discreet as dp
 from discreet import audit, inference, planning
-from discreet.cli._app import app
-from discreet.cli._terminal import settings
-from discreet.report import make_statement
-from discreet.tables import schema_from_toml
+from discreet.interfaces.cli._app import app
+from discreet.interfaces.cli._terminal import settings
+from discreet.privacy.report import make_statement
+from discreet.tabular.tables import schema_from_toml
 
 from .fits import PLAN, fitted, made_up_result
 

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from dp_accounting import dp_event
 
-from discreet.accounting import Relation, profile
-from discreet.compat.d3p import dputil
-from discreet.compat.d3p.dputil import (
+from discreet.interfaces.compat.d3p import dputil
+from discreet.interfaces.compat.d3p.dputil import (
     D3PAccountingWarning,
     NoiseScale,
     approximate_sigma,
     approximate_sigma_remove_relation,
 )
-from discreet.compat.d3p.minibatch import poisson_batchify_data
+from discreet.interfaces.compat.d3p.minibatch import poisson_batchify_data
+from discreet.privacy.accounting import Relation, profile
 
 
 @pytest.fixture(autouse=True)

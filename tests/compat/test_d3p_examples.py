@@ -18,18 +18,22 @@ from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoDiagonalNormal
 from numpyro.primitives import param, plate, sample
 
-import discreet.compat.d3p as d3p
-import discreet.compat.d3p.random as rng_suite
-from discreet.compat.d3p import GaussianMixture
-from discreet.compat.d3p.dputil import D3PAccountingWarning, approximate_sigma, approximate_sigma_remove_relation
-from discreet.compat.d3p.minibatch import poisson_batchify_data, split_batchify_data, subsample_batchify_data
-from discreet.compat.d3p.modelling import (
+import discreet.interfaces.compat.d3p as d3p
+import discreet.interfaces.compat.d3p.random as rng_suite
+from discreet.interfaces.compat.d3p import GaussianMixture
+from discreet.interfaces.compat.d3p.dputil import (
+    D3PAccountingWarning,
+    approximate_sigma,
+    approximate_sigma_remove_relation,
+)
+from discreet.interfaces.compat.d3p.minibatch import poisson_batchify_data, split_batchify_data, subsample_batchify_data
+from discreet.interfaces.compat.d3p.modelling import (
     sample_multi_posterior_predictive,
     sample_multi_prior_predictive,
     sample_prior_predictive,
 )
-from discreet.compat.d3p.svi import DPSVI
-from discreet.compat.d3p.util import (  # pyright: ignore[reportMissingImports]  # another name of modelling
+from discreet.interfaces.compat.d3p.svi import DPSVI
+from discreet.interfaces.compat.d3p.util import (  # pyright: ignore[reportMissingImports]  # another name of modelling
     example_count,
     is_int_scalar,
     normalize,

@@ -7,7 +7,7 @@ import numpyro.distributions as dist
 import pytest
 import scipy.stats
 
-from discreet.compat.d3p import GaussianMixture
+from discreet.interfaces.compat.d3p import GaussianMixture
 
 LOCS = jnp.array([[-2.0, 0.0], [1.0, 3.0], [0.0, -1.0]])
 SCALES = jnp.array([[0.5, 1.0], [1.5, 0.3], [1.0, 2.0]])

@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import discreet.compat.d3p as d3p
-from discreet.accounting import Relation
-from discreet.compat.d3p.minibatch import (
+import discreet.interfaces.compat.d3p as d3p
+from discreet.interfaces.compat.d3p.minibatch import (
     live_sources,
     poisson_batchify_data,
     q_to_batch_size,
@@ -17,7 +16,8 @@ from discreet.compat.d3p.minibatch import (
     split_batchify_data,
     subsample_batchify_data,
 )
-from discreet.sampling import FixedSizeSampling, PoissonSampling
+from discreet.privacy.accounting import Relation
+from discreet.privacy.sampling import FixedSizeSampling, PoissonSampling
 
 KEY = d3p.random.PRNGKey(11)
 

@@ -8,8 +8,8 @@ import pytest
 from numpyro import param, sample
 from numpyro.distributions import Normal, Poisson
 
-import discreet.compat.d3p as d3p
-from discreet.compat.d3p.modelling import map_args_obs_to_shape
+import discreet.interfaces.compat.d3p as d3p
+from discreet.interfaces.compat.d3p.modelling import map_args_obs_to_shape
 
 KEY = d3p.random.PRNGKey(4)
 

@@ -21,15 +21,19 @@ from numpyro.distributions.transforms import StickBreakingTransform
 from numpyro.infer import Trace_ELBO
 from numpyro.optim import Adam
 
-import discreet.compat.d3p as d3p
-from discreet.accounting import Relation
-from discreet.compat.d3p import GaussianMixture
-from discreet.compat.d3p.dputil import D3PAccountingWarning, approximate_sigma, approximate_sigma_remove_relation
-from discreet.compat.d3p.minibatch import poisson_batchify_data, subsample_batchify_data
-from discreet.compat.d3p.modelling import sample_multi_posterior_predictive
-from discreet.compat.d3p.svi import DPSVI
+import discreet.interfaces.compat.d3p as d3p
+from discreet.interfaces.compat.d3p import GaussianMixture
+from discreet.interfaces.compat.d3p.dputil import (
+    D3PAccountingWarning,
+    approximate_sigma,
+    approximate_sigma_remove_relation,
+)
+from discreet.interfaces.compat.d3p.minibatch import poisson_batchify_data, subsample_batchify_data
+from discreet.interfaces.compat.d3p.modelling import sample_multi_posterior_predictive
+from discreet.interfaces.compat.d3p.svi import DPSVI
+from discreet.privacy.accounting import Relation
 
-pytestmark = pytest.mark.filterwarnings("ignore::discreet.compat.d3p.D3PAccountingWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::discreet.interfaces.compat.d3p.D3PAccountingWarning")
 
 
 def test_listing_3_a_python_loop_over_fixed_size_batches(logistic, table):

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import discreet.compat.d3p as d3p
-from discreet.random import is_reproducible
+import discreet.interfaces.compat.d3p as d3p
+from discreet.privacy.random import is_reproducible
 
 
 def words(key):

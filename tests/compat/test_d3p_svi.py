@@ -11,14 +11,14 @@ from numpyro.distributions import Delta, Normal
 from numpyro.infer import SVI, Trace_ELBO
 from numpyro.optim import SGD
 
-import discreet.compat.d3p as d3p
+import discreet.interfaces.compat.d3p as d3p
 from discreet import inference
-from discreet.accounting import Relation
-from discreet.compat.d3p.dputil import Calibration, NoiseScale
-from discreet.compat.d3p.minibatch import poisson_batchify_data, split_batchify_data, subsample_batchify_data
-from discreet.compat.d3p.svi import DPSVI, complete_guide, declared_num_records
-from discreet.plan import PrivacyPlan
-from discreet.sampling import FixedSizeSampling
+from discreet.interfaces.compat.d3p.dputil import Calibration, NoiseScale
+from discreet.interfaces.compat.d3p.minibatch import poisson_batchify_data, split_batchify_data, subsample_batchify_data
+from discreet.interfaces.compat.d3p.svi import DPSVI, complete_guide, declared_num_records
+from discreet.privacy.accounting import Relation
+from discreet.privacy.plan import PrivacyPlan
+from discreet.privacy.sampling import FixedSizeSampling
 
 KEY = d3p.random.PRNGKey(8)
 

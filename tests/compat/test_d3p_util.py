@@ -10,9 +10,9 @@ import numpyro
 import pytest
 from numpyro.distributions import Normal
 
-import discreet.compat.d3p as d3p
-from discreet.compat.d3p import ADADP, util
-from discreet.compat.d3p.svi import get_observations_scale
+import discreet.interfaces.compat.d3p as d3p
+from discreet.interfaces.compat.d3p import ADADP, util
+from discreet.interfaces.compat.d3p.svi import get_observations_scale
 
 
 @pytest.mark.parametrize("jit", [False, True])
@@ -78,5 +78,5 @@ def test_adadp_has_d3ps_state():
     "name", ["dputil", "gmm", "minibatch", "modelling", "optimizers", "random", "random.debug", "svi", "util"]
 )
 def test_d3ps_modules_are_imported_by_their_names(name):
-    module = importlib.import_module(f"discreet.compat.d3p.{name}")
+    module = importlib.import_module(f"discreet.interfaces.compat.d3p.{name}")
     assert functools.reduce(getattr, name.split("."), d3p) is module

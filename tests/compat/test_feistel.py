@@ -8,8 +8,8 @@ import pytest
 from jax import lax, numpy as jnp
 from scipy import stats
 
-from discreet.compat.d3p import feistel as _feistel
-from discreet.compat.d3p.feistel import feistel_permutation
+from discreet.interfaces.compat.d3p import feistel as _feistel
+from discreet.interfaces.compat.d3p.feistel import feistel_permutation
 
 FALSE_ALARM = 1e-6
 

@@ -114,7 +114,7 @@ def test_every_name_in_the_reference_exists(repository: Path) -> None:
 def messages(repository: Path) -> str:
     """All that errors of discreet say, without what they fill in."""
     told: list[str] = []
-    for path in (repository / "src" / "discreet" / "inference").glob("*.py"):
+    for path in (repository / "src" / "discreet" / "methods" / "inference").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
                 told.append("".join(x.value if isinstance(x, ast.Constant) else "" for x in node.values))
@@ -137,7 +137,7 @@ def test_files_that_pages_name_are_there(repository: Path) -> None:
         for name in re.findall(r"`((?:tests|examples|benchmarks)/[\w/.-]+)`", page.read_text(encoding="utf-8")):
             assert (repository / name).exists(), f"{page.name} names {name}"
     for page in (repository / "CONTRIBUTING.md", repository / "docs" / "architecture.md"):
-        named = re.findall(r"`(?:discreet/)?((?:\w+/)?_?\w+\.py)`", page.read_text(encoding="utf-8"))
+        named = re.findall(r"`(?:discreet/)?((?:\w+/)*_?\w+\.py)`", page.read_text(encoding="utf-8"))
         assert len(named) > 10
         for name in named:
             places = (

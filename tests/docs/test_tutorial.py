@@ -27,12 +27,12 @@ from typer.testing import CliRunner
 
 import discreet as dp
 from discreet import planning
-from discreet.cli._app import app
-from discreet.marginals import fit_twins
-from discreet.newton import NewtonPlan
-from discreet.planning import DryRun, DryRunRow
-from discreet.report import COEFFICIENTS
-from discreet.tables import describe_features
+from discreet.interfaces.cli._app import app
+from discreet.methods.newton import NewtonPlan
+from discreet.privacy.report import COEFFICIENTS
+from discreet.tabular.marginals import fit_twins
+from discreet.tabular.planning import DryRun, DryRunRow
+from discreet.tabular.tables import describe_features
 
 NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 SETUP = "make demo\n. .venv/bin/activate\nmkdir tutorial\ncd tutorial\n"
@@ -116,7 +116,7 @@ class Shell:
             self.server.settimeout(0.02)
             executable(tools / "discreet", CLIENT.format(python=sys.executable, address=address))
         else:
-            run = "from discreet.cli import main; main()"
+            run = "from discreet.interfaces.cli import main; main()"
             executable(tools / "discreet", f"#!/bin/sh\nexec {sys.executable} -c '{run}' \"$@\"\n")
 
     def __call__(self, block: str) -> str:

@@ -12,12 +12,17 @@ import pytest
 from sklearn import linear_model
 
 from discreet import random
-from discreet.estimators import _private, _regressions
-from discreet.inference import DPSVIResult
-from discreet.models import linear_regression, logistic_regression, negative_binomial_regression, poisson_regression
-from discreet.moments import MomentsResult
-from discreet.newton import NewtonResult
-from discreet.report import make_statement
+from discreet.methods.inference import DPSVIResult
+from discreet.methods.moments import MomentsResult
+from discreet.methods.newton import NewtonResult
+from discreet.privacy.report import make_statement
+from discreet.tabular.estimators import _private, _regressions
+from discreet.tabular.models import (
+    linear_regression,
+    logistic_regression,
+    negative_binomial_regression,
+    poisson_regression,
+)
 
 statement_of = functools.lru_cache(make_statement)
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from sklearn.utils.estimator_checks import check_estimator
 
-from discreet.estimators import (
+from discreet.tabular.estimators import (
     LinearRegression,
     LogisticRegression,
     NegativeBinomialRegression,
     PoissonRegression,
 )
-from discreet.estimators._regressions import FROM_DATA
+from discreet.tabular.estimators._regressions import FROM_DATA
 
 # All tables of the checks lie within these bounds; one public figure for their sizes means one plan. 200 steps at
 # epsilon = 20 show through the noise of tables of 20 to 300 records.

@@ -18,8 +18,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 import discreet as dp
-from discreet.clipping import AdaptiveClipping
-from discreet.estimators import (
+from discreet.privacy.clipping import AdaptiveClipping
+from discreet.tabular.estimators import (
     LinearRegression,
     LogisticRegression,
     NegativeBinomialRegression,
@@ -27,9 +27,9 @@ from discreet.estimators import (
     _private,
     _regressions,
 )
-from discreet.estimators._private import mean_over_draws
-from discreet.estimators._rows import Scaling
-from discreet.models import defaults_for, logistic_regression
+from discreet.tabular.estimators._private import mean_over_draws
+from discreet.tabular.estimators._rows import Scaling
+from discreet.tabular.models import defaults_for, logistic_regression
 
 RNG = np.random.default_rng(0)
 AGE = RNG.uniform(20, 80, size=(200, 1))
@@ -113,7 +113,7 @@ def test_a_mean_over_draws_is_that_of_all_whatever_the_number_of_rows(monkeypatc
     rows, coef, intercept = RNG.normal(size=(7, 3)), RNG.normal(size=(11, 4, 3)), RNG.normal(size=(11, 4))
     expected = softmax(np.einsum("nf,dkf->ndk", rows, coef) + intercept, axis=2).mean(axis=1)
     for at_once in (1, 3, 7):
-        monkeypatch.setattr("discreet.estimators._private._ELEMENTS", at_once * 44)
+        monkeypatch.setattr("discreet.tabular.estimators._private._ELEMENTS", at_once * 44)
         found = mean_over_draws(lambda part: softmax(part, axis=2), rows, coef, intercept)
         np.testing.assert_allclose(found, expected, rtol=1e-12)
 

@@ -9,7 +9,7 @@ from sklearn import linear_model
 
 import discreet as dp
 from discreet import Ledger
-from discreet.estimators import LogisticRegression, _private
+from discreet.tabular.estimators import LogisticRegression, _private
 
 WEIGHTS = np.array([1.0, -0.8, 0.6, -0.4])
 

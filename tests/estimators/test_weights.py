@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from discreet.estimators import LogisticRegression, PoissonRegression
+from discreet.tabular.estimators import LogisticRegression, PoissonRegression
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-1, 1, (4_000, 2))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import discreet as dp
-from discreet.verify import _certify
+from discreet.privacy.verify import _certify
 
 SHAPES = jax.ShapeDtypeStruct((400, 784), jnp.float32), jax.ShapeDtypeStruct((400,), jnp.int32)
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from discreet.gradients import Channels, ClippedSum
+from discreet.privacy.gradients import Channels, ClippedSum
 
 
 class Measure:

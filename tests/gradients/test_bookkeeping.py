@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from discreet.gradients import BookKeepingEngine, Channels, ReferenceEngine
+from discreet.privacy.gradients import BookKeepingEngine, Channels, ReferenceEngine
 
 ROWS = 6
 CHANNELS = Channels(0.1, 0.1, center=1.0, bound=3.0)

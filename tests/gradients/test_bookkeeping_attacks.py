@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from discreet.gradients import BookKeepingEngine, Channels, ClippedSum, row_weights
+from discreet.privacy.gradients import BookKeepingEngine, Channels, ClippedSum, row_weights
 
 # Rounding to float32 of a row that is exactly as long as it may be, and no more.
 SLACK = 1 + 1e-5

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from discreet.gradients import (
+from discreet.privacy.gradients import (
     BookKeepingEngine,
     Channels,
     ClippedSum,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from discreet.gradients import clip_records, rounding_margin, sum_records
+from discreet.privacy.gradients import clip_records, rounding_margin, sum_records
 
 
 def joint_norms(tree):

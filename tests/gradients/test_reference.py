@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from discreet.gradients import BookKeepingEngine, Channels, ReferenceEngine
+from discreet.privacy.gradients import BookKeepingEngine, Channels, ReferenceEngine
 
 
 def record_loss(u, record):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from discreet.gradients import BookKeepingEngine, Channels, ReferenceEngine, row_weights
-from discreet.gradients._rows import squared_norms
+from discreet.privacy.gradients import BookKeepingEngine, Channels, ReferenceEngine, row_weights
+from discreet.privacy.gradients._rows import squared_norms
 
 EVERYTHING = [0.0, 1e-30, 1e-12, 1e-3, 0.7, 0.70001, 1.0, 3.0, 1e6, 1e18, 3e38, np.inf, np.nan, -1e6, -np.inf]
 

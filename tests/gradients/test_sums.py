@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from discreet.gradients import (
+from discreet.privacy.gradients import (
     BookKeepingEngine,
     Channels,
     ReferenceEngine,

@@ -15,10 +15,10 @@ import pytest
 from numpyro.infer import SVI, Trace_ELBO
 
 from discreet import mechanisms, random
-from discreet.inference import DPSVI, _dpsvi
-from discreet.inference._step_keys import StepKeys
-from discreet.plan import PrivacyPlan
-from discreet.sampling import FullBatch, PoissonSampling
+from discreet.methods.inference import DPSVI, _dpsvi
+from discreet.methods.inference._step_keys import StepKeys
+from discreet.privacy.plan import PrivacyPlan
+from discreet.privacy.sampling import FullBatch, PoissonSampling
 
 # A clipping norm that no record of these tests reaches, and noise of 1e-5 on a sum of gradients: the private
 # step is then NumPyro's step, and whatever differs is a bug.

@@ -18,14 +18,14 @@ from numpyro.infer.autoguide import AutoNormal
 from numpyro.optim import Adam
 
 import discreet as dp
-from discreet.audit import audit_mechanism
-from discreet.gradients import BookKeepingEngine, Channels, _bookkeeping
-from discreet.inference._checkpoint import Checkpoint
-from discreet.inference._draws import Draws
-from discreet.inference._step import PrivateStep
-from discreet.mechanisms import GAUSSIAN, Shards, _shards, clipped_sum, draw_batch, release
-from discreet.sampling import Batch
-from discreet.tables import convert, open_records, schema_from_bounds
+from discreet.methods.audit import audit_mechanism
+from discreet.methods.inference._checkpoint import Checkpoint
+from discreet.methods.inference._draws import Draws
+from discreet.methods.inference._step import PrivateStep
+from discreet.privacy.gradients import BookKeepingEngine, Channels, _bookkeeping
+from discreet.privacy.mechanisms import GAUSSIAN, Shards, _shards, clipped_sum, draw_batch, release
+from discreet.privacy.sampling import Batch
+from discreet.tabular.tables import convert, open_records, schema_from_bounds
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 MESH = jax.make_mesh((jax.device_count(),), ("records",))  # of four devices; pytest imports this file elsewhere, too

@@ -22,13 +22,13 @@ from numpyro.optim import Adam
 
 import discreet as dp
 from discreet import random
-from discreet.inference import _dpsvi, _loop, _saved
-from discreet.inference._checkpoint import Checkpoint
-from discreet.inference._forms import kinds
-from discreet.inference._saved import FILE
-from discreet.random import _claims
+from discreet.methods.inference import _dpsvi, _loop, _saved
+from discreet.methods.inference._checkpoint import Checkpoint
+from discreet.methods.inference._forms import kinds
+from discreet.methods.inference._saved import FILE
+from discreet.privacy.random import _claims
 from discreet.storage import read_archive
-from discreet.tables import _convert, _shards, open_records, schema_from_bounds
+from discreet.tabular.tables import _convert, _shards, open_records, schema_from_bounds
 
 X = np.random.default_rng(0).normal(0.5, 1.0, (41, 3)).astype(np.float32)
 X[5] = np.nan

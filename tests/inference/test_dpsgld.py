@@ -12,8 +12,8 @@ import numpyro.distributions as dist
 import pytest
 
 import discreet as dp
-from discreet.accounting import langevin_epsilon_2015
-from discreet.inference._langevin import Langevin, as_schedule, step_sizes
+from discreet.methods.inference._langevin import Langevin, as_schedule, step_sizes
+from discreet.privacy.accounting import langevin_epsilon_2015
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

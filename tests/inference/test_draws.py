@@ -10,7 +10,7 @@ import scipy.stats
 
 import discreet as dp
 from discreet import mechanisms, random
-from discreet.inference._draws import _MOST_BYTES, Draws
+from discreet.methods.inference._draws import _MOST_BYTES, Draws
 
 KEY = random.key(20261120)
 RECORD = jnp.float32(0.5)

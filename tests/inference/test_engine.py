@@ -12,8 +12,8 @@ from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
 from discreet import mechanisms
-from discreet.gradients import BookKeepingEngine, ReferenceEngine
-from discreet.inference import _dpsvi as setup_file
+from discreet.methods.inference import _dpsvi as setup_file
+from discreet.privacy.gradients import BookKeepingEngine, ReferenceEngine
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

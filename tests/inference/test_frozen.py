@@ -11,10 +11,10 @@ from jax.lax import stop_gradient
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
-from discreet.inference._dpsvi import start_optimizer
-from discreet.inference._langevin import Langevin
-from discreet.inference._point_guide import PointGuide
-from discreet.mechanisms import levels_for
+from discreet.methods.inference._dpsvi import start_optimizer
+from discreet.methods.inference._langevin import Langevin
+from discreet.methods.inference._point_guide import PointGuide
+from discreet.privacy.mechanisms import levels_for
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -18,9 +18,9 @@ from numpyro.optim import Adam
 import discreet as dp
 from discreet import mechanisms, random
 from discreet._jax import compiled
-from discreet.gradients import _norms
-from discreet.inference import _loop, _saved
-from discreet.inference._checkpoint import Checkpoint
+from discreet.methods.inference import _loop, _saved
+from discreet.methods.inference._checkpoint import Checkpoint
+from discreet.privacy.gradients import _norms
 
 ROWS, HIGH = 4_000, lax.Precision.HIGH
 RNG = np.random.default_rng(0)

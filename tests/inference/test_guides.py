@@ -27,9 +27,9 @@ from numpyro.infer.autoguide import (
 )
 
 from discreet import random
-from discreet.inference import DPSVI
-from discreet.plan import PrivacyPlan
-from discreet.sampling import PoissonSampling
+from discreet.methods.inference import DPSVI
+from discreet.privacy.plan import PrivacyPlan
+from discreet.privacy.sampling import PoissonSampling
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

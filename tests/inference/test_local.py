@@ -15,10 +15,10 @@ from numpyro.infer.autoguide import AutoDelta, AutoNormal
 
 import discreet as dp
 from discreet import mechanisms
-from discreet.accounting import Relation
-from discreet.gradients import Channels, ReferenceEngine
-from discreet.inference._step import PrivateStep
-from discreet.sampling import Batch
+from discreet.methods.inference._step import PrivateStep
+from discreet.privacy.accounting import Relation
+from discreet.privacy.gradients import Channels, ReferenceEngine
+from discreet.privacy.sampling import Batch
 
 N, D = 120, 3
 SCALE = 0.5
@@ -369,6 +369,6 @@ def test_what_cannot_tell_whose_rows_it_has_is_refused():
 
 
 def _records():
-    from discreet.inference._records import take_apart
+    from discreet.methods.inference._records import take_apart
 
     return take_apart((table(),), {})

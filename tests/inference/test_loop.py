@@ -14,9 +14,9 @@ import pytest
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
-from discreet.inference import _loop
-from discreet.inference._step import PlanNumbers
-from discreet.inference._step_keys import StepKeys
+from discreet.methods.inference import _loop
+from discreet.methods.inference._step import PlanNumbers
+from discreet.methods.inference._step_keys import StepKeys
 
 NUM_RECORDS, NUM_STEPS = 200, 30
 

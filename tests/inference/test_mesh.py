@@ -15,7 +15,7 @@ from numpyro.infer.autoguide import AutoNormal
 from numpyro.optim import Adam
 
 import discreet as dp
-from discreet.mechanisms import Shards
+from discreet.privacy.mechanisms import Shards
 
 Y = np.ones((40, 2), np.float32)
 DEVICE = np.array(jax.devices()[:1])

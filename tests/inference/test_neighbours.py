@@ -18,14 +18,14 @@ import pytest
 from numpyro.infer.autoguide import AutoDelta
 from scipy import stats
 
-import discreet.random
+import discreet.privacy.random
 from discreet import mechanisms
-from discreet.accounting import Relation
-from discreet.clipping import COUNT_SHARE
-from discreet.gradients import ReferenceEngine
-from discreet.inference import DPSVI, _dpsvi as setup_file
-from discreet.plan import PrivacyPlan
-from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
+from discreet.methods.inference import DPSVI, _dpsvi as setup_file
+from discreet.privacy.accounting import Relation
+from discreet.privacy.clipping import COUNT_SHARE
+from discreet.privacy.gradients import ReferenceEngine
+from discreet.privacy.plan import PrivacyPlan
+from discreet.privacy.sampling import FixedSizeSampling, FullBatch, PoissonSampling
 
 HORIZON = 8
 TRIALS = 4000

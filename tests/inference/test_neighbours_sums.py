@@ -16,11 +16,11 @@ import pytest
 from numpyro.infer.autoguide import AutoDelta
 
 import discreet as dp
-from discreet.clipping import COUNT_SHARE
-from discreet.gradients import SPARE, BookKeepingEngine, _bookkeeping, _contract
-from discreet.inference import _dpsvi as setup_file
-from discreet.inference._records import take_apart
-from discreet.inference._tempering import TURN, TemperedPosterior
+from discreet.methods.inference import _dpsvi as setup_file
+from discreet.methods.inference._records import take_apart
+from discreet.methods.inference._tempering import TURN, TemperedPosterior
+from discreet.privacy.clipping import COUNT_SHARE
+from discreet.privacy.gradients import SPARE, BookKeepingEngine, _bookkeeping, _contract
 
 D, COUNT, STEPS = 4, 24_000, 3
 

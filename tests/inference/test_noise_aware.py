@@ -12,9 +12,9 @@ import pytest
 from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 
 import discreet as dp
-from discreet.inference import Trace
-from discreet.inference._noise_aware import locations_of
-from discreet.inference._tail import regress, tail_mean
+from discreet.methods.inference import Trace
+from discreet.methods.inference._noise_aware import locations_of
+from discreet.methods.inference._tail import regress, tail_mean
 
 LEVELS = np.array([0.5, 0.8, 0.9, 0.95])
 COORDINATES, STEPS, RATE, NOISE = 1200, 500, 0.02, 1.0

@@ -13,7 +13,7 @@ from numpyro.infer.autoguide import AutoDelta, AutoNormal
 from numpyro.infer.reparam import LocScaleReparam
 
 from discreet import random
-from discreet.inference import DPSVI
+from discreet.methods.inference import DPSVI
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -14,7 +14,7 @@ from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO, init_to_value
 from numpyro.infer.autoguide import AutoNormal
 
 from discreet import random
-from discreet.inference import DPSVI
+from discreet.methods.inference import DPSVI
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

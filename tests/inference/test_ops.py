@@ -15,11 +15,11 @@ import pytest
 from scipy.stats import beta, kstest
 
 from discreet import random
-from discreet.accounting import Relation, profile
-from discreet.inference import OnePosteriorSample, OPSResult
-from discreet.inference._chains import Chains, diagnose
-from discreet.inference._records import take_apart
-from discreet.inference._tempering import TemperedPosterior, exact_sum, project_records
+from discreet.methods.inference import OnePosteriorSample, OPSResult
+from discreet.methods.inference._chains import Chains, diagnose
+from discreet.methods.inference._records import take_apart
+from discreet.methods.inference._tempering import TemperedPosterior, exact_sum, project_records
+from discreet.privacy.accounting import Relation, profile
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -12,9 +12,9 @@ import numpyro.distributions as dist
 import pytest
 
 from discreet import random
-from discreet.accounting import Relation
-from discreet.inference import OnePosteriorSample, _ops
-from discreet.inference._chains import Chains
+from discreet.methods.inference import OnePosteriorSample, _ops
+from discreet.methods.inference._chains import Chains
+from discreet.privacy.accounting import Relation
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

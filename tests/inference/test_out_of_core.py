@@ -8,9 +8,9 @@ import pytest
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
-from discreet.inference._records import take_apart
-from discreet.models import logistic_regression
-from discreet.tables import convert, encode, open_records, read_table, schema_from_bounds
+from discreet.methods.inference._records import take_apart
+from discreet.tabular.models import logistic_regression
+from discreet.tabular.tables import convert, encode, open_records, read_table, schema_from_bounds
 
 ROWS = 700
 SCHEMA = schema_from_bounds("age=0:100,visits=0:50,region=north|south|east,smoker=no|yes", target="smoker")

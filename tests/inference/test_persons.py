@@ -11,10 +11,10 @@ from numpyro.infer import init_to_feasible
 from numpyro.infer.autoguide import AutoDelta
 
 import discreet as dp
-from discreet.audit import audit_fit, audit_mechanism
-from discreet.inference import releases_of
-from discreet.models import logistic_regression
-from discreet.tables import Column, Kind, Schema, encode
+from discreet.methods.audit import audit_fit, audit_mechanism
+from discreet.methods.inference import releases_of
+from discreet.tabular.models import logistic_regression
+from discreet.tabular.tables import Column, Kind, Schema, encode
 
 ROWS, CLIP, OTHERS, DELTA = 5, 2.0, 6, 1e-3
 SCHEMA = Schema(

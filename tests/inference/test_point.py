@@ -16,8 +16,8 @@ from numpyro.infer import init_to_value
 from numpyro.infer.util import potential_energy
 
 from discreet import random
-from discreet.inference import DPSVI
-from discreet.inference._point_guide import PointGuide, parameter_of
+from discreet.methods.inference import DPSVI
+from discreet.methods.inference._point_guide import PointGuide, parameter_of
 
 XS = jnp.linspace(-1.0, 2.0, 12)
 

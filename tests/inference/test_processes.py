@@ -26,11 +26,11 @@ from tests.methods import METHODS
 import discreet as dp
 from discreet import audit, estimators
 from discreet._validate import probability
-from discreet.compat import d3p
-from discreet.inference._langevin import step_sizes
-from discreet.inference._processes import _in_words
-from discreet.inference._records import take_apart
-from discreet.tables import open_records, schema_from_bounds
+from discreet.interfaces.compat import d3p
+from discreet.methods.inference._langevin import step_sizes
+from discreet.methods.inference._processes import _in_words
+from discreet.methods.inference._records import take_apart
+from discreet.tabular.tables import open_records, schema_from_bounds
 
 Y = np.zeros((40, 2), np.float32)
 SAMPLING = dp.PoissonSampling(0.25)

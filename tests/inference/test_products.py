@@ -13,7 +13,7 @@ from numpyro.handlers import reparam
 from numpyro.infer.reparam import LocScaleReparam
 
 import discreet as dp
-from discreet.inference import Latents, latents_of, take_apart
+from discreet.methods.inference import Latents, latents_of, take_apart
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -18,13 +18,13 @@ from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
 from discreet import mechanisms
-from discreet.accounting import Relation
-from discreet.gradients import BookKeepingEngine, Channels
-from discreet.inference._loop import StepKeys
-from discreet.inference._proof import with_proof
-from discreet.random import claim
-from discreet.report import make_statement
-from discreet.sampling import Batch, Sampling
+from discreet.methods.inference._loop import StepKeys
+from discreet.methods.inference._proof import with_proof
+from discreet.privacy.accounting import Relation
+from discreet.privacy.gradients import BookKeepingEngine, Channels
+from discreet.privacy.random import claim
+from discreet.privacy.report import make_statement
+from discreet.privacy.sampling import Batch, Sampling
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

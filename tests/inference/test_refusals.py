@@ -9,9 +9,9 @@ import pytest
 from numpyro.infer.autoguide import AutoNormal
 
 from discreet import random
-from discreet.inference import DPSVI
-from discreet.plan import PrivacyPlan
-from discreet.sampling import PoissonSampling
+from discreet.methods.inference import DPSVI
+from discreet.privacy.plan import PrivacyPlan
+from discreet.privacy.sampling import PoissonSampling
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

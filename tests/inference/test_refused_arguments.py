@@ -10,10 +10,10 @@ import pytest
 from numpyro.infer import RenyiELBO, Trace_ELBO
 
 from discreet import random
-from discreet.accounting import Relation
-from discreet.inference import DPSVI, take_apart
-from discreet.plan import PrivacyPlan
-from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
+from discreet.methods.inference import DPSVI, take_apart
+from discreet.privacy.accounting import Relation
+from discreet.privacy.plan import PrivacyPlan
+from discreet.privacy.sampling import FixedSizeSampling, FullBatch, PoissonSampling
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -17,8 +17,8 @@ from numpyro.infer import Predictive
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
-from discreet.inference import _dpsvi, _loop
-from discreet.random import _claims
+from discreet.methods.inference import _dpsvi, _loop
+from discreet.privacy.random import _claims
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

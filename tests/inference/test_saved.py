@@ -13,10 +13,10 @@ from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from tests.methods import same
 
 import discreet as dp
-from discreet.inference import Trace, _forms, _result
-from discreet.models import defaults_for, logistic_regression
-from discreet.report import make_statement
+from discreet.methods.inference import Trace, _forms, _result
+from discreet.privacy.report import make_statement
 from discreet.storage import read_archive
+from discreet.tabular.models import defaults_for, logistic_regression
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

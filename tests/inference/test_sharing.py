@@ -10,9 +10,9 @@ from numpyro.infer.autoguide import AutoNormal
 from numpyro.optim import Adam
 
 import discreet as dp
-from discreet.inference._step import PlanNumbers, PrivateStep
-from discreet.verify import Given, _certify
-from discreet.verify._certify import trace
+from discreet.methods.inference._step import PlanNumbers, PrivateStep
+from discreet.privacy.verify import Given, _certify
+from discreet.privacy.verify._certify import trace
 
 N = 300
 X = np.random.default_rng(0).normal(0.5, 1.0, (N, 2)).astype(np.float32)

@@ -11,12 +11,12 @@ from numpyro.distributions import constraints
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
-from discreet.inference._elbo import Objective
-from discreet.inference._point_guide import PointGuide
-from discreet.inference._records import take_apart
-from discreet.inference._support import refuse_outside_support
-from discreet.ledger import Ledger
-from discreet.mechanisms import Shards
+from discreet.methods.inference._elbo import Objective
+from discreet.methods.inference._point_guide import PointGuide
+from discreet.methods.inference._records import take_apart
+from discreet.methods.inference._support import refuse_outside_support
+from discreet.privacy.ledger import Ledger
+from discreet.privacy.mechanisms import Shards
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -276,7 +276,7 @@ def test_a_group_that_the_model_takes_care_of(effect) -> None:
 
 
 def test_every_chunk_is_looked_at(monkeypatch) -> None:
-    monkeypatch.setattr("discreet.inference._support._MOST_ROWS", 5)
+    monkeypatch.setattr("discreet.methods.inference._support._MOST_ROWS", 5)
     check = refusal_of(regression(lambda eta: dist.Bernoulli(logits=eta)), X, BINARY)
     check(X, BINARY)
     for place in (4, 5, 9, 10, ROWS - 1):

@@ -8,8 +8,8 @@ from numpyro.infer.autoguide import AutoNormal
 from numpyro.optim import Adam
 
 import discreet as dp
-from discreet.inference import Trace, _loop
-from discreet.inference._trace import TraceRecorder, start_mean, update_mean
+from discreet.methods.inference import Trace, _loop
+from discreet.methods.inference._trace import TraceRecorder, start_mean, update_mean
 
 
 def trace_of(iterates):

@@ -11,7 +11,7 @@ from numpyro.infer import init_to_value
 from numpyro.infer.autoguide import AutoDiagonalNormal, AutoNormal
 
 import discreet as dp
-from discreet.inference import _loop
+from discreet.methods.inference import _loop
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

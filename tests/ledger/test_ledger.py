@@ -13,7 +13,7 @@ import pytest
 from dp_accounting import dp_event
 
 import discreet as dp
-from discreet.accounting import (
+from discreet.privacy.accounting import (
     ORDERS,
     PrivacyFilter,
     cost_of,
@@ -220,7 +220,7 @@ def test_relations_are_not_added(ledger):
 _SPENDERS = """
 import multiprocessing, os, sys
 import discreet as dp
-from discreet.accounting import Relation, pure_event
+from discreet.privacy.accounting import Relation, pure_event
 
 class Planned:
     relation, slack = Relation.ADD_OR_REMOVE_ONE, 0.0
@@ -257,7 +257,7 @@ def test_eight_processes_spend_no_more_than_there_is(ledger):
 
 _DEBITS = """
 import sys, discreet as dp
-from discreet.accounting import Relation
+from discreet.privacy.accounting import Relation
 from dp_accounting import dp_event
 class Plan:
     relation, slack = Relation.ADD_OR_REMOVE_ONE, 0.0
@@ -307,7 +307,7 @@ Y = np.zeros(1000, np.float32)
 
 @pytest.mark.essential
 def test_it_is_debited_before_the_first_release_and_not_paid_back(ledger, dpsvi, monkeypatch):
-    from discreet.inference._checkpoint import Checkpoint
+    from discreet.methods.inference._checkpoint import Checkpoint
 
     begin = Checkpoint.begin
 
@@ -340,7 +340,7 @@ def test_ctrl_c_while_it_is_debited_still_gives_what_was_paid_for(ledger, dpsvi,
 @pytest.mark.essential
 def test_a_standardisation_and_the_fit_after_it_are_two_debits(ledger, dpsvi, monkeypatch, tmp_path):
     """The planted faults: the fit was taken for paid by what came before it, or a fit that goes on was debited again."""
-    from discreet.inference._checkpoint import Checkpoint
+    from discreet.methods.inference._checkpoint import Checkpoint
 
     first = dp.standardise.Standardisation.calibrate(epsilon=0.3, delta=1e-6, num_columns=1, num_records=1000)
     begin, y = Checkpoint.begin, Y[:, None]
@@ -367,7 +367,7 @@ def test_a_standardisation_and_the_fit_after_it_are_two_debits(ledger, dpsvi, mo
 
 
 def test_one_posterior_sample_is_debited_as_a_pure_event(ledger, monkeypatch):
-    from discreet.inference import _ops
+    from discreet.methods.inference import _ops
 
     ops = dp.OnePosteriorSample(model, log_likelihood_bound=5.0, epsilon=0.5, relation=ADD)
     monkeypatch.setattr(_ops, "run_chains", lambda *args, **options: (_ for _ in ()).throw(MemoryError))

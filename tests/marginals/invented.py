@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pyarrow
 
-from discreet.marginals import Marginals, MarginalsPlan
+from discreet.tabular.marginals import Marginals, MarginalsPlan
 
 
 def exact(plan: MarginalsPlan, table) -> Marginals:

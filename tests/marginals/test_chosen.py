@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 import discreet as dp
 from discreet import mechanisms, query as query_file
-from discreet.accounting import BoundedRangeDpEvent, profile
-from discreet.act import Act
-from discreet.audit import Verdict
-from discreet.audit._audits import verdict_of
-from discreet.cli._app import app
-from discreet.marginals import (
+from discreet.interfaces.cli._app import app
+from discreet.methods.audit import Verdict
+from discreet.methods.audit._audits import verdict_of
+from discreet.privacy.accounting import BoundedRangeDpEvent, profile
+from discreet.privacy.act import Act
+from discreet.tabular.marginals import (
     Marginals,
     MarginalsPlan,
     _release as release_file,
@@ -24,8 +24,8 @@ from discreet.marginals import (
     private_marginals,
     twin_tables,
 )
-from discreet.marginals._twins import UNCHOSEN, CountMatrices, Refit
-from discreet.tables import Column, Kind, Schema, schema_to_toml
+from discreet.tabular.marginals._twins import UNCHOSEN, CountMatrices, Refit
+from discreet.tabular.tables import Column, Kind, Schema, schema_to_toml
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -55,7 +55,7 @@ def plan_for(**options) -> MarginalsPlan:
 
 @pytest.fixture
 def short(monkeypatch) -> None:
-    monkeypatch.setattr("discreet.marginals._twins.CHOICE_STEPS", (60, 20))
+    monkeypatch.setattr("discreet.tabular.marginals._twins.CHOICE_STEPS", (60, 20))
 
 
 @pytest.mark.essential
@@ -278,7 +278,7 @@ def audited(plan: MarginalsPlan, runs: int, monkeypatch) -> list[Verdict]:
         return [sum(counts[:own]), sum(counts[own:]), thirds]
 
     with monkeypatch.context() as quick:
-        quick.setattr("discreet.marginals._twins.Refit", Adversary)
+        quick.setattr("discreet.tabular.marginals._twins.Refit", Adversary)
         # A fault that is planted in a mechanism is in programs that are made from then on.
         quick.setattr(query_file, "_certified", query_file._certified.__wrapped__)
         key = dp.random.key(0)

@@ -15,9 +15,9 @@ from tests.marginals.invented import exact, noisy
 from typer.testing import CliRunner
 
 import discreet as dp
-from discreet.cli import _describe as describe_command, _run
-from discreet.cli._app import app
-from discreet.marginals import (
+from discreet.interfaces.cli import _describe as describe_command, _run
+from discreet.interfaces.cli._app import app
+from discreet.tabular.marginals import (
     Description,
     Marginals,
     MarginalsPlan,
@@ -25,7 +25,7 @@ from discreet.marginals import (
     _projection as projection,
     description_plan,
 )
-from discreet.tables import Column, Kind, Missing, Schema, schema_to_toml
+from discreet.tabular.tables import Column, Kind, Missing, Schema, schema_to_toml
 
 REPEATS = 400
 SHARES = (0.1, 0.5, 0.9)

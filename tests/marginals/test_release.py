@@ -14,11 +14,11 @@ from scipy.stats import norm
 from tests.marginals.invented import exact
 
 import discreet as dp
-from discreet.act import Act
-from discreet.audit import audit_mechanism
-from discreet.marginals import MarginalsPlan, _release as release_file, private_marginals
-from discreet.mechanisms import count_cells
-from discreet.tables import Column, DataError, Kind, Missing, schema_from_bounds
+from discreet.methods.audit import audit_mechanism
+from discreet.privacy.act import Act
+from discreet.privacy.mechanisms import count_cells
+from discreet.tabular.marginals import MarginalsPlan, _release as release_file, private_marginals
+from discreet.tabular.tables import Column, DataError, Kind, Missing, schema_from_bounds
 
 ADD, REPLACE = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
 SCHEMA = schema_from_bounds("age=0:99,visits=0:3,smoker=no|yes", target="smoker", target_kind="binary")
@@ -148,7 +148,7 @@ def test_the_price_is_that_of_one_gaussian_in_closed_form() -> None:
 def test_pieces_files_and_tables_give_the_same_counts(tmp_path, monkeypatch) -> None:
     plan, table = plan_for(tables=[("age",), ("smoker", "visits"), ("age", "visits", "smoker")]), people(4000)
     pyarrow.csv.write_csv(pyarrow.table(table), tmp_path / "people.csv")
-    monkeypatch.setattr("discreet.tables._read.PIECE_BYTES", 10_000)
+    monkeypatch.setattr("discreet.tabular.tables._read.PIECE_BYTES", 10_000)
     sources = [table, pyarrow.table(table), tmp_path / "people.csv", people(30)]
     for source in sources:
         expected = exact(plan, people(30) if source is sources[-1] else table)
@@ -253,7 +253,7 @@ def test_counting_in_blocks_and_parts_is_counting_one_by_one(fault, monkeypatch)
     """Levels of one byte and of two, cells below and above 2^16, missing cells, pieces that end anywhere."""
     monkeypatch.setattr(release_file, "_ROWS_AT_ONCE", 700)
     monkeypatch.setattr(release_file, "_ROWS_A_PART", 128)
-    monkeypatch.setattr("discreet.tables._read.PIECE_ROWS", 300)
+    monkeypatch.setattr("discreet.tabular.tables._read.PIECE_ROWS", 300)
     if fault:
         monkeypatch.setattr(release_file, "_TWO_BYTES", 2**30)
     rng = np.random.default_rng(3)

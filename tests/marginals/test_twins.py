@@ -13,9 +13,9 @@ from tests.marginals.invented import exact, noisy
 from typer.testing import CliRunner
 
 import discreet as dp
-from discreet.cli._app import app
-from discreet.cli._report import FILES
-from discreet.marginals import (
+from discreet.interfaces.cli._app import app
+from discreet.interfaces.cli._report import FILES
+from discreet.tabular.marginals import (
     Marginals,
     MarginalsPlan,
     MarginalsResult,
@@ -25,9 +25,9 @@ from discreet.marginals import (
     private_marginals,
     twin_tables,
 )
-from discreet.marginals._twins import CountMatrices
-from discreet.synthetic import combine, marginal_distances, read_fitted, synthesize, write_fitted
-from discreet.tables import Column, Kind, Missing, Schema, impossible_rows, schema_to_toml
+from discreet.tabular.marginals._twins import CountMatrices
+from discreet.tabular.synthetic import combine, marginal_distances, read_fitted, synthesize, write_fitted
+from discreet.tabular.tables import Column, Kind, Missing, Schema, impossible_rows, schema_to_toml
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

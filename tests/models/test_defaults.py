@@ -6,7 +6,7 @@ import numpyro
 import pytest
 
 import discreet as dp
-from discreet.models import (
+from discreet.tabular.models import (
     Defaults,
     MixtureOfProducts,
     defaults_for,
@@ -17,7 +17,7 @@ from discreet.models import (
     negative_binomial_regression,
     poisson_regression,
 )
-from discreet.tables import schema_from_bounds
+from discreet.tabular.tables import schema_from_bounds
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -10,7 +10,7 @@ import numpyro
 import pytest
 
 import discreet as dp
-from discreet.tables import schema_from_bounds
+from discreet.tabular.tables import schema_from_bounds
 
 ROWS = 12
 
@@ -55,8 +55,8 @@ def programs(page: str) -> dict[str, str]:
 
 @pytest.mark.exhaustive
 def test_the_examples_run_as_printed(repository, monkeypatch) -> None:
-    monkeypatch.setattr("discreet.inference.DPSVI.run", run)
-    monkeypatch.setattr("discreet.plan.calibrate_noise_multiplier", lambda *args, **options: 5.0)
+    monkeypatch.setattr("discreet.methods.inference.DPSVI.run", run)
+    monkeypatch.setattr("discreet.privacy.plan.calibrate_noise_multiplier", lambda *args, **options: 5.0)
     page = (repository / "docs" / "models.md").read_text(encoding="utf-8")
     promised = dict(re.findall(r"^\| .*? \| `(\w+)(?:\(.*?\))?` \| (.*?) \| (?!\d)", page, flags=re.MULTILINE))
     assert len(promised) >= 7

@@ -4,7 +4,7 @@ import numpyro
 import pytest
 
 import discreet as dp
-from discreet.models import (
+from discreet.tabular.models import (
     defaults_for,
     hierarchical,
     linear_regression,

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow
 import pytest
 
-from discreet.models import MixtureOfProducts
-from discreet.tables import (
+from discreet.tabular.models import MixtureOfProducts
+from discreet.tabular.tables import (
     Column,
     DataError,
     Kind,
@@ -46,7 +46,9 @@ def seen(table: pyarrow.Table) -> int:
 @pytest.mark.parametrize("fault", [False, True])
 def test_no_twin_has_them_and_other_rows_keep_their_law(fault, monkeypatch) -> None:
     if fault:
-        monkeypatch.setattr("discreet.models._tables.impossible_rows", lambda table, _: np.zeros(len(table), bool))
+        monkeypatch.setattr(
+            "discreet.tabular.models._tables.impossible_rows", lambda table, _: np.zeros(len(table), bool)
+        )
     model, rng = MixtureOfProducts(SCHEMA, components=2, slices=8), np.random.default_rng(0)
     total = sum(model.levels.sizes)
     latents = {"component": np.zeros(2), "base": np.zeros(total), "deviations": rng.normal(0, 0.3, (2, total))}

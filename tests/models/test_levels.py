@@ -5,9 +5,9 @@ import numpy as np
 import pyarrow
 import pytest
 
-from discreet.marginals import MarginalsPlan
-from discreet.models import Levels
-from discreet.tables import Column, DataError, Kind, Missing, Schema
+from discreet.tabular.marginals import MarginalsPlan
+from discreet.tabular.models import Levels
+from discreet.tabular.tables import Column, DataError, Kind, Missing, Schema
 
 SCHEMA = Schema(
     columns=(

@@ -9,9 +9,9 @@ import pytest
 from numpyro.infer import SVI, Trace_ELBO
 
 import discreet as dp
-from discreet.models import MixtureOfProducts
-from discreet.models._distributions import LevelsMixture, PersonsMixture
-from discreet.tables import schema_from_bounds
+from discreet.tabular.models import MixtureOfProducts
+from discreet.tabular.models._distributions import LevelsMixture, PersonsMixture
+from discreet.tabular.tables import schema_from_bounds
 
 # They compile for seconds and compute for milliseconds.
 pytestmark = pytest.mark.usefixtures("quick_compilation")

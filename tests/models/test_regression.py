@@ -6,7 +6,7 @@ import pytest
 from numpyro.infer.util import log_density
 from scipy import special, stats
 
-from discreet.models import (
+from discreet.tabular.models import (
     hierarchical,
     linear_regression,
     logistic_regression,

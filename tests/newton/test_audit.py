@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import discreet as dp
-from discreet.audit import judge
-from discreet.newton import NewtonPlan, _releases, _sums, fit_newton
-from discreet.newton._saved import SavedReleases
+from discreet.methods.audit import judge
+from discreet.methods.newton import NewtonPlan, _releases, _sums, fit_newton
+from discreet.methods.newton._saved import SavedReleases
 
-pytestmark = pytest.mark.filterwarnings("ignore::discreet.inference.UseWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::discreet.methods.inference.UseWarning")
 N, DELTA = 300, 1e-3
 OTHERS = np.random.default_rng(0).uniform(-0.3, 0.1, (N, 2)), np.zeros(N)
 CANARY = np.full((1, 2), 0.1), np.ones(1)

@@ -9,8 +9,8 @@ import numpyro.distributions as dist
 import pytest
 
 import discreet as dp
-from discreet.inference import latents_of, take_apart
-from discreet.newton._far import decided_by, pulls_from_far, span_of
+from discreet.methods.inference import latents_of, take_apart
+from discreet.methods.newton._far import decided_by, pulls_from_far, span_of
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -9,10 +9,10 @@ from scipy.optimize import minimize
 from scipy.stats import norm
 
 import discreet as dp
-from discreet.newton import NewtonPlan, _fit, _releases, _sums, fit_invented, fit_newton
-from discreet.newton._algebra import SCALES, Likelihood, Prior
-from discreet.query import Query
-from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION
+from discreet.methods.newton import NewtonPlan, _fit, _releases, _sums, fit_invented, fit_newton
+from discreet.methods.newton._algebra import SCALES, Likelihood, Prior
+from discreet.privacy.query import Query
+from discreet.privacy.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 
 Z90 = 1.6449
 

@@ -14,18 +14,18 @@ import pytest
 from tests.newton.own_models import INIT, MODELS, drawn
 
 import discreet as dp
-from discreet.gradients import SPARE
-from discreet.inference import Latents, UseWarning, latents_of, take_apart
-from discreet.models import linear_regression
-from discreet.newton import ModelPlan, _model, _own, _sampling, fit_invented_model
-from discreet.newton._algebra import Gradients, scale_of
-from discreet.newton._lengths import Lengths
-from discreet.newton._model import EDGES, KINDS, NUM_BINS, Public, moments_of
-from discreet.newton._sums import Parts
-from discreet.newton._verdict import Signs, verdict
-from discreet.planning._trials import prediction_score
-from discreet.query import TURN
-from discreet.report import COEFFICIENTS, NOT_USABLE, PREDICTION
+from discreet.methods.inference import Latents, UseWarning, latents_of, take_apart
+from discreet.methods.newton import ModelPlan, _model, _own, _sampling, fit_invented_model
+from discreet.methods.newton._algebra import Gradients, scale_of
+from discreet.methods.newton._lengths import Lengths
+from discreet.methods.newton._model import EDGES, KINDS, NUM_BINS, Public, moments_of
+from discreet.methods.newton._sums import Parts
+from discreet.methods.newton._verdict import Signs, verdict
+from discreet.privacy.gradients import SPARE
+from discreet.privacy.query import TURN
+from discreet.privacy.report import COEFFICIENTS, NOT_USABLE, PREDICTION
+from discreet.tabular.models import linear_regression
+from discreet.tabular.planning._trials import prediction_score
 
 TERMS: dict[str, Any] = {"delta": 1e-6, "progress_bar": False}
 
@@ -222,7 +222,7 @@ def test_draws_are_the_prior_times_the_likelihood(model: Any) -> None:
         *(pytest.param(name, 0.3, marks=pytest.mark.exhaustive) for name in MODELS if name != "robust"),
     ],
 )
-@pytest.mark.filterwarnings("ignore::discreet.inference.UseWarning")
+@pytest.mark.filterwarnings("ignore::discreet.methods.inference.UseWarning")
 def test_intervals_hold_what_drew_the_table(name: str, epsilon: float) -> None:
     """Ten tables of 5,000 records.
 

@@ -10,11 +10,11 @@ import pytest
 
 from discreet import query as query_file
 from discreet._jax import compiled
-from discreet.gradients import SPARE
-from discreet.newton import NewtonPlan, _releases
-from discreet.newton._releases import BLOCKS, Public
-from discreet.newton._sums import Parts
-from discreet.query import GRID_OF_PRODUCTS, GRID_OF_SUMS, TURN
+from discreet.methods.newton import NewtonPlan, _releases
+from discreet.methods.newton._releases import BLOCKS, Public
+from discreet.methods.newton._sums import Parts
+from discreet.privacy.gradients import SPARE
+from discreet.privacy.query import GRID_OF_PRODUCTS, GRID_OF_SUMS, TURN
 
 
 def public_of(rng: np.random.Generator, features: int, name: str = "") -> Public:

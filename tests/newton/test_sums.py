@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import discreet as dp
-from discreet.newton import NewtonPlan, _sums, fit_newton
-from discreet.newton._sums import Parts
-from discreet.query import TURN
+from discreet.methods.newton import NewtonPlan, _sums, fit_newton
+from discreet.methods.newton._sums import Parts
+from discreet.privacy.query import TURN
 
-pytestmark = pytest.mark.filterwarnings("ignore::discreet.inference.UseWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::discreet.methods.inference.UseWarning")
 N = 3_000
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-1, 1, (N, 2, 3)).astype(np.float32)
@@ -100,7 +100,7 @@ def test_it_fits_within_a_mesh_on_another_device_and_after_the_main_thread() -> 
     """Parts are where JAX would put them; and a thread that lives longer than the program's first one may begin no others."""
     code = """
 import threading, jax, numpy as np, discreet as dp
-from discreet.newton import NewtonPlan, _sums, fit_newton
+from discreet.methods.newton import NewtonPlan, _sums, fit_newton
 _sums.PART, _sums._LITTLE = 4, 0
 x = np.random.default_rng(0).uniform(-1, 1, (3_000, 2))
 plan = NewtonPlan.calibrate(epsilon=1.0, delta=1e-6, family="binary", num_features=2, num_records=3_000)

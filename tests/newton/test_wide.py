@@ -7,9 +7,9 @@ import numpyro
 import numpyro.distributions as dist
 from scipy.special import expit
 
-from discreet.newton import ModelPlan, fit_invented_model
-from discreet.newton._algebra import hard, lowered, soft, spectrum
-from discreet.newton._own import _Fit
+from discreet.methods.newton import ModelPlan, fit_invented_model
+from discreet.methods.newton._algebra import hard, lowered, soft, spectrum
+from discreet.methods.newton._own import _Fit
 
 COLUMNS, RECORDS = 30, 5_000
 

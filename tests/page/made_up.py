@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow
 
 import discreet as dp
-from discreet.inference import Trace
-from discreet.report import make_statement
+from discreet.methods.inference import Trace
+from discreet.privacy.report import make_statement
 
 HOSTILE = """</script><script>alert(1)</script><img src=x onerror="alert('2')">"&amp;{{ 7 * 7 }}\u2028"""
 PLAN = dp.PrivacyPlan(

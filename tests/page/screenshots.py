@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import discreet as dp
-from discreet.page import (
+from discreet.interfaces.page import (
     budget_of,
     course_of,
     description_of,
@@ -23,7 +23,7 @@ from discreet.page import (
     profile_pairs,
     statement_page,
 )
-from discreet.tables import Column, Kind, Missing, Schema
+from discreet.tabular.tables import Column, Kind, Missing, Schema
 
 from .browser import CHROMIUM, Browser
 from .made_up import PLAN, description_facts, result_of, statement_of, twins_of

@@ -8,9 +8,16 @@ import pytest
 from scipy.stats import norm
 
 import discreet as dp
-from discreet.page import _bound
-from discreet.page._bound import belief, corners, odds_factor, profile_pairs, trade_off_lines, true_positive_rate
-from discreet.report import make_statement
+from discreet.interfaces.page import _bound
+from discreet.interfaces.page._bound import (
+    belief,
+    corners,
+    odds_factor,
+    profile_pairs,
+    trade_off_lines,
+    true_positive_rate,
+)
+from discreet.privacy.report import make_statement
 
 from .made_up import PLAN, statement_of, with_figures
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import discreet as dp
-from discreet.accounting import upper
-from discreet.page import (
+from discreet.interfaces.page import (
     course_of,
     description_of,
     marginals_of,
@@ -22,10 +21,11 @@ from discreet.page import (
     trade_off_lines,
     true_positive_rate,
 )
-from discreet.page._bound import belief, odds_factor, rightly_named
-from discreet.page._page import FIRST_PRIOR, FIRST_RATE, PRIORS, RATES, Budget, Spent, percent, plain
+from discreet.interfaces.page._bound import belief, odds_factor, rightly_named
+from discreet.interfaces.page._page import FIRST_PRIOR, FIRST_RATE, PRIORS, RATES, Budget, Spent, percent, plain
+from discreet.privacy.accounting import upper
 from discreet.storage import write_file
-from discreet.tables import schema_from_bounds
+from discreet.tabular.tables import schema_from_bounds
 
 from .browser import CHROMIUM, Browser
 from .made_up import HOSTILE, PLAN, description_facts, draws_of, result_of, statement_of

@@ -17,7 +17,7 @@ import pyarrow
 import pytest
 
 import discreet as dp
-from discreet.page import (
+from discreet.interfaces.page import (
     _charts,
     budget_of,
     course_of,
@@ -28,9 +28,9 @@ from discreet.page import (
     profile_pairs,
     statement_page,
 )
-from discreet.page._page import day_words
-from discreet.report import COEFFICIENTS, EACH_ROW_A_PERSON, NOT_USABLE, PREDICTION, Receipt, Statement, Unit
-from discreet.tables import Column, Kind, Missing, Schema, schema_from_bounds
+from discreet.interfaces.page._page import day_words
+from discreet.privacy.report import COEFFICIENTS, EACH_ROW_A_PERSON, NOT_USABLE, PREDICTION, Receipt, Statement, Unit
+from discreet.tabular.tables import Column, Kind, Missing, Schema, schema_from_bounds
 
 from .made_up import HOSTILE, PLAN, description_facts, draws_of, result_of, statement_of, with_figures
 
@@ -511,7 +511,7 @@ def test_contrast_is_enough_in_both_themes() -> None:
     """4.5 for whatever is text, 3 for lines and bars that say something (WCAG 2.2, 1.4.3 and 1.4.11)."""
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
-    css = files("discreet.page").joinpath("page.css").read_text(encoding="utf-8")
+    css = files("discreet.interfaces.page").joinpath("page.css").read_text(encoding="utf-8")
     colours = {name: pair for name, *pair in re.findall(r"--(\w+): light-dark\((#\w{6}), (#\w{6})\);", css)}
     used = set(re.findall(r"var\(--(\w+)\)", css))
     assert used == set(colours)

@@ -14,11 +14,11 @@ import pyarrow
 import pytest
 
 import discreet as dp
-from discreet.models import MixtureOfProducts, logistic_regression
-from discreet.newton import ModelPlan, NewtonPlan, fit_invented, fit_invented_model, fit_newton
-from discreet.planning import DryRunRow, _dry_run, _trials, dry_run
-from discreet.planning._trials import Outcome, Regression, Terms, distance_of_pairs, prediction_score
-from discreet.tables import Missing, Schema, schema_from_bounds, schema_from_dict
+from discreet.methods.newton import ModelPlan, NewtonPlan, fit_invented, fit_invented_model, fit_newton
+from discreet.tabular.models import MixtureOfProducts, logistic_regression
+from discreet.tabular.planning import DryRunRow, _dry_run, _trials, dry_run
+from discreet.tabular.planning._trials import Outcome, Regression, Terms, distance_of_pairs, prediction_score
+from discreet.tabular.tables import Missing, Schema, schema_from_bounds, schema_from_dict
 
 SCHEMA = schema_from_bounds("age=17:90,dose=0:5,sick=no|yes", target="sick")
 SEVERAL = Schema(columns=SCHEMA.columns, target="sick", person="id", max_rows=4)

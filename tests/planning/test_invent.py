@@ -12,9 +12,9 @@ import numpyro.distributions as dist
 import pyarrow
 import pytest
 
-from discreet.models import linear_regression, logistic_regression, multinomial_regression, poisson_regression
-from discreet.planning._invent import Inventor, template_of
-from discreet.tables import Schema, encode, schema_from_bounds
+from discreet.tabular.models import linear_regression, logistic_regression, multinomial_regression, poisson_regression
+from discreet.tabular.planning._invent import Inventor, template_of
+from discreet.tabular.tables import Schema, encode, schema_from_bounds
 
 SCHEMA = schema_from_bounds("age=17:90,dose=0:5,sick=no|yes", target="sick")
 SEVERAL = Schema(columns=SCHEMA.columns, target="sick", person="id", max_rows=4)
@@ -54,7 +54,10 @@ def test_of_persons_an_argument_that_is_observed_otherwise_is_refused() -> None:
 
 
 def test_a_dry_run_loads_no_reader_of_tables() -> None:
-    code = "import sys, discreet.planning; print({'pyarrow', 'pandas', 'discreet.tables._read'} & set(sys.modules))"
+    code = (
+        "import sys, discreet.tabular.planning; "
+        "print({'pyarrow', 'pandas', 'discreet.tabular.tables._read'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 
@@ -94,7 +97,7 @@ def test_invented_features_look_as_encoded_ones() -> None:
 def test_invented_targets_mostly_keep_to_their_bounds(
     quick_compilation, model, target: str, low: float, high: float
 ) -> None:
-    from discreet.tables import Kind
+    from discreet.tabular.tables import Kind
 
     kind = Kind.COUNT if low == 0 else Kind.REAL
     schema = schema_from_bounds(f"a=0:1,b=0:1,{target}", target="t", target_kind=kind)

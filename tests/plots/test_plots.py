@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from discreet.inference import Trace
-from discreet.plots import (
+from discreet.methods.inference import Trace
+from discreet.methods.plots import (
     Levels,
     Shares,
     draw_losses,

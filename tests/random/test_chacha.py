@@ -7,8 +7,8 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
-from discreet.random import _chacha
-from discreet.random._chacha import blocks, fast_keystream, keystream, quarter_round
+from discreet.privacy.random import _chacha
+from discreet.privacy.random._chacha import blocks, fast_keystream, keystream, quarter_round
 
 
 def words_of(data: bytes) -> np.ndarray:

@@ -16,10 +16,10 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec as P
 from scipy import stats
 
-import discreet.random as dr
-from discreet.random import _chacha, _discrete as dg, _openssl
-from discreet.random._discrete import discrete_gaussian
-from discreet.random._tables import DESIGNS, INNER_VARIANCE, SLACK_PER_VALUE, Design
+import discreet.privacy.random as dr
+from discreet.privacy.random import _chacha, _discrete as dg, _openssl
+from discreet.privacy.random._discrete import discrete_gaussian
+from discreet.privacy.random._tables import DESIGNS, INNER_VARIANCE, SLACK_PER_VALUE, Design
 
 KEY = dr.key(20261122)
 ONES = 2**32 - 1

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from discreet.random import LAPLACE_UNIT, discrete_laplace, key
-from discreet.random._laplace import from_coins, thresholds
+from discreet.privacy.random import LAPLACE_UNIT, discrete_laplace, key
+from discreet.privacy.random._laplace import from_coins, thresholds
 
 DIGITS, WORDS = 35, 6
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-import discreet.random as dr
-from discreet.random import _chacha, _openssl
+import discreet.privacy.random as dr
+from discreet.privacy.random import _chacha, _openssl
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="other devices make the words themselves")
 KEY = dr.key(20261120)
@@ -322,8 +322,8 @@ PREAMBLE = """
 import os
 import jax, jax.numpy as jnp, numpy as np
 from jax import lax
-import discreet.random as dr
-from discreet.random import _chacha
+import discreet.privacy.random as dr
+from discreet.privacy.random import _chacha
 KEY, SIZE = dr.key(20261120), 20_000
 def body(i, x):
     return x + dr.normal(jax.random.fold_in(KEY, i), (SIZE,))

@@ -12,9 +12,9 @@ from numpyro import handlers
 from numpyro.infer import SVI, Predictive, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
 
-import discreet.random as dr
-from discreet.compat.d3p import random as d3p_random
-from discreet.random import _keys
+import discreet.privacy.random as dr
+from discreet.interfaces.compat.d3p import random as d3p_random
+from discreet.privacy.random import _keys
 
 
 def data(key) -> np.ndarray:

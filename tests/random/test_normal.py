@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import discreet.random as dr
+import discreet.privacy.random as dr
 from discreet._jax import define_prng_impl
-from discreet.random import _normal
-from discreet.random._chacha import keystream
-from discreet.random._normal import RARE, minus_log, minus_log_float64, pairs_float32, pairs_float64
-from discreet.random._prng import NORMAL, nonce
+from discreet.privacy.random import _normal
+from discreet.privacy.random._chacha import keystream
+from discreet.privacy.random._normal import RARE, minus_log, minus_log_float64, pairs_float32, pairs_float64
+from discreet.privacy.random._prng import NORMAL, nonce
 
 KEY = dr.key(99)
 ONES = 2**32 - 1

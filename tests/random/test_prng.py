@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from scipy import stats
 
-import discreet.random as dr
-from discreet.random import _keys, _prng
+import discreet.privacy.random as dr
+from discreet.privacy.random import _keys, _prng
 
 
 def data(key) -> np.ndarray:

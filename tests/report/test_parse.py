@@ -7,7 +7,7 @@ import math
 import pytest
 
 import discreet as dp
-from discreet.report import Receipt, Statement, Unit, make_statement, statement_from_dict
+from discreet.privacy.report import Receipt, Statement, Unit, make_statement, statement_from_dict
 
 PLAN = dp.PrivacyPlan(
     sampling=dp.FullBatch(), clipping_norm=1.0, noise_multiplier=30.0, num_steps=4, num_records=50, target_delta=1e-5

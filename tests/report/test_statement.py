@@ -5,12 +5,12 @@ import math
 import pytest
 from dp_accounting import GaussianDpEvent
 
-from discreet.accounting import BoundedRangeDpEvent, Relation
-from discreet.clipping import AdaptiveClipping
-from discreet.plan import PrivacyPlan
-from discreet.report import Unit, make_release_statement, make_statement
-from discreet.sampling import FixedSizeSampling, FullBatch, PoissonSampling
-from discreet.standardise import Standardisation
+from discreet.privacy.accounting import BoundedRangeDpEvent, Relation
+from discreet.privacy.clipping import AdaptiveClipping
+from discreet.privacy.plan import PrivacyPlan
+from discreet.privacy.report import Unit, make_release_statement, make_statement
+from discreet.privacy.sampling import FixedSizeSampling, FullBatch, PoissonSampling
+from discreet.tabular.standardise import Standardisation
 
 POISSON = PrivacyPlan(
     sampling=PoissonSampling(rate=0.02), clipping_norm=2.0, noise_multiplier=1.5, num_steps=200, num_records=10_000

@@ -12,7 +12,7 @@ from dp_accounting import PoissonSampledDpEvent
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
-from discreet.sampling import SAMPLERS, Batch, OpenPoisson, PoissonSampling, Sampling
+from discreet.privacy.sampling import SAMPLERS, Batch, OpenPoisson, PoissonSampling, Sampling
 
 NUM_RECORDS = 60
 

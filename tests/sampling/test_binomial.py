@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from discreet.sampling._draws import SIZE_BITS, size_from_words, size_table, words_of
+from discreet.privacy.sampling._draws import SIZE_BITS, size_from_words, size_table, words_of
 
 CASES = [
     (1, 0.5),

@@ -9,7 +9,7 @@ from dp_accounting import GaussianDpEvent, NeighboringRelation as Relation, Samp
 from jax import numpy as jnp
 from scipy import stats
 
-from discreet.sampling import Batch, FixedSizeSampling, FullBatch, Sampling, _samplers as _fixed
+from discreet.privacy.sampling import Batch, FixedSizeSampling, FullBatch, Sampling, _samplers as _fixed
 
 FALSE_ALARM = 1e-6
 

@@ -12,9 +12,9 @@ from jax import lax, numpy as jnp
 from scipy import stats
 
 import discreet as dp
-import discreet.random
-from discreet.sampling import Batch, FixedSizeSampling, FullBatch, PoissonSampling, Sampling
-from discreet.sampling._samplers import _coins, _layout
+import discreet.privacy.random
+from discreet.privacy.sampling import Batch, FixedSizeSampling, FullBatch, PoissonSampling, Sampling
+from discreet.privacy.sampling._samplers import _coins, _layout
 
 FALSE_ALARM = 1e-6  # of each χ² test below; seeds are fixed, so it is met once and for all
 

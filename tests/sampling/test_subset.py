@@ -10,8 +10,8 @@ import pytest
 from jax import numpy as jnp
 
 from discreet._jax import can_make_one_kernel
-from discreet.sampling import _draws as _subset
-from discreet.sampling._draws import acceptance, draws_needed, shortage_bound, uniform_subset
+from discreet.privacy.sampling import _draws as _subset
+from discreet.privacy.sampling._draws import acceptance, draws_needed, shortage_bound, uniform_subset
 
 WAYS = {"chosen": uniform_subset, "at once": _subset._at_once, "one by one": _subset._one_by_one}
 

@@ -13,8 +13,8 @@ import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
 import discreet as dp
-from discreet.query import Query, padded
-from discreet.scores import ScorePlan, _plan, _terms, private_metrics
+from discreet.privacy.query import Query, padded
+from discreet.tabular.scores import ScorePlan, _plan, _terms, private_metrics
 
 BOTH = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
 PLAN = ScorePlan.calibrate(epsilon=0.5, delta=1e-5)

@@ -25,11 +25,11 @@ from dp_accounting.dp_event import (
 from scipy import stats
 
 import discreet as dp
-from discreet.accounting import FINE_ORDERS, RenyiBound, event_from_dict, event_to_dict, profile
-from discreet.accounting._profile import _selected
-from discreet.audit import judge
-from discreet.newton import NewtonPlan, fit_newton
-from discreet.scores import ScorePlan, SelectionPlan, _selection, private_metrics, select
+from discreet.methods.audit import judge
+from discreet.methods.newton import NewtonPlan, fit_newton
+from discreet.privacy.accounting import FINE_ORDERS, RenyiBound, event_from_dict, event_to_dict, profile
+from discreet.privacy.accounting._profile import _selected
+from discreet.tabular.scores import ScorePlan, SelectionPlan, _selection, private_metrics, select
 
 BOTH = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
 PLAN = ScorePlan.calibrate(epsilon=0.5, delta=1e-5)
@@ -223,8 +223,8 @@ def test_fits_are_selected_by_their_private_scores(quick_compilation: None) -> N
     import numpyro
     from numpyro.infer.autoguide import AutoNormal
 
-    from discreet.models import logistic_regression
-    from discreet.predict import class_probabilities
+    from discreet.tabular.models import logistic_regression
+    from discreet.tabular.predict import class_probabilities
 
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (4000, 2)).astype(np.float32)

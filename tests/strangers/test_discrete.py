@@ -14,7 +14,7 @@ from numpyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, init_to_v
 from numpyro.infer.autoguide import AutoDelta, AutoNormal
 
 import discreet as dp
-from discreet.inference import with_levels
+from discreet.methods.inference import with_levels
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

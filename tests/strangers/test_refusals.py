@@ -14,7 +14,7 @@ import pytest
 from numpyro.infer.autoguide import AutoDiagonalNormal, AutoNormal
 
 import discreet as dp
-from discreet.inference import with_levels
+from discreet.methods.inference import with_levels
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -96,7 +96,7 @@ def test_a_size_that_is_read_from_the_data(stranger, program, line):
     message = stranger(program, GROUP, Y).refusal()
     for word in (line, "test_refusals.py", "public number", "num_groups=6"):
         assert word in message
-    assert not re.search(r"discreet/inference|Tracer|traced", message)
+    assert not re.search(r"discreet/methods/inference|Tracer|traced", message)
 
 
 def effects(number, group, y):

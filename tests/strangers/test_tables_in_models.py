@@ -14,8 +14,8 @@ from numpyro.contrib.module import nnx_module, random_nnx_module
 from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
-from discreet.inference._records import refuse_reshaped, refuse_tables
-from discreet.inference._tables_outside import make_arguments, reached
+from discreet.methods.inference._records import refuse_reshaped, refuse_tables
+from discreet.methods.inference._tables_outside import make_arguments, reached
 
 N = 300
 rng = np.random.default_rng(3)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from discreet.synthetic import combine
+from discreet.tabular.synthetic import combine
 
 LEVEL = 0.95
 REPEATS = 4_000

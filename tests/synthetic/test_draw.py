@@ -3,7 +3,7 @@ import numpy as np
 import pyarrow
 import pytest
 
-from discreet.synthetic import synthesize
+from discreet.tabular.synthetic import synthesize
 
 
 class Echo:
@@ -32,7 +32,7 @@ def test_draws_may_come_from_elsewhere() -> None:
 
 
 def test_rows_of_a_twin_from_several_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("discreet.synthetic._draw.MOST_DRAWS", 3)
+    monkeypatch.setattr("discreet.tabular.synthetic._draw.MOST_DRAWS", 3)
     twins = synthesize(jax.random.key(1), Result(), Echo(), num_twins=2, num_records=7, rows_per_draw=2)
     thetas = [twin["theta"].to_pylist() for twin in twins]
     assert [len(set(theta)) for theta in thetas] == [4, 4]

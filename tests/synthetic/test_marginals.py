@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from discreet.synthetic import marginal_distances
-from discreet.tables import schema_from_bounds
+from discreet.tabular.synthetic import marginal_distances
+from discreet.tabular.tables import schema_from_bounds
 
 SCHEMA = schema_from_bounds("age=0:10,smoker=no|yes,region=a|b|c")
 

@@ -8,12 +8,12 @@ import pyarrow
 import pytest
 
 import discreet as dp
-from discreet.models import Levels
-from discreet.report import make_statement
-from discreet.synthetic._marginals import associations
-from discreet.synthetic._report import APART, ASSOCIATION, ONE_COLUMN
-from discreet.synthetic._utility import told_apart
-from discreet.tables import schema_from_bounds, schema_from_toml
+from discreet.privacy.report import make_statement
+from discreet.tabular.models import Levels
+from discreet.tabular.synthetic._marginals import associations
+from discreet.tabular.synthetic._report import APART, ASSOCIATION, ONE_COLUMN
+from discreet.tabular.synthetic._utility import told_apart
+from discreet.tabular.tables import schema_from_bounds, schema_from_toml
 
 TOML = """
 target = "smoker"

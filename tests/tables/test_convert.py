@@ -10,7 +10,7 @@ import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 
-from discreet.tables import (
+from discreet.tabular.tables import (
     Column,
     DataError,
     Kind,

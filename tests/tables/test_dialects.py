@@ -10,8 +10,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from discreet.models import Levels
-from discreet.tables import (
+from discreet.tabular.models import Levels
+from discreet.tabular.tables import (
     Column,
     CsvFormat,
     DataError,
@@ -28,7 +28,7 @@ from discreet.tables import (
     schema_to_toml,
     sniff_csv,
 )
-from discreet.tables._cells import OutOfBounds, Report
+from discreet.tabular.tables._cells import OutOfBounds, Report
 
 COLUMNS = (
     Column(name="größe", kind=Kind.REAL, bounds=(0, 5_000)),
@@ -56,7 +56,7 @@ def facts(table: pyarrow.Table) -> dict:
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
 def test_a_table_of_another_country(tmp_path, encoding: str, name: str, monkeypatch) -> None:
     """Whatever the pieces: a byte of a character, a quoted line end and a header may lie on any border."""
-    import discreet.tables._read as reader
+    import discreet.tabular.tables._read as reader
 
     content = TEXT.encode(encoding)
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
@@ -292,7 +292,9 @@ def test_editors_know_what_a_schema_may_hold() -> None:
     import tomllib
 
     jsonschema = pytest.importorskip("jsonschema")
-    content = json.loads(importlib.resources.files("discreet.tables").joinpath("schema.json").read_text("utf-8"))
+    content = json.loads(
+        importlib.resources.files("discreet.tabular.tables").joinpath("schema.json").read_text("utf-8")
+    )
     jsonschema.Draft7Validator.check_schema(content)
     column = content["definitions"]["column"]["properties"]
     assert column["kind"]["enum"] == list(Kind)

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow
 import pytest
 
-from discreet.tables import Column, DataError, Kind, Missing, OutOfBounds, Schema, convert, encode
+from discreet.tabular.tables import Column, DataError, Kind, Missing, OutOfBounds, Schema, convert, encode
 
 
 def schema_of(*columns: Column, target: str | None = None) -> Schema:

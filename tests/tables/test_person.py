@@ -5,7 +5,7 @@ import pyarrow
 import pytest
 import scipy.stats
 
-from discreet.tables import Column, DataError, Kind, Schema, encode, keep_one_row_a_person, rows_of_persons
+from discreet.tabular.tables import Column, DataError, Kind, Schema, encode, keep_one_row_a_person, rows_of_persons
 
 AGE = Column(name="age", kind=Kind.REAL, bounds=(0, 100))
 SICK = Column(name="sick", kind=Kind.BINARY, categories=("0", "1"))

@@ -6,7 +6,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from discreet.tables import (
+from discreet.tabular.tables import (
     Column,
     DataError,
     Kind,

@@ -1,6 +1,6 @@
 import pytest
 
-from discreet.tables import (
+from discreet.tabular.tables import (
     Column,
     DataError,
     Kind,

@@ -6,7 +6,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from discreet.tables import (
+from discreet.tabular.tables import (
     Column,
     DataError,
     Kind,

@@ -6,7 +6,7 @@ import pytest
 from jax import lax
 
 import discreet as dp
-from discreet.sampling import PoissonSampling
+from discreet.privacy.sampling import PoissonSampling
 
 from .programs import KEY, RATE, C, N
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import discreet as dp
-from discreet.accounting import Relation
-from discreet.verify._control import captured
-from discreet.verify._domain import (
+from discreet.privacy.accounting import Relation
+from discreet.privacy.verify._control import captured
+from discreet.privacy.verify._domain import (
     SECRET,
     Batch,
     Group,

@@ -10,9 +10,9 @@ from dp_accounting import GaussianDpEvent
 
 import discreet as dp
 from discreet import gradients, mechanisms
-from discreet.accounting import profile
-from discreet.verify import Given
-from discreet.verify._certify import fingerprint
+from discreet.privacy.accounting import profile
+from discreet.privacy.verify import Given
+from discreet.privacy.verify._certify import fingerprint
 
 from .programs import KEY, C, M, N, W, X, Y, certify, clipped_sum, noisy
 

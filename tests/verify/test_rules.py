@@ -3,7 +3,7 @@
 import pytest
 
 from discreet._jax import programs_in
-from discreet.verify import _interpreter
+from discreet.privacy.verify import _interpreter
 
 from . import cases_networks, cases_structure  # noqa: F401  they enter their cases
 from .cases import CASES

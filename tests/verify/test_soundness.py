@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import discreet as dp
-from discreet.verify import (
+from discreet.privacy.verify import (
     _control,
     _domain,
     _events,
@@ -19,7 +19,7 @@ from discreet.verify import (
     _rules_markers,
     _rules_shape,
 )
-from discreet.verify._domain import Group, Private, Term
+from discreet.privacy.verify._domain import Group, Private, Term
 
 from .generated import CORNERS, D, N, corners, loops, program, releases, row, table
 

@@ -21,8 +21,8 @@ from dp_accounting import (
 
 import discreet as dp
 from discreet import mechanisms
-from discreet.mechanisms import add_noise
-from discreet.sampling import PoissonSampling
+from discreet.privacy.mechanisms import add_noise
+from discreet.privacy.sampling import PoissonSampling
 
 from .programs import KEY, RATE, C, D, M, N, W, X, Y, certify, clipped_sum, gradients, loss, noisy
 

@@ -10,7 +10,7 @@ import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 
 import discreet as dp
-from discreet.sampling import PoissonSampling
+from discreet.privacy.sampling import PoissonSampling
 
 from .programs import KEY, RATE, C, M, N, W, X, Y, certify, clipped_sum, gradients, loss, noisy
 

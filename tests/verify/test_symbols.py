@@ -23,8 +23,8 @@ from hypothesis import given, settings, strategies as st
 
 import discreet as dp
 from discreet import mechanisms
-from discreet.accounting import profile
-from discreet.verify._events import covers, event_at, formula_lines
+from discreet.privacy.accounting import profile
+from discreet.privacy.verify._events import covers, event_at, formula_lines
 
 from .programs import KEY, M, N, W, X, Y, clipped_sum, gradients, noisy
 

@@ -1,1 +1,0 @@
-"""Other libraries' interfaces, implemented with discreet: `discreet.compat.d3p`."""

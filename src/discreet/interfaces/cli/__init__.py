@@ -1,0 +1,29 @@
+"""The command line: `discreet demo | schema | describe | plan | fit | synth | report | account | verify | audit` and more.
+
+Commands import what they need when they run, so that `--help` and the completion of words do not wait for JAX.
+Input that a function cannot take is a `ValueError` with what, why and the remedy, which `refusing` prints.
+"""
+
+import sys
+
+
+def main() -> None:
+    """Entry point of the `discreet` command."""
+    try:
+        from discreet.interfaces.cli._app import app
+        from discreet.interfaces.cli._terminal import settings
+    except ModuleNotFoundError as error:
+        if error.name not in ("typer", "rich"):
+            raise
+        sys.exit(f"The command line needs {error.name}, which is not installed: pip install 'discreet[cli]'")
+    except KeyboardInterrupt:
+        sys.exit(130)
+    arguments = sys.argv[1:]
+    # Allowed anywhere: people add it at the end of the command that just failed.
+    if "--debug" in arguments:
+        arguments = ["--debug", *(argument for argument in arguments if argument != "--debug")]
+    settings.arguments = tuple(arguments)
+    app(args=arguments, prog_name="discreet")
+
+
+__all__ = ["main"]

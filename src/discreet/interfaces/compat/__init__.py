@@ -1,0 +1,1 @@
+"""Other libraries' interfaces, implemented with discreet: `discreet.interfaces.compat.d3p`."""

@@ -1,0 +1,113 @@
+"""Langevin dynamics as an optimizer: a step, and the noise missing from the release."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
+
+from discreet._numpyro import NumPyroOptim
+from discreet.privacy import random
+
+if TYPE_CHECKING:
+    pass
+
+
+Schedule = Callable[[Any], Any]
+_KEYS = "threefry2x32"
+
+
+class LangevinState(NamedTuple):
+    """The state of the chain."""
+
+    params: dict[str, Array]  # the unconstrained latents
+    # of the key that the extra noise follows from. It hides nothing: the release before it is private already.
+    words: UInt32[Array, "2"]
+    # for each of `params` 1 where the release's noise is in its gradient, 0 where no record is
+    reached: dict[str, Float[Array, ""]]
+
+
+class Langevin(NumPyroOptim):
+    """Stochastic gradient Langevin dynamics on a gradient that carries Gaussian noise of a known size.
+
+    With step size eta, gradient g and the release's noise of standard deviation s in each coordinate of g:
+
+        theta <- theta - (eta / 2) g + N(0, max(0, eta - (eta s / 2)^2)),
+
+    so that the noise in theta has variance max(eta, (eta s / 2)^2): Langevin's, or the release's where that is larger.
+
+    Args:
+        schedule: Step size of step t = 0, 1, ...
+        stddev: s, in units of the gradient.
+    """
+
+    def __init__(self, schedule: Schedule, stddev: float) -> None:
+        super().__init__(lambda: (self._without_key, self._step, lambda state: state.params))
+        self.schedule = schedule
+        self.stddev = stddev
+
+    def start(self, params: Mapping[str, Any], key: PRNGKeyArray, reached: Sequence[str]) -> Any:
+        """The first state."""
+        words = jax.random.key_data(random.as_threefry(random.subkey(key, random.Purpose.LANGEVIN)))
+        at = LangevinState(dict(params), words, {name: jnp.float32(name in reached) for name in params})
+        return jnp.zeros((), jnp.int32), at
+
+    def _without_key(self, params: Any) -> Any:
+        raise TypeError("Langevin dynamics draw noise; start them with start(params, key, reached) instead of init.")
+
+    def _step(self, i: Int[Array, ""], gradient: dict[str, Array], state: LangevinState) -> LangevinState:
+        eta = jnp.asarray(self.schedule(i), jnp.float32)
+        key = jax.random.fold_in(jax.random.wrap_key_data(state.words, impl=_KEYS), i)
+        moved = {}
+        for number, (name, theta) in enumerate(sorted(state.params.items())):
+            there = jnp.square(0.5 * eta * self.stddev) * state.reached[name]
+            missing = jnp.sqrt(jnp.maximum(0.0, eta - there)).astype(theta.dtype)
+            noise = jax.random.normal(jax.random.fold_in(key, number), theta.shape, theta.dtype)
+            moved[name] = theta - (0.5 * eta).astype(theta.dtype) * gradient[name] + missing * noise
+        return state._replace(params=moved)
+
+
+def as_schedule(step_size: Any) -> Schedule:
+    """A schedule from (a, b, gamma), for a (b + t)^-gamma, or a function of the step's number."""
+    if callable(step_size):
+        return step_size
+    remedy = "Pass (a, b, gamma) for a * (b + t) ** -gamma, as in (1e-4, 10.0, 0.55), or a function of t = 0, 1, ..."
+    parts = tuple(step_size) if isinstance(step_size, tuple | list) else ()
+    if len(parts) != 3 or not all(isinstance(x, numbers.Real) and not isinstance(x, bool) for x in parts):
+        raise TypeError(f"step_size is {step_size!r}. {remedy}")
+    a, b, gamma = (float(x) for x in parts)
+    if not (math.isfinite(a) and math.isfinite(b) and a > 0 and b > 0 and 0 <= gamma <= 1):
+        raise ValueError(
+            f"step_size is ({a:g}, {b:g}, {gamma:g}); a and b must be positive, and gamma from 0 (constant) to 1: with more, "
+            f"the steps together stay too short to reach the posterior. {remedy}"
+        )
+    return lambda step: a * (b + step) ** -gamma
+
+
+def step_sizes(schedule: Schedule, num_steps: int) -> Float[np.ndarray, "step"]:
+    """The step sizes of a run, computed as the run will."""
+    try:
+        sizes = jax.jit(jax.vmap(lambda t: jnp.asarray(schedule(t), jnp.float32)))(jnp.arange(num_steps))
+    except Exception as error:
+        raise TypeError(
+            f"The schedule step_size fails on a traced step number ({type(error).__name__}: {error}). Write it with "
+            "jax.numpy, without Python branches on the number."
+        ) from error
+    sizes = np.asarray(sizes)
+    if sizes.shape != (num_steps,):
+        raise ValueError(
+            f"The schedule step_size returns arrays of shape {sizes.shape[1:]}; it must return one number."
+        )
+    wrong = ~(np.isfinite(sizes) & (sizes > 0))
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        raise ValueError(
+            f"The schedule step_size gives {sizes[first]} at step {first}; every step size must be positive and finite."
+        )
+    return sizes

@@ -1,0 +1,120 @@
+"""What a linear regression from noisy moments costs: the releases, their kinds and their shares of the budget."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent
+
+from discreet._validate import integer
+from discreet.methods.newton import NUM_BINS
+from discreet.privacy.accounting import Relation
+from discreet.privacy.mechanisms import GAUSSIAN
+from discreet.privacy.query import MOST_RECORDS, GaussianPlan
+from discreet.privacy.report import RECORD, Statement, Unit, counted, make_release_statement
+
+METHOD = "noisy moments"
+KINDS = "products", "products", "lengths", *["gradient"] * 6
+SHARES = 0.2, 0.23, 0.07, *[0.5 / 6] * 6
+"""Kinds of the releases, and the share of the squared inverse noise of each."""
+PRODUCTS = KINDS.index("lengths")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MomentsPlan(GaussianPlan):
+    """The privacy plan for the noisy moments of a linear regression. Public.
+
+    Attributes:
+        num_features: Number of features.
+        num_records: Public number of records.
+        noise_multiplier: Noise standard deviation over the bound 1 of one record, of the releases together: release i has
+            this divided by the square root of its share.
+        delta: The delta at which epsilon is stated.
+        relation: The neighbouring relation.
+    """
+
+    num_features: int
+    num_records: int
+
+    def __post_init__(self) -> None:
+        integer("num_features", self.num_features)
+        integer("num_records", self.num_records, most=MOST_RECORDS)
+        super().__post_init__()
+
+    @classmethod
+    def calibrate(
+        cls,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        num_features: int,
+        num_records: int,
+        relation: Relation = Relation.ADD_OR_REMOVE_ONE,
+    ) -> MomentsPlan:
+        """Find the least noise with which the releases together cost (epsilon, delta).
+
+        Args:
+            epsilon: Target, above 0.
+            delta: Target. None: `accounting.suggest`'s for so many records.
+            num_features: As above.
+            num_records: As above.
+            relation: As above.
+
+        Raises:
+            ValueError: An argument is out of range.
+        """
+        shape = {"num_features": num_features, "num_records": num_records, "relation": relation}
+        return cls._calibrated(epsilon, delta, **shape)
+
+    @property
+    def stddevs(self) -> tuple[float, ...]:
+        """Standard deviation of the noise on each sum, of each release."""
+        return tuple(self.noise_multiplier / math.sqrt(share) for share in SHARES)
+
+    @property
+    def num_releases(self) -> int:
+        """Number of releases."""
+        return len(SHARES)
+
+    def event(self) -> DpEvent:
+        """The event of the releases, under either relation."""
+        return ComposedDpEvent([GAUSSIAN.event(stddev) for stddev in self.stddevs])
+
+    def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:
+        """Make the statement of a fit by this plan, for a unit of privacy."""
+        noun = unit.noun
+        stddevs = self.stddevs
+        noises = ", ".join(f"{stddev:.6g}" for stddev in stddevs)
+        values = (self.num_features + 2) ** 2
+        return make_release_statement(
+            self.event(),
+            self.relation,
+            unit=unit,
+            delta=self.delta,
+            slack=self.slack,
+            method=METHOD,
+            mechanism=(
+                f"The products of all pairs of a {noun}'s numbers (features, a constant and the target) were given a weight such "
+                f"that their Euclidean norm is at most 1, and summed over the {noun}s, {PRODUCTS} times. Then the {noun}s were "
+                "counted by the length of the gradient of the squared error, and these gradients, clipped to length 1, were "
+                f"summed {len(stddevs) - PRODUCTS - 1} times. Between the releases the numbers were transformed by what the "
+                f"earlier ones had shown. Gaussian noise of standard deviation {noises} was added to every sum."
+            ),
+            plan={
+                "num_records": self.num_records,
+                "num_features": self.num_features,
+                "contribution_bound": 1.0,
+                "noise_multiplier": self.noise_multiplier,
+                "noise_standard_deviations": list(stddevs),
+            },
+            num_releases=self.num_releases,
+            reproducible=reproducible,
+            released=[
+                f"{PRODUCTS} × {values:,} noisy sums of products, {NUM_BINS} counts and {len(stddevs) - PRODUCTS - 1} × "
+                f"{self.num_features + 1:,} sums of gradients, and what is computed from them"
+            ],
+            public=[f"The number of {noun}s, N = {self.num_records}", "The plan: the noise and the number of sums"],
+            about=f"A linear regression on {counted(self.num_features, 'feature')}, {self.num_records:,} {noun}s; its "
+            "coefficients were released.",
+        )

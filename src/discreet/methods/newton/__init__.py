@@ -1,0 +1,18 @@
+"""Private Newton: posteriors with all noise in them, from a few noisy gradients; of regressions and of NumPyro models."""
+
+from discreet.methods.newton._algebra import Gradients as Gradients
+from discreet.methods.newton._algebra import secant as secant
+from discreet.methods.newton._choose import fit as fit
+from discreet.methods.newton._fit import NewtonResult as NewtonResult
+from discreet.methods.newton._fit import fit_newton as fit_newton
+from discreet.methods.newton._invented import fit_invented as fit_invented
+from discreet.methods.newton._invented import fit_invented_model as fit_invented_model
+from discreet.methods.newton._invented import names_of_latents as names_of_latents
+from discreet.methods.newton._lengths import Lengths as Lengths
+from discreet.methods.newton._model import EDGES as EDGES
+from discreet.methods.newton._model import NUM_BINS as NUM_BINS
+from discreet.methods.newton._model_plan import ModelPlan as ModelPlan
+from discreet.methods.newton._own import DPNewton as DPNewton
+from discreet.methods.newton._own import DPNewtonResult as DPNewtonResult
+from discreet.methods.newton._plan import NUM_GRADIENTS as NUM_GRADIENTS
+from discreet.methods.newton._plan import NewtonPlan as NewtonPlan

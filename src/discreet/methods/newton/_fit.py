@@ -1,0 +1,710 @@
+"""Private Newton: a regression's posterior from a few noisy gradients in coordinates that were measured first.
+
+1. The features are mapped so that their second moments are near a multiple of the identity: two releases.
+2. Fifteen gradients at fifteen points, each the best guess so far. Splitting them is free: T gradients with noise sigma sqrt(T)
+   tell as much of the optimum as one with sigma, if the curvature between them is known.
+3. The curvature is measured at two of these points.
+4. The posterior follows in closed form (`_algebra`), with both noises in it.
+
+There is no learning rate, no clipping norm and no question of convergence; whether the gradients agree is tested (`Diagnosis`).
+docs/newton.md has the derivation and the figures.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float, PRNGKeyArray
+from tqdm.auto import tqdm
+
+from discreet._jax import in_own_settings, one_process, refuse_traced
+from discreet._validate import integer
+from discreet.methods.inference import Share, warn_of_use
+from discreet.methods.newton._algebra import (
+    LEAST_CURVATURE,
+    SCALES,
+    Diagnosis,
+    Gradients,
+    Matrix,
+    Prior,
+    Vector,
+    diagnose,
+    hides,
+    is_settled,
+    rebuilt,
+    secant,
+    settle,
+    soft,
+    spectrum,
+)
+from discreet.methods.newton._counts import SHARE_LOST, Counts
+from discreet.methods.newton._plan import (
+    CLASSES,
+    COUNTS,
+    CURVATURES,
+    DIRECTIONS,
+    HISTOGRAM,
+    NUM_GRADIENTS,
+    PRIOR,
+    RESIDUALS,
+    SIZES,
+    SQUARES,
+    NewtonPlan,
+)
+from discreet.methods.newton._releases import Public, RegressionSums, layout_for, plane, program_of
+from discreet.methods.newton._saved import SavedReleases, words_of
+from discreet.methods.newton._sums import Parts, rounded_up
+from discreet.privacy import random
+from discreet.privacy.accounting import Relation
+from discreet.privacy.act import Act
+from discreet.privacy.ledger import Ledger
+from discreet.privacy.query import MOST_RECORDS
+from discreet.privacy.released import Released
+from discreet.privacy.report import COEFFICIENTS, LEARNED, NOT_USABLE, PREDICTION, Statement, Unit, listed
+from discreet.storage import exclusive
+
+AT = tuple(int(share * NUM_GRADIENTS) for share in (0.2, 0.7))
+"""The points, by number, at which the curvature is measured."""
+LARGEST_STEP = 2.0  # standard deviations of the predictor
+_REACH = {"binary": (0.8, 2.0, 4.0), "counts": (1.0, 1.25, 1.25), "classes": (0.8, 2.0, 4.0)}
+"""Rows longer than so many times a typical one count less: at least, where the noise is little, and where it is none."""
+_STANDS_OUT = 3.0  # standard deviations
+LEAST_WEIGHT = 1e-3  # of the mean, as a share of the largest
+WARY = 3.5  # of gradients far away, for intervals
+NOISY = 3.0  # a fit for its coefficients has at most so much more noise than sampling
+SCATTERED = 2.0  # variance of counts over a Poisson distribution's, where the verdict says so
+
+
+@dataclasses.dataclass(frozen=True)
+class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relation)):
+    """The posterior of a regression: privacy noise and sampling noise are both in it. Everything in it is covered by `statement`.
+
+    Attributes:
+        mean: Posterior mean of intercept and weights, (feature + 1,), in the units of the fitted features. Of classes those of
+            each class, one after another, here and in the next three; they sum to zero over the classes.
+        covariance: Their posterior covariance. Intervals come from these two.
+        predictive: Draws of intercept and weights to predict with, (draw, feature + 1): where the noise hides a coefficient they
+            are drawn to 0.
+        learned: For each, the share of the prior's variance that is gone; where it is small, the prior decides.
+        kept: `Diagnosis` of the fit, as are the next three.
+        ratio: As above.
+        moved: As above.
+        lack: As above.
+        unseen: True for features whose spread the noise hides, (feature,): their priors are too narrow for what they may be, so
+            that their intervals, and that of the intercept, may be.
+        mean_squares: Released mean square of each feature, (feature,): of a 0/1 column about its share. Rows count by the
+            inverse of their squared length.
+        counted: Share of the records that count, by a noisy sum; 1 where the plan leaves none out.
+        dispersion: For counts, k of a negative binomial, by a noisy histogram: variance m + m^2 / k. NaN otherwise.
+        dispersion_range: Its 90 % interval, low and high, between 2^-4.25 and 2^5.75; NaN as above.
+        plan: The plan of the fit.
+        statement: The privacy statement.
+    """
+
+    noise_in_draws = True
+
+    mean: Float[np.ndarray, " feature+1"]
+    covariance: Float[np.ndarray, "feature+1 feature+1"]
+    predictive: Float[np.ndarray, "draw feature+1"]
+    learned: Float[np.ndarray, " feature+1"]
+    kept: float
+    ratio: float
+    moved: float
+    lack: float
+    unseen: Bool[np.ndarray, " feature"]
+    mean_squares: Float[np.ndarray, " feature"]
+    counted: float
+    dispersion: float
+    dispersion_range: Float[np.ndarray, " 2"]
+    plan: NewtonPlan
+    statement: Statement
+
+    @property
+    def dropped(self) -> Share:
+        """Share of the records that do not count, with the standard error of its noise."""
+        # The release has two numbers, and with survey weights four.
+        noise = self.plan.noise(SIZES) * np.sqrt(4 if self.plan.weighted else 2)
+        return Share(1 - self.counted, float(noise) / self.plan.num_records)
+
+    @property
+    def estimate(self) -> Float[np.ndarray, "feature+1 *class"]:
+        """Intercept and weights to predict with: the mean of `predictive`."""
+        return self._by_class(self.predictive.mean(axis=0))
+
+    @property
+    def to_predict(self) -> dict[str, np.ndarray]:
+        """Draws of `intercept` and `weights` to predict with; of counts the estimate alone, as exp of a wide draw explodes."""
+        draws = self.predictive
+        if self.plan.family == COUNTS:
+            draws = draws.mean(axis=0, keepdims=True)
+        return self._named(draws)
+
+    def _named(self, draws: np.ndarray) -> dict[str, np.ndarray]:
+        draws = self._by_class(draws)
+        return {"intercept": draws[:, 0], "weights": draws[:, 1:]}
+
+    def _by_class(self, coefficients: np.ndarray) -> np.ndarray:
+        """With an axis of the classes at the end, if the target has classes."""
+        if self.plan.family != CLASSES:
+            return coefficients
+        return np.moveaxis(coefficients.reshape(*coefficients.shape[:-1], self.plan.num_classes, -1), -2, -1)
+
+    @property
+    def converged(self) -> bool:
+        """True if more gradients would hardly move the estimate, and agree with the curvature."""
+        return is_settled(self.moved, self.lack)
+
+    def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
+        """Independent draws of `intercept`, (draw,), and `weights`, (draw, feature): those that intervals come from. At no cost.
+
+        With classes both have an axis of them at the end.
+
+        Args:
+            key: Any JAX key.
+            num_samples: Number of draws.
+        """
+        size = integer("num_samples", num_samples), len(self.mean)
+        drawn = np.random.default_rng(words_of(key)).standard_normal(size)
+        values, vectors = np.linalg.eigh(self.covariance)
+        drawn = self.mean + (drawn * np.sqrt(np.maximum(values, 0))) @ vectors.T
+        return self._named(drawn)
+
+    def to_arviz(self, key: PRNGKeyArray, num_samples: int, **names: Any) -> Any:
+        """Draws of `posterior` for ArviZ, with the statement in their attributes; as `discreet.inference_data.to_arviz`."""
+        from discreet.methods.inference_data import to_arviz
+
+        return to_arviz(self.posterior(key, num_samples), statement=self.statement, **names)
+
+    def __repr__(self) -> str:
+        """Short, without arrays."""
+        return f"NewtonResult({len(self.mean)} coefficients, {self.statement.use}, {self.statement.brief})"
+
+
+class _Records:
+    """The records and their certified programs; each call is one release, with a key of its own."""
+
+    def __init__(self, table: Sequence[np.ndarray], plan: NewtonPlan, act: Act, saved: SavedReleases) -> None:
+        layout = layout_for(table, rounded_up(plan.num_features))
+        outputs = (plan.outputs,) if plan.family == CLASSES else ()
+        sums = tuple(dict.fromkeys((kind, rows) for kind, rows, _, _ in plan.releases))
+        made_for = RegressionSums(layout, plan.relation, act.reproducible, outputs, sums)
+        self._parts = parts = Parts(table, layout, apart=not made_for.are_little(plan.num_records))
+        size = plan.num_features + 1
+        nowhere = Public(np.eye(size), np.zeros(size * plan.outputs))
+        proved = (program_of((x.kind, x.rows), x.noise, parts.last_turns, made_for) for x in plan.releases)
+        times = [release.count for release in plan.releases]
+        programs = saved.programs(act, proved, nowhere, parts, times=times)
+        self._saved = saved
+        names = [(kind, rows, noise) for kind, rows, noise, _ in plan.releases]
+        self._programs = dict(zip(names, programs, strict=True))
+
+    def __call__(self, kind: str, rows: str, noise: float, public: Public) -> np.ndarray:
+        """One release."""
+        return self._saved.release(self._programs[kind, rows, noise], public, self._parts)
+
+
+@in_own_settings
+def fit_newton(
+    rng_key: PRNGKeyArray,
+    x: Float[np.ndarray, "record *row feature"],
+    y: Float[np.ndarray, "record *row"],
+    plan: NewtonPlan,
+    *,
+    mask: Bool[np.ndarray, "record row"] | None = None,
+    weights: Float[np.ndarray, "record *row"] | None = None,
+    levels: Bool[np.ndarray, " feature"] | None = None,
+    names: Sequence[str] | None = None,
+    person: str | None = None,
+    ledger: Ledger | None = None,
+    checkpoint: Path | str | None = None,
+    progress_bar: bool = False,
+) -> NewtonResult:
+    """Fit a logistic, a multinomial or a Poisson regression to noisy sums: a posterior with honest intervals, without settings.
+
+    Guarantee: all that is returned is `plan.event()`, under the plan's relation, but for its `slack`. Each release is proved to
+    be its part of that before it runs. Sums are exact, since rows are rounded to a grid.
+
+    The prior of a weight is Normal(0, (2.5 / s)^2) for a column with standard deviation s (1 / s for counts), Normal(0, 2.5^2)
+    for a 0/1 level, and that of the intercept, at the features' mean, Normal(0, 5^2) (3^2).
+
+    Args:
+        rng_key: `discreet.random.key()`, for this fit alone.
+        x: Features in [-1, 1]; a memory map is read again for each release. With the plan's `max_rows` above 1, a record is a
+            person with an axis of so many rows; then the intervals hold whether or not a person's rows are independent.
+        y: 0 or 1; or counts; or classes, 0 to the plan's num_classes - 1.
+        plan: The plan of the fit.
+        mask: With `max_rows` above 1, True for the rows that a person has; if the plan `drops`, for the records that are used.
+            What other rows hold has no effect. None: all.
+        weights: If the plan is `weighted`, survey weights over the largest that one may have, a public number: in [0, 1]. The
+            coefficients are then those of the population. The noise grows as that number over the mean weight.
+        levels: True for columns that are 0/1 levels by the schema, whose priors are not widened. None: those that may be, by the
+            released moments.
+        names: Names of the features, for the verdict's words; public. None: x[:, 0] and so on.
+        person: Name of the column that identifies persons, if each record is all that one person has; needed with `max_rows`
+            above 1.
+        ledger: The table's budget, debited before the first release.
+        checkpoint: Folder from which the same call continues, to the same bits, if the process dies. Keep it secret.
+        progress_bar: Show progress after two seconds.
+
+    Returns:
+        The posterior.
+
+    Raises:
+        ValueError, TypeError: Wrong input, before anything is spent.
+        SpentError: The ledger does not hold it.
+        PrivacyError: A release could not be proved.
+        UseWarning: A warning, where the noise hides the model; as an error it has the fit as `partial_result`.
+
+    >>> import numpy as np, discreet as dp
+    >>> from discreet.methods.newton import NewtonPlan, fit_newton
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.uniform(-1, 1, (20_000, 2))
+    >>> y = rng.random(20_000) < 1 / (1 + np.exp(-x @ [2.0, -1.0]))
+    >>> plan = NewtonPlan.calibrate(epsilon=1.0, delta=1e-6, family="binary", num_features=2, num_records=20_000)
+    >>> found = fit_newton(dp.random.key(), x, y, plan)
+    >>> bool(np.abs(found.mean - [0, 2, -1]).max() < 0.4)
+    True
+
+    References:
+        Avella-Medina, Bradshaw and Loh, Differentially private inference via noisy optimization, Ann. Stat. 2023, for noisy
+        Newton steps with weights of the features; Bernstein and Sheldon, NeurIPS 2019, for both noises in one likelihood.
+    """
+    refuse_traced("fit_newton")
+    one_process("fit_newton", [x, y])
+    key = random.check_key(rng_key)
+    table = _checked(x, y, mask, weights, levels, plan)
+    names = names_of(names, plan)
+    with exclusive(checkpoint):
+        saved = SavedReleases(checkpoint, key, plan)
+        levels_told = None if levels is None else np.asarray(levels).tolist()
+        saved.describe(plan=repr(plan), options=str((person, levels_told)), records=saved.digest(table))
+        act = saved.act(ledger, unit=Unit(person, plan.max_rows))
+        with jax.enable_x64(True):
+            records = _Records(table, plan, act, saved)
+            bar = tqdm(total=NUM_GRADIENTS, desc="Newton", delay=2.0, disable=not progress_bar)
+            with saved.begun(act), bar:
+                found = _Newton(records, plan, levels).run(bar)
+                result = found.result(np.random.default_rng(saved.words), act.statement, names)
+    warn_of_use(result, act.statement)
+    return result
+
+
+def names_of(names: Sequence[str] | None, plan: NewtonPlan) -> list[str]:
+    """The features' names, or the columns of x; refused if they are not one for each feature."""
+    if names is None:
+        return [f"x[:, {place}]" for place in range(plan.num_features)]
+    if isinstance(names, str) or len(names) != plan.num_features:
+        raise ValueError(f"names must be {plan.num_features} texts, one for each feature; or None.")
+    return [str(name) for name in names]
+
+
+def _checked(x: Any, y: Any, mask: Any, weights: Any, levels: Any, plan: NewtonPlan) -> list[np.ndarray]:
+    """Features, targets, which rows there are and, if they have any, survey weights; each with an axis of rows."""
+    features = np.asarray(x)
+    target = np.asarray(y, np.float64)
+    rows = (plan.max_rows,) * (plan.max_rows > 1)
+    wanted = ", ".join(["record", *(f"{size} rows" for size in rows)])
+    if levels is not None and (np.shape(levels) != (plan.num_features,) or np.asarray(levels).dtype != bool):
+        raise ValueError(f"levels must be {plan.num_features} Booleans, one for each feature; or None.")
+    shaped = features.ndim == 2 + len(rows) and features.shape[1:] == (*rows, plan.num_features)
+    if not shaped or features.dtype.kind not in "iufb":
+        raise ValueError(
+            f"x has the shape {features.shape} and dtype {features.dtype}: pass numbers, ({wanted}, {plan.num_features}), as in "
+            "the plan."
+        )
+    if target.shape != features.shape[:-1] or not len(features):
+        each = "each row" if rows else f"each of the {len(features)} records"
+        raise ValueError(f"y has the shape {target.shape}: pass one target for {each}, ({wanted}).")
+    present = np.ones(target.shape, bool) if mask is None else np.asarray(mask)
+    if (mask is not None and not rows and not plan.drops) or present.shape != target.shape or present.dtype != bool:
+        raise ValueError(
+            "mask must be a Boolean for each row of each person, or for each record if the plan drops some; else None."
+        )
+    if len(features) > MOST_RECORDS:
+        raise ValueError(
+            f"x has {len(features):,} records; sums are exact for at most {MOST_RECORDS:,}. Draw fewer of them."
+        )
+    # Under ADD_OR_REMOVE_ONE the exact number of records is what neighbours differ in: no check may show it.
+    if plan.relation is Relation.REPLACE_ONE and len(features) != plan.num_records:
+        raise ValueError(
+            f"x has {len(features)} records, but the plan says num_records={plan.num_records}, a public number where one record "
+            f"is replaced. Calibrate a plan for {len(features)} records."
+        )
+    allowed = (target >= 0) & (target == np.round(target))
+    allowed &= (plan.family == COUNTS) | (target < plan.num_classes)
+    if not allowed[present].all():
+        most = "1" if plan.num_classes == 2 else f"a whole number up to {plan.num_classes - 1}"
+        what = "whole numbers of at least 0" if plan.family == COUNTS else f"0 or {most}"
+        raise ValueError(f"y has values that are not allowed: each must be {what}.")
+    shape = len(target), plan.max_rows
+    table = [features.reshape(*shape, -1), target.reshape(shape), present.reshape(shape)]
+    if plan.weighted != (weights is not None):
+        raise ValueError(
+            "weights are for a plan with weighted=True, and such a plan is for weights: give both, or neither."
+        )
+    if weights is None:
+        return table
+    survey = np.asarray(weights, np.float64)
+    if survey.shape != target.shape or not ((survey >= 0) & (survey <= 1))[present].all():
+        raise ValueError(
+            f"weights must be numbers in [0, 1], of the shape {target.shape}: divide them by the largest that one may have, a "
+            "public number."
+        )
+    return [*table, survey.reshape(shape)]
+
+
+class _Newton:
+    """The state of a fit: all of it follows from releases and public numbers."""
+
+    def __init__(self, records: _Records, plan: NewtonPlan, levels: np.ndarray | None) -> None:
+        self.plan = plan
+        self.records = records
+        self.levels = levels
+        self.counts: Counts | None = None
+        self.points: list[Vector] = []
+        self.values: list[Vector] = []
+        self.precision_of_curvature = 0.0
+        size = plan.num_features + 1
+        self.nowhere = Public(np.eye(size), np.zeros(size * plan.outputs))
+        self._count_rows()
+        self._map()
+        self._weigh()
+
+    # The map of the features.
+
+    def _map(self) -> None:
+        plan = self.plan
+        size = self.plan.num_features + 1
+        whole = plan.num_records * self.mean_weight * min(self.mean_rows, 1.0)
+        sigma = plan.noise(SQUARES)
+        nowhere = self.nowhere
+        squares = self.records("total", "squares", sigma, nowhere)
+        self.mean_squares = squares[1:] / max(squares[0], 2 * sigma)
+        scale = np.sqrt(whole / np.maximum(squares, 2 * sigma))
+        sigma = plan.noise(DIRECTIONS)
+        seen = self.records("products", "directions", sigma, nowhere._replace(to=np.diag(scale)))
+        values, vectors = spectrum(seen, sigma, max(2 * sigma, 1e-3 * np.trace(seen) / size))
+        self.fill = np.clip(np.einsum("ij,ik,kj->j", vectors, seen, vectors) / values, 0.02, 1)
+        # x_0 = 1, so seen_00 / scale_0^2 is the sum of 1 / |z|^2; features lie in [-1, 1], so |z|^2 is at most sum(scale^2).
+        longest = np.square(scale).sum()
+        length = whole / max(seen[0, 0] / scale[0] ** 2, whole / longest)
+        self.to = scale[:, None] * vectors / np.sqrt(values / whole) * 2 / np.sqrt(length)
+        self.back = np.linalg.inv(self.to)
+        moments = (self.back.T * self.fill) @ self.back
+        self.prior = self._prior_of(moments / moments[0, 0], sigma / whole)
+
+    def _prior_of(self, moments: Matrix, sigma: float) -> Prior:
+        """Scales follow the columns' standard deviations; where the noise hides one, its prior stays narrow."""
+        plan = self.plan
+        weight, intercept = PRIOR[plan.family]
+        centre = np.clip(moments[0], -1, 1)
+        squares = np.diag(moments)[1:]
+        hidden = np.clip(sigma * len(moments), 0.003, 1)
+        left = 1 - np.square(centre[1:]) / squares
+        spread = np.sqrt(np.clip(squares * np.clip(left, hidden, 1), 1e-4, 1))
+        self.unseen = left <= _STANDS_OUT * hidden
+        levels = self.levels
+        if levels is None:
+            # A column of 0 and 1 has the same mean and mean square. One that may be such keeps the narrow prior.
+            noise = _STANDS_OUT * sigma * len(moments) * np.sqrt(squares)
+            levels = np.abs(moments[0, 1:] - squares) <= noise
+            self.unseen |= levels & (moments[0, 1:] <= noise)
+        else:
+            self.unseen &= ~np.asarray(levels, bool)
+        spread = np.where(levels, 1.0, spread)
+        self.centre, self.lowest = centre, np.where(levels, 0.0, -1.0)
+        return Prior.of(intercept, weight / spread, centre, self.to, plan.outputs)
+
+    # How far long rows count, and where residuals are cut.
+
+    def _count_rows(self) -> None:
+        """The rows of a record on average, and of the record that a row is of: those with many have many of all rows.
+
+        The same of weights.
+        """
+        plan = self.plan
+        self.mean_rows = self.typical_rows = self.mean_weight = self.typical_weight = 1.0
+        self.weights_hidden = False
+        if plan.sizes:
+            sigma = plan.noise(SIZES)
+            seen = self.records("total", plan.sizes, sigma, self.nowhere)
+            means = np.maximum(seen * np.sqrt(len(seen)), sigma) / plan.num_records
+            share, square = means[:2]
+            if plan.max_rows > 1:
+                self.mean_rows = float(np.clip(plan.max_rows * share, 1, plan.max_rows))
+                self.typical_rows = float(np.clip(plan.max_rows * square / share, self.mean_rows, plan.max_rows))
+            else:
+                self.mean_rows = float(min(share, 1.0))
+            if plan.weighted:
+                self.mean_weight = float(np.clip(means[2] / share, LEAST_WEIGHT, 1))
+                self.typical_weight = float(np.clip(means[3] / means[2], self.mean_weight, 1))
+                seen_weight = max(_STANDS_OUT * 2 * sigma / plan.num_records, LEAST_WEIGHT * share)
+                self.weights_hidden = bool(means[2] <= seen_weight)
+        # Of weight 1.
+        self.num_rows = plan.num_records * self.mean_rows * self.mean_weight
+
+    def _weigh(self) -> None:
+        plan = self.plan
+        size = len(self.to)
+        most_rows = plan.max_rows
+        self.length = 2 * np.sqrt(self.fill.sum() * self.typical_rows)
+        self.cut = 1.0
+        self.bias = 0.0
+        variance = 0.15
+        start = 0.25
+        self.theta = np.zeros(size * plan.outputs)
+        if plan.family == CLASSES:
+            # The length of e_y - p, and the largest eigenvalue of its covariance.
+            self.cut = np.sqrt(2)
+            variance = 0.6 / plan.num_classes
+            start = 0.5
+        if plan.family == COUNTS:
+            sigma = plan.noise(HISTOGRAM)
+            bins = self.records(*plan.histogram, sigma, self.nowhere)
+            times = most_rows / self.mean_weight
+            self.counts = counts = Counts(bins * times, sigma * times)
+            self.first_mean = counts.mean
+            # The cut bias of a row against the noise, which is that of a record.
+            more = np.sqrt(most_rows * self.typical_rows) / self.mean_weight
+            self.cut = counts.reach(np.sqrt(size / plan.gradient_share) * plan.noise_multiplier * more)
+            variance = counts.mean * (1 + counts.mean / counts.dispersion)
+            start = 2 * counts.mean
+            self.theta = self.back[:, 0] * np.log(counts.mean)
+        noise = plan.noise_multiplier / np.sqrt(plan.gradient_share / most_rows)
+        # Where the model does not hold, the fit moves by what long rows do not count. So the reach is as long as the noise, which
+        # grows with it, allows: half of the sampling's at 1, at most 0.7, and an eighth beyond `far`.
+        room = np.sqrt(self.num_rows * self.typical_weight * variance) / (self.length * self.cut * noise)
+        least, far, farthest = _REACH[plan.family]
+        self.times = float(np.clip(room * max(room, 1.0), least, np.clip(room / 4, far, farthest)))
+        self.weight = min(self.times, 1.0)  # of a typical row
+        self.reach = self.times * self.length
+        self.bound = self.cut * self.reach * np.sqrt(most_rows)
+        self.most = 4 * self.num_rows * self.weight * start
+        self.curvature = self.most * np.diag(np.tile(self.fill, plan.outputs))
+        self.sampling = self.weight * self.typical_weight * self.curvature
+        if self.counts is not None:
+            lost = SHARE_LOST * self.mean_weight * self.counts.excess(self.cut)
+            self.bias = lost * self.reach / np.sqrt(self.typical_rows)
+            self.shift = self.counts.shift(self.cut)
+
+    def _held_back(self) -> Bool[np.ndarray, " feature"]:
+        """Features with bounds so far from their mean that a row there counts less than half, were all others at their mean."""
+        middle = self.centre @ self.to
+        way = np.maximum(1 - self.centre[1:], self.centre[1:] - self.lowest)
+        lengths = np.linalg.norm(middle + way[:, None] * self.to[1:], axis=1)
+        return 2 * self.reach < lengths
+
+    def _public(self, reach: float, most_curvature: float = 1.0) -> Public:
+        public = Public(self.to, self.theta, reach, most_curvature, self.cut)
+        return public if self.counts is None else public._replace(shift=self.shift.shift, factor=self.shift.factor)
+
+    # Steps.
+
+    def run(self, bar: Any) -> _Newton:
+        """All gradients; the curvature on the way."""
+        family = self.plan.family
+        noise = self.plan.noise(self.plan.gradient_share / NUM_GRADIENTS)
+        for step in range(NUM_GRADIENTS):
+            if step in AT:
+                self._measure(AT.index(step))
+            found = self.records("total", f"residual of {family}", noise, self._public(self.reach))
+            self.points.append(self.theta)
+            self.values.append(found * self.bound)
+            self.sigma = noise * self.bound
+            guess, self.spread, _ = settle(
+                self.gradients,
+                self.curvature if step < 3 else self.improved(),
+                self.sampling,
+                self.prior,
+                self.theta,
+                num_scales=len(SCALES),
+                rounds=4,
+            )
+            way = guess - self.theta
+            # A length of 1 in theta is two standard deviations of the predictor.
+            self.last, self.theta = (
+                guess,
+                self.theta + way * min(1.0, LARGEST_STEP / max(2 * np.linalg.norm(way), 1e-9)),
+            )
+            bar.update(1)
+        return self
+
+    @property
+    def gradients(self) -> Gradients:
+        """Those released so far."""
+        return Gradients(np.array(self.points), np.array(self.values), self.sigma)
+
+    def improved(self) -> Matrix:
+        """The curvature with what the gradients since it was measured say about it: earlier ones saw another one."""
+        since = max((at for at in AT if at < len(self.points)), default=0)
+        later = Gradients(np.array(self.points[since:]), np.array(self.values[since:]), self.sigma)
+        return secant(self.curvature, later, LEAST_CURVATURE * self.most, self.most)
+
+    def _measure(self, which: int) -> None:
+        """The curvature at the present point; of counts the spread of the gradients, too, at the last one."""
+        plan = self.plan
+        most = 0.25 if plan.family != CLASSES else 1 - 1 / plan.num_classes
+        if self.counts is not None:
+            spread = self._spread_of_predictor()
+            most = self.first_mean * np.exp(2 * spread)
+            self.counts.fit(spread)
+            self.shift = self.counts.shift(self.cut)
+        noise = plan.noise(CURVATURES[which])
+        # The noise of products grows with the reach's square, so theirs is shorter. A typical row has its weight squared there.
+        times = min(self.times, max(1.25, self.times / 1.6))
+        reach = times * self.length
+        unit = most * reach**2 * self.weight / min(times, 1.0) ** 2
+        raw = unit * self.records("products", f"curvature of {plan.family}", noise, self._public(reach, most))
+        sigma = noise * unit
+        self.precision_of_curvature += sigma**-2.0
+        if which == 0:
+            share = np.clip(np.trace(raw) / (self.most * self.fill.sum() * plan.outputs), 0.02, 4)
+            self.least = 0.05 * share * self.most
+            values, vectors = spectrum(raw, sigma, self.least)
+            if self.counts is not None:
+                self.most *= 20 * share
+        else:
+            # The first one, scaled, and what stands out of the noise beside it.
+            again = np.clip(np.trace(raw) / np.trace(self.curvature), 0.1, 3)
+            self.least *= min(again, 1.0)
+            rest = rebuilt(raw - again * self.curvature, lambda values: soft(values, sigma))
+            values, vectors = np.linalg.eigh(again * self.curvature + rest)
+            values = np.maximum(values, self.least)
+        self.curvature = (vectors * np.minimum(values, self.most)) @ vectors.T
+        self.sampling = self.weight * self.typical_weight * self.curvature
+        if plan.measures_spread and which == len(CURVATURES) - 1:
+            self._measure_sampling()
+
+    def _spread_of_predictor(self) -> float:
+        """Standard deviation of the predictor over the records."""
+        constant = self.back[:, 0]
+        along = (self.fill * self.theta * constant).sum() ** 2 / (self.fill * constant**2).sum()
+        return min(1.5, 2 * np.sqrt(max((self.fill * self.theta**2).sum() - along, 0.0)))
+
+    def _measure_sampling(self) -> None:
+        """Real counts vary more than Poisson's, and rows of a person less than others': the second moment of the gradients."""
+        plan = self.plan
+        size = len(self.theta)
+        noise = plan.noise(RESIDUALS)
+        unit = self.bound**2
+        raw = unit * self.records("products", f"residual of {plan.family}", noise, self._public(self.reach))
+        times = max(np.trace(raw) / np.trace(self.sampling), 1.0)
+        least = 0.1 * times * np.trace(self.sampling) / size
+        rest = rebuilt(raw - times * self.sampling, lambda values: soft(values, noise * unit))
+        self.sampling = rebuilt(times * self.sampling + rest, lambda values: np.maximum(values, least))
+
+    # The posterior.
+
+    def result(self, rng: np.random.Generator, statement: Statement, names: Sequence[str]) -> NewtonResult:
+        """Two priors on one likelihood: the stated one for intervals, one of unknown scales for predictions."""
+        plan = self.plan
+        size = len(self.theta)
+        curvature = self.improved()
+        gradients = self.gradients
+        error = 1 / (self.precision_of_curvature + 1 / (0.1 * np.trace(curvature) / size) ** 2)
+
+        def extra(distance: float, spread: float) -> float:
+            return self.bias**2 / size + error * (distance + spread)
+
+        fit = functools.partial(settle, gradients, curvature, self.sampling, self.prior, rounds=20)
+        likely, _, found = fit(self.last, num_scales=4, extra=extra, spread=float(np.trace(self.spread)))
+        draws = self.prior.draws(found.likelihood, rng)
+        # Intervals rest on the curvature as measured: gradients on the way saw a larger one, which would make them too narrow.
+        stated = functools.partial(settle, gradients, self.curvature, self.sampling, self.prior, rounds=20, trust=WARY)
+        mean, covariance, _ = stated(likely, extra=lambda distance, spread: found.extra)
+        ones = np.kron(np.eye(plan.outputs), self.back[:, :1])
+        said = diagnose(gradients, curvature, self.sampling, found.noise + found.extra, draws, ones)
+        to = self.to if plan.family != CLASSES else np.kron(plane(plan.num_classes), self.to)
+        covariance = to @ covariance @ to.T
+        before = np.diag(to @ np.linalg.inv(self.prior.matrix(1.0)) @ to.T)
+        learned = 1 - np.diag(covariance) / before
+        # Of a feature with classes, that class of which most is learned.
+        most_learned = learned.reshape(-1, plan.num_features + 1)[:, 1:].max(axis=0)
+        unseen = [name for name, hidden in zip(names, self.unseen, strict=True) if hidden]
+        order = sorted(range(len(names)), key=most_learned.__getitem__)
+        unlearned = [names[place] for place in order if most_learned[place] < LEARNED]
+        # By the end of the interval that is nearest to a Poisson distribution. Noise in the spread of means may still move it.
+        scatter = 1.0 if self.counts is None else 1 + self.counts.mean / self.counts.plausible[1]
+        held_back = [name for name, far in zip(names, self._held_back(), strict=True) if far]
+        use = _use(said, unseen, unlearned, self.weights_hidden, scatter, held_back)
+        return NewtonResult(
+            mean=to @ mean,
+            covariance=covariance,
+            predictive=draws @ to.T,
+            learned=learned,
+            unseen=self.unseen,
+            mean_squares=self.mean_squares,
+            counted=self.mean_rows if plan.drops and plan.max_rows == 1 else 1.0,
+            dispersion=math.nan if self.counts is None else self.counts.dispersion,
+            dispersion_range=np.full(2, math.nan) if self.counts is None else self.counts.plausible,
+            **said._asdict(),
+            plan=self.plan,
+            statement=statement.with_use(*use),
+        )
+
+
+def _use(
+    said: Diagnosis,
+    unseen: Sequence[str] = (),
+    unlearned: Sequence[str] = (),
+    weights_hidden: bool = False,
+    scatter: float = 1.0,
+    held_back: Sequence[str] = (),
+) -> tuple[str, str]:
+    """The verdict on the use of the result, and the reason, from the releases.
+
+    Args:
+        said: How well the fit went.
+        unseen: Names of the features whose spread the noise hides.
+        unlearned: Names of those whose weights the prior decides, the least learned first.
+        weights_hidden: True if the noise hides the mean of survey weights.
+        scatter: Of counts, the variance over that of a Poisson distribution, as far as the histogram shows it.
+        held_back: Names of the features by which a row may lie so far out that it counts less than half.
+    """
+    if weights_hidden:
+        return NOT_USABLE, (
+            "the noise hides the mean weight: weights are far below the largest that one may have. A smaller max_weight helps"
+        )
+    if hides(said.kept, said.ratio):
+        weights = f", which decides the weights of {listed(unlearned)}" if unlearned else ""
+        return NOT_USABLE, (
+            f"of what the features add to a constant, in log likelihood, the noise leaves about {100 * max(said.kept, 0):.0f} %. "
+            f"Intervals rest on the prior (the statement has it){weights}. A larger epsilon, more records or fewer columns help"
+        )
+    if unseen:
+        return (
+            PREDICTION,
+            f"the values of {listed(unseen)} differ so little, for their bounds, that the noise hides by how much. Intervals "
+            "may be too narrow. A larger epsilon helps, as do narrower bounds, if known without the data; a rare category can be "
+            "merged with another one",
+        )
+    if not is_settled(said.moved, said.lack):
+        return (
+            PREDICTION,
+            "the gradients do not agree with the curvature that was measured, so intervals may be too narrow. Fewer columns, or "
+            "narrower bounds for those that crowd at one end of them, may help",
+        )
+    if said.ratio > NOISY:
+        return PREDICTION, f"the noise makes intervals about {said.ratio:.2g} times as wide as without it"
+    by = ""
+    most = ""
+    if held_back:
+        by = f", which the bounds of {listed(held_back)} allow,"
+        most = ", most of all those of such columns"
+    reason = (
+        f"the intervals include the noise and that of sampling. Rows far from the others{by} count less; where the model does "
+        f"not hold, that moves the coefficients{most}"
+    )
+    if scatter > SCATTERED:
+        reason += (
+            f". Counts may vary {scatter:.2g} times as much as a Poisson distribution's, which the intervals allow for. An exact "
+            "negative binomial weighs rows otherwise: where the model does not hold, it has other coefficients"
+        )
+    return COEFFICIENTS, reason

@@ -1,0 +1,763 @@
+"""Private Newton for NumPyro models: the posterior of the global latents from some fifty noisy gradients, without settings.
+
+Only gradients of single records' log-likelihoods are used, in unconstrained coordinates. Each of four stages measures
+
+1. a map under which gradients are alike in all directions; where the noise is small, and in the last stage, it follows from what
+   the stage before found of the curvature,
+2. how long gradients are, which gives the bound C: the least one whose clipping moves the sum by less than the noise; in the
+   last stage a larger one where that costs little. The next two have a bound C' of their own, since noise grows with its square,
+3. the second moment V of clipped gradients, which is the curvature J where the model is right; in the last stage also J, the
+   derivative of clipped gradients,
+4. ten or twenty gradients, each at the best guess so far. How they change on the way corrects J.
+
+What clipping takes away moves the estimate as far as it adds up, as it does for a scale, whose long gradients all point one way.
+So one of the last gradients is clipped at C / 4: with the lengths it tells which share of what lies between both bounds adds up,
+and where to. That share of what lies beyond C is given back, and intervals are wider in that direction.
+
+What follows is `_algebra`'s: the likelihood of the mapped latents is normal, with the mean J theta and the covariance V + s^2 I.
+The prior is exact: the posterior prior(u) times that normal is sampled without any record (`_sampling`). Latents that no record
+touches, as a hierarchy's mean and scale, need no release at all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import numpyro
+from jaxtyping import Bool, Float, Int, PRNGKeyArray
+from tqdm.auto import tqdm
+
+from discreet._jax import in_own_settings, one_process, refuse_traced
+from discreet._validate import ENDS, integer
+from discreet.methods.inference import (
+    Latents,
+    NoPointError,
+    Records,
+    Share,
+    check_public,
+    latents_of,
+    take_apart,
+    warn_of_use,
+)
+from discreet.methods.newton._algebra import (
+    Gradients,
+    Matrix,
+    NormalPrior,
+    Shrinkage,
+    Vector,
+    agreement,
+    hard,
+    is_settled,
+    least_ratio,
+    lowered,
+    ratio_of,
+    rebuilt,
+    scale_of,
+    secant,
+    settle,
+    soft,
+    spectrum,
+)
+from discreet.methods.newton._far import decided_by, pulls_from_far, span_of
+from discreet.methods.newton._lengths import MIDDLE, SEEN, TAIL, TOGETHER, Lengths
+from discreet.methods.newton._model import (
+    EDGES,
+    MOST_CURVED,
+    ModelSums,
+    Public,
+    fingerprint_of_prior,
+    moments_of,
+    program_of,
+)
+from discreet.methods.newton._model_plan import NUM_GRADIENTS, STAGES, ModelPlan, Stage
+from discreet.methods.newton._sampling import draw
+from discreet.methods.newton._saved import SavedReleases
+from discreet.methods.newton._sums import Parts, layout_of
+from discreet.methods.newton._verdict import UNSEEN_FAR, Signs, verdict
+from discreet.privacy import random
+from discreet.privacy.accounting import Relation
+from discreet.privacy.act import Act
+from discreet.privacy.ledger import Ledger
+from discreet.privacy.query import MOST_RECORDS
+from discreet.privacy.released import Released
+from discreet.privacy.report import Statement, Unit, headline, use_words
+from discreet.storage import exclusive
+
+MOST_LATENTS = 512
+LARGEST_STEP = 1.5  # in standard deviations of one record: a step moves the log density by half its square
+FARTHEST_STEP = 1.0  # in standard deviations of each latent's prior
+MOST_SCALE = 30.0
+"""Of the curvature over the gradients' second moment, before the last stage: far above 1 where a scale is too large."""
+MISSED = 6.0
+"""How much more than noise counts what moments miss of long gradients: it may be most of one direction, as a rare class's."""
+BIAS = 0.3  # share of what clipping takes away that may be left as bias: the rest cancels, or is given back
+FREE = 0.2
+FREE_PRODUCTS = 0.03
+"""Of the last gradients and moments: while their noise over that of sampling is below this, a larger bound costs little."""
+FIRST = 3  # gradients of the last stage before the curvature is improved by them
+LEANING, SHORTER = 10, 4  # the gradient of the last stage that is clipped at C / 4
+FARTHER = 1.8
+ELSEWHERE = 0.2
+"""Of the share that adds up: longer gradients' over that of shorter ones; the variance of the difference, over all latents."""
+DRAWN = 0.7  # share of a latent's variance that long gradients make, where the verdict names it
+HIDDEN = 0.5  # the edge of a curvature's noise over its mean eigenvalue, above which directions make a better map
+LEAST = 0.05  # eigenvalue of the curvature, of their mean
+DOUBTED_NOISE = 3.0
+DOUBTED_SHARE = 0.15
+"""An eigenvalue of the curvature that counts half in the posterior: in deviations of the noise, and of their mean; the less."""
+FAINT = 0.3
+MADE_OF_NOISE = 3.0
+"""A direction of which records say little: its eigenvalue, of their mean, and in deviations of the noise that may make it."""
+BLURRED = 0.4  # deviations by which a scale may be too large for the errors of all others, where the verdict names it
+FAINTLY = 0.4  # share of a latent's variance in such directions, where the verdict names it
+FARTHEST = 0.5  # standard deviations by which an entry of the curvature is shrunk
+WIDEST = 2.0
+"""Cap on the posterior's variance, over that without the curvature's error, in the allowance for that error: else both grow."""
+_SHOWN = 40
+
+
+@dataclasses.dataclass(frozen=True)
+class DPNewtonResult(Released, what="private Newton fit of a model", parts=(ModelPlan, Relation)):
+    """The posterior of a model's global latents: privacy noise and sampling noise are both in it.
+
+    Everything in it is covered by `statement`.
+
+    Attributes:
+        draws: Draws of each latent, (draw, ...). Intervals come from them, and predictions.
+        learned: For each latent's unconstrained coordinates the share of the prior's variance that is gone; where it is small,
+            the prior decides. Of a latent that records touch only in a product with scales, the share is the product's.
+        clipped: Share of the records whose gradient was longer than the bound, by a noisy histogram.
+        counted: Share of the records whose gradient was finite, by the same; the others count as nothing. `dropped` has the
+            standard error of its noise.
+        ratio: Standard deviation of the releases' noise over that of sampling.
+        moved: Distance of the estimate from where the last gradients were taken, over its own spread.
+        lack: By how many standard deviations the last gradients miss what the curvature says.
+        plan: The plan of the fit.
+        statement: The privacy statement.
+    """
+
+    noise_in_draws = True
+
+    draws: Mapping[str, Float[np.ndarray, "draw ..."]]
+    learned: Mapping[str, Float[np.ndarray, "..."]]
+    clipped: float
+    counted: float
+    ratio: float
+    moved: float
+    lack: float
+    plan: ModelPlan
+    statement: Statement
+
+    @property
+    def estimate(self) -> dict[str, np.ndarray]:
+        """Posterior mean of each latent."""
+        return {name: value.mean(axis=0) for name, value in self.draws.items()}
+
+    @property
+    def interval(self) -> dict[str, np.ndarray]:
+        """The 90 % interval of each latent: low and high, (2, ...)."""
+        return {name: np.quantile(value, ENDS, axis=0) for name, value in self.draws.items()}
+
+    @property
+    def dropped(self) -> Share:
+        """Share of the records that do not count, with the standard error of its noise."""
+        return Share(1 - self.counted, self.plan.noise(STAGES[-1].lengths) / self.plan.num_records)
+
+    @property
+    def converged(self) -> bool:
+        """True if more gradients would hardly move the estimate, and agree with the curvature."""
+        return is_settled(self.moved, self.lack)
+
+    def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
+        """Draws of each latent, (draw, ...), picked at random from `draws`. At no cost.
+
+        Args:
+            key: Any JAX key.
+            num_samples: Number of draws.
+        """
+        secret = random.subkey(random.check_key(key), random.Purpose.POSTERIOR)
+        held = len(next(iter(self.draws.values())))
+        replace = integer("num_samples", num_samples) > held
+        picked = np.asarray(jax.random.choice(secret, held, (num_samples,), replace))
+        return {name: value[picked] for name, value in self.draws.items()}
+
+    def to_arviz(self, key: PRNGKeyArray, num_samples: int, **names: Any) -> Any:
+        """Draws of `posterior` for ArviZ, with the statement in their attributes; as `discreet.inference_data.to_arviz`."""
+        from discreet.methods.inference_data import to_arviz
+
+        return to_arviz(self.posterior(key, num_samples), statement=self.statement, **names)
+
+    def __repr__(self) -> str:
+        """Short, without arrays."""
+        return f"DPNewtonResult({', '.join(self.draws)}, {self.statement.use}, {self.statement.brief})"
+
+    def __str__(self) -> str:
+        """A table of the latents, the verdict, and the price."""
+        rows = list(_table(self))
+        width = max(len(row[0]) for row in rows)
+        lines = [f"{'':{width}}  {'estimate':>10}  {'90 % interval':>24}  {'learned':>8}"]
+        lines += [f"{name:{width}}  {mean:>10}  {interval:>24}  {learned:>8}" for name, mean, interval, learned in rows]
+        return "\n".join([*lines, use_words(self.statement), headline(self.statement)])
+
+
+def _table(result: DPNewtonResult) -> Iterator[tuple[str, str, str, str]]:
+    """Name, estimate, interval and share learned of each element, the first ones of many."""
+    estimate = result.estimate
+    interval = result.interval
+    shown = 0
+    for name, value in estimate.items():
+        learned = np.asarray(result.learned[name])
+        for place in np.ndindex(value.shape):
+            if shown == _SHOWN:
+                others = sum(other.size for other in estimate.values()) - _SHOWN
+                yield f"... {others} others", "", "", ""
+                return
+            shown += 1
+            low, high = interval[name][(slice(None), *place)]
+            # A simplex has an element more than coordinates.
+            share = learned[place] if learned.shape == value.shape else learned.mean()
+            label = _label(name, place)
+            # As many decimals as the interval has two figures.
+            decimals = int(np.clip(1 - np.floor(np.log10(max(high - low, 1e-9))), 0, 9))
+            mean, *ends = (f"{number:.{decimals}f}" for number in (value[place], low, high))
+            yield label, mean, " to ".join(ends), f"{100 * max(share, 0):.0f} %"
+
+
+def _label(name: str, place: Sequence[int]) -> str:
+    return f"{name}[{','.join(map(str, place))}]" if place else name
+
+
+def refuse_others(model: Any) -> None:
+    """Refuse what is no model, without showing it: it may be the table."""
+    if not callable(model):
+        raise TypeError(
+            f"The model is a {type(model).__name__}: pass a function with NumPyro's sample sites, and then its arguments."
+        )
+
+
+def refuse_many(latents: Latents) -> None:
+    """Refuse a model with more latents than private Newton takes."""
+    if latents.size > MOST_LATENTS:
+        raise NoPointError(
+            f"The model has {latents.size:,} coordinates of global latents; private Newton releases matrices of that size, and "
+            f"takes at most {MOST_LATENTS}. Fit the model by DPSVI."
+        )
+
+
+class DPNewton:
+    """Fits a NumPyro model privately, without settings: draws of its posterior with all noise in them.
+
+    Guarantee: what `run` returns is `plan.event()`, under the plan's relation, but for its `slack`. Each release is proved to be
+    its part of that before it runs.
+
+    For models with up to 512 global latents whose observations lie in a plate of the records' length. Discrete latents of a
+    record are summed out. Where the posterior has several modes, the fit finds the one near its start.
+
+    Args:
+        model: The model, with proper priors.
+        plan: The plan.
+        init: Where the fit starts: values of some latents, as in the model; public. None: the prior's mean.
+        placeholder: An artificial record, as for DPSVI.
+        static_kwargs: Public keyword arguments of the model.
+
+    Attributes:
+        labels: The latents that are weights of features, and the names of their elements (none: their places). The verdict
+            calls them so, and is "not usable" where the noise hides what these features explain.
+
+    Raises:
+        ValueError: An argument that cannot be used.
+
+    >>> import numpy as np, numpyro, numpyro.distributions as dist, discreet as dp
+    >>> def model(x, y):
+    ...     slope = numpyro.sample("slope", dist.Normal(0, 2))
+    ...     noise = numpyro.sample("noise", dist.HalfNormal(1))
+    ...     with numpyro.plate("people", len(y)):
+    ...         numpyro.sample("y", dist.Normal(slope * x, noise), obs=y)
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.normal(size=5_000)
+    >>> plan = dp.newton.ModelPlan.calibrate(epsilon=1.0, num_records=5_000)
+    >>> result = dp.DPNewton(model, plan=plan).run(dp.random.key(), x, 0.7 * x + 0.3 * rng.normal(size=5_000))
+    >>> bool(abs(result.estimate["slope"] - 0.7) < 0.05)
+    True
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        *,
+        plan: ModelPlan,
+        init: Mapping[str, Any] | None = None,
+        placeholder: Sequence[Any] | None = None,
+        **static_kwargs: Any,
+    ) -> None:
+        refuse_others(model)
+        if not isinstance(plan, ModelPlan):
+            raise TypeError(f"plan is {plan!r}; pass a ModelPlan, as ModelPlan.calibrate(epsilon=...) makes.")
+        if init is not None and not isinstance(init, Mapping):
+            raise TypeError(
+                f"init is a {type(init).__name__}: pass values of latents by their names, as {{'scale': 1.0}}; NumPyro's "
+                "init_to_value and others are for guides."
+            )
+        check_public(static_kwargs)
+        self.model, self.plan, self.init = model, plan, dict(init or {})
+        self.placeholder = placeholder
+        self.static_kwargs = static_kwargs
+        self.labels: Mapping[str, Sequence[str]] = {}
+
+    @in_own_settings
+    def run(
+        self,
+        rng_key: PRNGKeyArray,
+        *args: Any,
+        progress_bar: bool = True,
+        ledger: Ledger | None = None,
+        checkpoint: Path | str | None = None,
+        person: str | None = None,
+        max_rows: int = 1,
+        **kwargs: Any,
+    ) -> DPNewtonResult:
+        """Fit the model to records.
+
+        Args:
+            rng_key: `discreet.random.key()`, for this fit alone.
+            args: The model's arguments: arrays hold records along their leading axis.
+            progress_bar: Show progress after two seconds.
+            ledger: The table's budget, debited before the first release.
+            checkpoint: Folder from which the same call continues, to the same bits, if the process dies. Keep it secret.
+            person: Name of the column that identifies persons, if a record is all that one person has.
+            max_rows: With `person`, the largest number of rows of a person in a record.
+            kwargs: As args.
+
+        Returns:
+            The posterior.
+
+        Raises:
+            ValueError, TypeError: Wrong input, before anything is spent.
+            SpentError: The ledger does not hold it.
+            PrivacyError: A release could not be proved.
+            UseWarning: A warning, where the noise hides the model; as an error it has the fit as `partial_result`.
+        """
+        refuse_traced("run")
+        one_process("DPNewton", [*args, *kwargs.values()])
+        key = random.check_key(rng_key)
+        records = take_apart(args, kwargs, programs=(self.model,))
+        with exclusive(checkpoint):
+            saved = SavedReleases(checkpoint, key, self.plan)
+            latents, start = self._latents(saved.key, records)
+            far = pulls_from_far(latents, start)
+            given = {name: np.asarray(value).tolist() for name, value in self.init.items()}
+            options = str((person, max_rows, given))
+            saved.describe(plan=repr(self.plan), options=options, records=saved.digest(records.leaves))
+            fitted = getattr(self.model, "__name__", "A model")
+            told = {"num_touched": latents.num_touched, "num_latents": latents.size, "fitted": fitted}
+            act = saved.act(ledger, unit=Unit(person, max_rows), **told)
+            with jax.enable_x64(True):
+                releases = _Releases(latents, records, self.plan, act, saved)
+                bar = tqdm(total=NUM_GRADIENTS, desc="Newton", delay=2.0, disable=not progress_bar)
+                with saved.begun(act), bar:
+                    fit = _Fit(releases, latents, self.plan, start, far).run(bar)
+                    result = fit.result(saved.words, act.statement, self.labels)
+        warn_of_use(result, act.statement)
+        return result
+
+    def _latents(self, key: PRNGKeyArray, records: Records) -> tuple[Latents, Vector]:
+        """The model's latents, and where they start; no release, and all that is refused for the model or the records."""
+        if self.plan.relation is Relation.REPLACE_ONE and records.size != self.plan.num_records:
+            raise ValueError(
+                f"The arrays hold {records.size} records, but the plan says num_records={self.plan.num_records}, a public "
+                f"number where one record is replaced. Calibrate a plan for {records.size} records."
+            )
+        if records.size > MOST_RECORDS:
+            raise ValueError(
+                f"There are {records.size:,} records; sums are exact for at most {MOST_RECORDS:,}. Draw fewer of them."
+            )
+        made_of = {"model": self.model, "placeholder": self.placeholder, "static": self.static_kwargs}
+        latents = latents_of(records, key, num_records=self.plan.num_records, **made_of)
+        refuse_many(latents)
+        touched = [
+            name
+            for name, places in latents.split(np.arange(latents.size)).items()
+            if places.max() < latents.num_touched
+        ]
+        if unknown := [name for name in self.labels if name not in touched]:
+            raise ValueError(
+                f"labels names {unknown[0]!r}, which is no latent of the model that records touch. "
+                f"These are: {', '.join(touched)}."
+            )
+        return latents, self._start(latents)
+
+    def _start(self, latents: Latents) -> Vector:
+        """The prior's mean, but for the latents that are told where to start."""
+        mean = moments_of(latents).mean
+        if not self.init:
+            return mean
+        values = {name: np.asarray(value) for name, value in jax.jit(latents.values)(mean).items()}
+        if unknown := [name for name in self.init if name not in values]:
+            raise ValueError(f"init names {unknown[0]!r}, which is no global latent. These are: {', '.join(values)}.")
+        means = dict(values)
+        for name, value in self.init.items():
+            if np.shape(value) != values[name].shape:
+                raise ValueError(
+                    f"init has {name!r} with the shape {np.shape(value)}; in the model it has {values[name].shape}."
+                )
+            values[name] = np.asarray(value, values[name].dtype)
+        with numpyro.validation_enabled(False):
+            start = np.asarray(latents.joined(latents.objective.points(jax.random.key(0), values)), np.float64)
+        back = jax.jit(latents.values)(start)
+        # From outside of a support, or its end, there is no way to unconstrained space and back.
+        bad = [name for name in self.init if not np.allclose(back[name], values[name], rtol=1e-3, atol=1e-6)]
+        if bad or not np.isfinite(start).all():
+            name = (bad or list(self.init))[0]
+            mean = np.array2string(means[name], precision=2, separator=", ", threshold=20)
+            raise ValueError(
+                f"init has {name!r} outside of its support, or at its end. Choose a value inside, such as the prior's mean, "
+                f"about {mean}."
+            )
+        return start
+
+
+class _Releases:
+    """The records and their certified programs; each call is one release, with a key of its own."""
+
+    def __init__(self, latents: Latents, records: Records, plan: ModelPlan, act: Act, saved: SavedReleases) -> None:
+        leaves = [np.asarray(leaf) for leaf in records.leaves]
+        made_for = ModelSums(layout_of(leaves), plan.relation, act.reproducible, latents)
+        self._parts = parts = Parts(leaves, apart=not made_for.are_little(plan.num_records))
+        proved = (program_of(x.kind, x.noise, parts.last_turns, made_for) for x in plan.releases)
+        prior = [fingerprint_of_prior(latents)] if saved.run_id else []
+        self._programs = saved.programs(act, proved, made_for.nowhere, parts, beside=prior)
+        self._planned = iter(enumerate(plan.releases))
+        self._saved = saved
+
+    def __call__(self, kind: str, public: Public) -> tuple[np.ndarray, float]:
+        """The next release of the plan, which is of this kind, and the standard deviation of its noise."""
+        number, release = next(self._planned)
+        assert release.kind == kind
+        return self._saved.release(self._programs[number], public, self._parts), release.noise
+
+
+class _Fit:
+    """The state of a fit: all of it follows from releases and public numbers."""
+
+    def __init__(
+        self,
+        releases: _Releases,
+        latents: Latents,
+        plan: ModelPlan,
+        start: Vector,
+        far: Float[np.ndarray, "pull latent"],
+    ) -> None:
+        self.releases = releases
+        self.latents = latents
+        self.plan = plan
+        self.far = far
+        self.prior = moments_of(latents)
+        self.size = latents.num_touched
+        own = slice(0, self.size)
+        self.precision = np.linalg.inv(self.prior.covariance[own, own])
+        self.at = start[own]
+        self.to = np.diag(np.sqrt(np.diag(self.prior.covariance)[own]))
+        self.reach = 1.0
+        self.short = 1.0
+        self.improved = np.eye(self.size)
+        self.curvature_sigma = np.inf
+        self.clipped = 0.0
+        self.unseen = 0.0
+        self.missing = 0.0
+        self.counted = 1.0
+
+    def run(self, bar: Any) -> _Fit:
+        """All stages."""
+        for stage in STAGES:
+            self._map(stage)
+            self._bound(stage)
+            self._measure(stage)
+            self._step(stage, bar)
+        return self
+
+    @property
+    def _public(self) -> Public:
+        return Public(self.to, self.at, self.reach, self.short)
+
+    def _map(self, stage: Stage) -> None:
+        """A map by the curvature so far; or by the directions, where there is none or the noise hides it.
+
+        Directions alone are a poor map where one latent's gradients have longer tails, as those of a scale. And where few records
+        have a part in one, as at a spline's end, no map makes all even: each lengthens those few gradients once more (Tyler,
+        Annals of Statistics 1987).
+        """
+        values, vectors = np.linalg.eigh(self.improved)
+        if stage.directions:
+            seen, sigma = self.releases("directions", self._public)
+            edge = self.curvature_sigma * np.sqrt(2 * self.size)
+            if edge > HIDDEN * values.mean():
+                values, vectors = spectrum(seen, sigma, 2 * sigma, shrinkage=hard)
+        self.to = self.to @ (vectors / np.sqrt(values / self.plan.num_records))
+
+    def _bound(self, stage: Stage) -> None:
+        """The bound C whose noise and whose clipping together are the least; and what clipping takes away."""
+        (*raw, lost), sigma = self.releases("lengths", self._public)
+        # Shown whatever the noise; the verdict only says what stands out.
+        self.counted = 1 - float(np.clip(lost / self.plan.num_records, 0, 1))
+        self.missing = 1 - self.counted if lost > SEEN * sigma else 0.0
+        lengths = Lengths(np.array(raw), sigma)
+        noise = self.plan.noise(sum(stage.gradients))
+        edges = EDGES[1:]
+        loss = self.size * np.square(noise * edges) + BIAS**2 * np.array([lengths.lost(edge).square for edge in edges])
+        most_clipped = lengths.counts.cumsum() < lengths.counts.sum() / 2
+        loss[most_clipped] = np.inf
+        self.reach = edges[np.argmin(loss)]
+        # A matrix's noise grows with the square of its bound: a few long gradients would leave nothing of all others.
+        missed = np.array([self._missed(lengths.counts, edge) for edge in edges])
+        matrix_noise = 2 * np.sqrt(self.size) * self.plan.noise(stage.moments) * np.square(edges)
+        loss = np.square(matrix_noise) + np.square(MISSED * missed)
+        loss[most_clipped] = np.inf
+        self.short = min(self.reach, edges[np.argmin(loss)])
+        if not stage.directions:
+            # By the map, sampling varies a sum by the root of the number of records. Beyond the tail nothing is expected.
+            records = self.plan.num_records
+            free = FREE * np.sqrt(records) / noise
+            last = 1 + int(np.max(np.nonzero(lengths.seen)[0], initial=0))
+            self.reach = max(self.reach, min(free, EDGES[min(last + TAIL, len(EDGES) - 1)]))
+            room = np.sqrt(FREE_PRODUCTS * records / self.plan.noise(stage.moments))
+            self.short = np.clip(room, self.short, self.reach)
+        self.missed = self._missed(lengths.counts, self.short)
+        self.guessed = self.missed - self._missed(lengths.seen, self.short)
+        self.lost = lengths.lost(self.reach)
+        self.between = lengths.lost(self.reach / SHORTER).mean - self.lost.mean
+        self.clipped = float(np.clip(lengths.counts[self.reach < MIDDLE].sum() / self.plan.num_records, 0, 1))
+        self.unseen = float(TOGETHER * sigma * np.sqrt(TAIL) / self.plan.num_records)
+
+    def _missed(self, counts: Vector, short: float) -> float:
+        """What moments miss of gradients that are longer than their bound, a coordinate; from numbers in bins."""
+        squares = np.square(np.minimum(MIDDLE, self.reach)) - short**2
+        return float(counts @ np.maximum(squares, 0)) / self.size
+
+    def _measure(self, stage: Stage) -> None:
+        """The gradients' second moment V, which is the curvature J where the model is right. The last stage measures both.
+
+        There half of their sum is known best, and half of their difference is what stands out of the noise.
+        """
+        raw, sigma = self._scaled("moments")
+        if not stage.curvature:
+            self.sampling = self.curvature = self._positive(raw, sigma, hard)
+            return
+        curvature, _ = self._scaled("curvature")
+        sigma /= np.sqrt(2)
+        middle = self._positive((curvature + raw) / 2, sigma, soft)
+        apart = rebuilt((curvature - raw) / 2, lambda values: hard(values, sigma))
+        least = LEAST * np.trace(middle) / self.size
+        self.sampling, self.curvature = [
+            rebuilt(middle + sign * apart, lambda values: lowered(values, least, values.sum())) for sign in (-1, 1)
+        ]
+        self.sampling = self.sampling + self.missed * np.eye(self.size)
+
+    def _scaled(self, kind: str) -> tuple[Matrix, float]:
+        """A matrix, which has an equal share of the budget, and the standard deviation of its noise."""
+        raw, sigma = self.releases(kind, self._public)
+        unit = self.short**2
+        return raw * unit, sigma * unit
+
+    def _positive(self, raw: Matrix, sigma: float, shrinkage: Shrinkage) -> Matrix:
+        """A matrix from a noisy one, positive. By `soft`, directions that the noise hides stay uncertain in it."""
+        mean = max(np.trace(raw) / self.size, 2 * sigma / np.sqrt(self.size))
+        values, vectors = spectrum(raw, sigma, LEAST * mean, FARTHEST, shrinkage, self.size * mean)
+        self.curvature_sigma = sigma
+        return (vectors * values) @ vectors.T
+
+    def _step(self, stage: Stage, bar: Any) -> None:
+        """All gradients of a stage."""
+        back = np.linalg.inv(self.to)
+        prior = NormalPrior(back @ self.prior.mean[: self.size], self.to.T @ self.precision @ self.to)
+        points = []
+        values = []
+        sigmas = []
+        first = FIRST if stage.curvature else 1
+        of_prior = np.sqrt(np.diag(self.prior.covariance)[: self.size])
+        self.lean = np.zeros(self.size)
+        self.lean_variance = 0.0
+        for step in range(len(stage.gradients)):
+            bar.update(1)
+            theta = back @ self.at
+            if stage.curvature and step == LEANING:
+                self._lean(self.improved @ (guess - theta))
+                values = [value + self.lost.given * self.lean for value in values]
+                continue
+            found, sigma = self.releases("gradients", self._public)
+            points.append(theta)
+            values.append(found * self.reach + self.lost.given * self.lean)
+            sigmas.append(sigma * self.reach)
+            self.gradients = Gradients(np.array(points), np.array(values), np.array(sigmas))
+            self.improved = self.curvature
+            if step >= first:
+                least = 0.02 * np.trace(self.curvature) / self.size
+                scale = 1.0
+                if stage.directions or self.size > MOST_CURVED:
+                    scale = scale_of(self.curvature, self.gradients, MOST_SCALE if stage.directions else 1.0)
+                self.improved = secant(scale * self.curvature, self.gradients, least)
+            guess, covariance, _ = settle(self.gradients, self.improved, self.improved, prior, theta, rounds=4)
+            way = guess - theta
+            length = np.sqrt(max(way @ self.improved @ way / self.plan.num_records, 1e-12))
+            farthest = float(np.max(np.abs(self.to @ way) / of_prior))
+            self.at = self.to @ (theta + way * min(1.0, LARGEST_STEP / length, FARTHEST_STEP / max(farthest, 1e-9)))
+        self.theta = guess
+        self.covariance = covariance
+        self.normal_prior = prior
+
+    def _lean(self, expected: Vector) -> None:
+        """Which share of what clipping takes away adds up, by direction, from one gradient with a smaller bound.
+
+        Before the release, any share in any direction is as likely; the prior's part in `expected` is small.
+        """
+        reach = self.reach / SHORTER
+        between = max(self.between, 1e-9)
+        found, sigma = self.releases("gradients", self._public._replace(reach=reach))
+        variance = (reach * sigma / between) ** 2
+        raw = (expected - reach * found) / between
+        few = span_of(self.far @ self.to)
+        if few is not None:
+            raw = few @ (few.T @ raw)
+        kept = FARTHER / (1 + (self.size if few is None else few.shape[1]) * variance)
+        lean = kept * raw
+        self.lean = lean / max(1.0, float(np.linalg.norm(lean)))
+        self.lean_variance = FARTHER * kept * variance
+
+    def result(
+        self, words: np.ndarray, statement: Statement, labels: Mapping[str, Sequence[str]] | None = None
+    ) -> DPNewtonResult:
+        """The posterior: the exact prior times the normal likelihood; `labels` as of `DPNewton`."""
+        labelled: dict[str, Sequence[str]] = dict(labels or {})
+        latents = self.latents
+        size = self.size
+        back = np.linalg.inv(self.to)
+        # An error of the curvature acts as one of its entries, times how far the posterior reaches. Not of effects: a hierarchy's
+        # scale would fall to zero where noise is overstated.
+        error = 1 / (self.curvature_sigma**-2.0 + (0.1 * np.trace(self.curvature) / size) ** -2.0)
+        free = back[:, ~self.prior.ruled]
+        among = self.improved @ free @ np.linalg.solve(free.T @ self.improved @ free, free.T)
+        moved = self.lost.square * (self.lean_variance + ELSEWHERE / size)
+        hidden = self.lost.left_square * np.outer(self.lean, self.lean)
+        widest = WIDEST * float(np.trace(self.covariance))
+
+        def extra(distance: float, spread: float) -> float:
+            return error * (distance + min(spread, widest))
+
+        # Records may say nearly nothing in a direction where the curvature seems small: then that is noise.
+        doubt = min(DOUBTED_NOISE * self.curvature_sigma, DOUBTED_SHARE * float(np.trace(self.improved)) / size)
+        surely = rebuilt(self.improved, lambda values: values**3 / (values**2 + doubt**2))
+        theta, covariance, found = settle(
+            self.gradients,
+            surely,
+            self.sampling + hidden + moved * np.eye(size),
+            self.normal_prior,
+            self.theta,
+            rounds=4,
+            extra=extra,
+            along=among @ among.T,
+            spread=float(np.trace(self.covariance)),
+        )
+        precision = back.T @ found.likelihood.precision @ back
+        pull = back.T @ found.likelihood.pull
+        whole = np.linalg.inv(self.prior.covariance)
+        linear = whole @ self.prior.mean
+        linear[:size] += pull
+        whole[:size, :size] += precision
+        near = np.linalg.inv(whole)
+        vectors = draw(latents, words, near @ linear, (near + near.T) / 2, precision, pull)
+        values = jax.jit(jax.vmap(latents.values))(vectors)
+        learned = 1 - vectors.var(axis=0) / np.diag(self.prior.covariance)
+        moved_by, lack = agreement(self.gradients, self.improved, theta, float(np.trace(self.improved @ covariance)))
+        beside = found.extra * float(np.trace(among @ among.T)) + float(np.trace(hidden))
+        ratio = ratio_of(found.noise + moved + beside / size, self.sampling)
+        weights = [latents.split(np.arange(latents.size))[name].ravel().astype(int) for name in labelled]
+        names: list[str] = []
+        for name, part in latents.split(learned).items():
+            own = labelled.get(name)
+            names += own or [_label(name, place) for place in np.ndindex(part.shape)]
+        # Of the posterior's variance, what long gradients may have moved that the noise hides.
+        along = self.to @ np.linalg.solve(self.improved, self.lean)
+        drawn = self.lost.left_square * np.square(along) / np.diag(self.to @ covariance @ self.to.T)
+        far_out, blurred = self._decided_far_out(covariance)
+        signs = Signs(
+            ratio=ratio,
+            moved=moved_by,
+            lack=lack,
+            fits=self._least_fit(),
+            clipped=self.clipped,
+            unseen=self.unseen,
+            missing=self.missing,
+            kept=self._kept(vectors, np.concatenate(weights)) if weights else 1.0,
+            names=names,
+            learned=learned,
+            moved_most=drawn > DRAWN,
+            far_out=far_out,
+            blurred=blurred,
+            faint=self._faint(covariance),
+        )
+        return DPNewtonResult(
+            draws={name: np.asarray(values[name]) for name in latents.objective.structure.global_latents},
+            learned=latents.split(learned),
+            clipped=self.clipped,
+            counted=self.counted,
+            ratio=ratio,
+            moved=moved_by,
+            lack=lack,
+            plan=self.plan,
+            statement=statement.with_use(*verdict(signs)),
+        )
+
+    def _kept(self, vectors: Float[np.ndarray, "draw latent"], weights: Int[np.ndarray, " weight"]) -> float:
+        """`Signs.kept`, of draws of all latents, and the places of the features' weights among them."""
+        others = np.setdiff1d(np.arange(self.size), weights)
+        back = np.linalg.inv(self.to)
+
+        def added(curvature: Matrix) -> Matrix:
+            """What the weights add to the best of all others."""
+            curvature = back.T @ curvature @ back
+            across = curvature[np.ix_(others, weights)]
+            own = curvature[np.ix_(weights, weights)]
+            return own - across.T @ np.linalg.solve(curvature[np.ix_(others, others)], across)
+
+        drawn = vectors[:, weights]
+        middle = drawn.mean(axis=0)
+        own = added(self.improved)
+        spread = np.einsum("di,ij,dj->d", drawn - middle, own, drawn - middle).mean()
+        # Else noise passes off a part of what the intercept explains as the features'.
+        doubt = FARTHEST * self.curvature_sigma
+        sure = added(rebuilt(self.improved, lambda values: np.maximum(values - doubt, 1e-3 * values)))
+        return float(middle @ sure @ middle / (middle @ own @ middle + spread))
+
+    def _least_fit(self) -> float:
+        """`Signs.fits`. Directions that the noise may hide tell nothing, nor do long gradients that did not stand out."""
+        ones = np.eye(self.size)
+        edge = self.curvature_sigma * np.sqrt(2 * self.size) * ones
+        return least_ratio(self.improved + edge, self.sampling - self.guessed * ones + edge)
+
+    def _decided_far_out(self, covariance: Matrix) -> Bool[np.ndarray, "2 touched"]:
+        """`Signs.far_out` and `Signs.blurred`; `covariance` is the posterior's."""
+        if not len(self.far):
+            return np.zeros((2, self.size), bool)
+        deviations = np.sqrt(np.diag(self.to @ covariance @ self.to.T))
+        moves = self.to @ np.linalg.solve(self.improved, self.to.T)
+        decided = decided_by(self.far, moves, deviations)
+        # The errors of all others add up in the residuals: a log scale is larger by half of their mean square.
+        blur = float(np.trace(self.improved @ covariance)) / self.plan.num_records / 2
+        return np.array([decided & (self.unseen > UNSEEN_FAR), decided & (blur > BLURRED * deviations)])
+
+    def _faint(self, covariance: Matrix) -> Bool[np.ndarray, " touched"]:
+        """`Signs.faint`; `covariance` is the posterior's."""
+        curvatures, directions = np.linalg.eigh(self.improved)
+        least = FAINT * float(np.trace(self.improved)) / self.size
+        few = curvatures < min(MADE_OF_NOISE * self.curvature_sigma, least)
+        # Where the prior says more, it does not matter.
+        of_prior = self.to.T @ self.precision @ self.to
+        few &= curvatures > np.einsum("ji,jk,ki->i", directions, of_prior, directions)
+        directions = directions[:, few]
+        faint = self.to @ directions
+        variances = np.einsum("ij,jk,ik->i", faint, directions.T @ covariance @ directions, faint)
+        return variances / np.diag(self.to @ covariance @ self.to.T) > FAINTLY

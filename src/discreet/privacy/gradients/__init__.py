@@ -1,0 +1,19 @@
+"""Per-record gradients in, one clipped sum with a known L2 bound out; nothing raw."""
+
+from discreet.privacy.gradients._bookkeeping import BookKeepingEngine as BookKeepingEngine
+from discreet.privacy.gradients._contract import (
+    Channels as Channels,
+    ClippedSum as ClippedSum,
+    GradientEngine as GradientEngine,
+)
+from discreet.privacy.gradients._reference import ReferenceEngine as ReferenceEngine
+from discreet.privacy.gradients._report import EngineReport as EngineReport
+from discreet.privacy.gradients._rows import (
+    check_positive as check_positive,
+    clip_records as clip_records,
+    rounding_margin as rounding_margin,
+    rounding_of_records as rounding_of_records,
+    row_weights as row_weights,
+    sum_records as sum_records,
+)
+from discreet.privacy.gradients._sums import DEVICES as DEVICES, SPARE as SPARE

@@ -1,0 +1,149 @@
+"""Convolutions: the norms of their gradients, by patches."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from discreet._jax import JaxprEqn, aval
+from discreet.privacy.gradients._layer import Elements, Layer, Sizes, Vectors, at_least_float32
+
+
+@dataclasses.dataclass(frozen=True)
+class Convolution:
+    """`conv_general_dilated`: groups are blocks, output pixels are positions, left is the patch that the kernel sees.
+
+    Its sum over records is a product of these patches, as its norm is: XLA's own gradients of kernels are up to fifty times
+    slower inside a loop on a CPU, where a fit's steps are.
+    """
+
+    equation: JaxprEqn
+
+    def activation(self, operands: Sequence[Any]) -> Array:
+        return operands[0]
+
+    @property
+    def shape(self) -> Sizes:
+        numbers = self.equation.params["dimension_numbers"]
+        groups = self.equation.params["feature_group_count"]
+        kernel = aval(self.equation.invars[1]).shape
+        output = aval(self.equation.outvars[0]).shape
+        features_out, features_in, *space = (kernel[a] for a in numbers.rhs_spec)
+        batch, _, *pixels = (output[a] for a in numbers.out_spec)
+        return groups, batch * math.prod(pixels), math.prod(space) * features_in, features_out // groups
+
+    def factors(self, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
+        groups, positions, inner, outer = self.shape
+        params = self.equation.params
+        numbers = self.equation.params["dimension_numbers"]
+        kernel = [aval(self.equation.invars[1]).shape[a] for a in numbers.rhs_spec[2:]]
+        pixels = [aval(self.equation.outvars[0]).shape[a] for a in numbers.out_spec[2:]]
+        image = _pixels_last(at_least_float32(activation), numbers.lhs_spec)
+        padding = [
+            (low, high, step - 1) for (low, high), step in zip(params["padding"], params["lhs_dilation"], strict=True)
+        ]
+        image = jax.lax.pad(image, jnp.zeros((), image.dtype), [(0, 0, 0), *padding, (0, 0, 0)])
+        strides = params["window_strides"]
+
+        def seen_at(offset: tuple[int, ...]) -> Array:
+            start = [o * d for o, d in zip(offset, params["rhs_dilation"], strict=True)]
+            limit = [s + (p - 1) * t + 1 for s, p, t in zip(start, pixels, strides, strict=True)]
+            seen = jax.lax.slice(image, [0, *start, 0], [image.shape[0], *limit, image.shape[-1]], [1, *strides, 1])
+            return seen.reshape(positions, groups, -1)
+
+        right = _pixels_last(at_least_float32(cotangent), numbers.out_spec)
+        left = jnp.concatenate([seen_at(x) for x in itertools.product(*map(range, kernel))], axis=2)
+        left = left.reshape(positions, groups, inner)
+        right = right.reshape(positions, groups, outer)
+        return left.swapaxes(0, 1), right.swapaxes(0, 1)
+
+    def arrange(self, elements: Int[np.ndarray, "..."]) -> Elements:
+        groups, _, inner, outer = self.shape
+        features_out, features_in, *space = self.equation.params["dimension_numbers"].rhs_spec
+        return elements.transpose([features_out, *space, features_in]).reshape(groups, outer, inner).swapaxes(1, 2)
+
+    def restore(self, arranged: Float[Array, "block left right"]) -> Array:
+        features_out, features_in, *space = self.equation.params["dimension_numbers"].rhs_spec
+        kernel = aval(self.equation.invars[1]).shape
+        axes = [features_out, *space, features_in]
+        return arranged.swapaxes(1, 2).reshape([kernel[a] for a in axes]).transpose(np.argsort(axes))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Transposed(Convolution):
+    """A convolution that spreads: its input's pixels are positions, and right is the patch that each of them reaches.
+
+    Read the other way, it would see patches of an image that is mostly the zeros put between the pixels.
+    """
+
+    @property
+    def shape(self) -> Sizes:
+        groups, _, inner, outer = super().shape
+        numbers = self.equation.params["dimension_numbers"]
+        image = aval(self.equation.invars[0]).shape
+        features_in = aval(self.equation.invars[1]).shape[numbers.rhs_spec[1]]
+        positions = math.prod(image) // (groups * features_in)
+        return groups, positions, features_in, outer * (inner // features_in)
+
+    def factors(self, activation: Array, cotangent: Array) -> tuple[Vectors, Vectors]:
+        groups, positions, inner, _ = self.shape
+        params = self.equation.params
+        numbers = self.equation.params["dimension_numbers"]
+        kernel = [aval(self.equation.invars[1]).shape[a] for a in numbers.rhs_spec[2:]]
+        image = _pixels_last(at_least_float32(activation), numbers.lhs_spec)
+        reached = _pixels_last(at_least_float32(cotangent), numbers.out_spec)
+        # Pixel p meets offset o of the kernel in output pixel p * spread + low - o * gap.
+        spread = params["lhs_dilation"]
+        gap = params["rhs_dilation"]
+        low = [x for x, _ in params["padding"]]
+        before = [max(0, (k - 1) * g - x) for k, g, x in zip(kernel, gap, low, strict=True)]
+        last = [(n - 1) * s + x for n, s, x in zip(image.shape[1:-1], spread, low, strict=True)]
+        after = [max(0, x - n + 1) for x, n in zip(last, reached.shape[1:-1], strict=True)]
+        reached = jnp.pad(reached, [(0, 0), *zip(before, after, strict=True), (0, 0)])
+
+        def at(offset: tuple[int, ...]) -> Array:
+            first = [b + x - o * g for b, x, o, g in zip(before, low, offset, gap, strict=True)]
+            limit = [f + (n - 1) * s + 1 for f, n, s in zip(first, image.shape[1:-1], spread, strict=True)]
+            seen = jax.lax.slice(
+                reached, [0, *first, 0], [reached.shape[0], *limit, reached.shape[-1]], [1, *spread, 1]
+            )
+            return seen.reshape(positions, groups, -1)
+
+        right = jnp.concatenate([at(x) for x in itertools.product(*map(range, kernel))], axis=2)
+        return image.reshape(positions, groups, inner).swapaxes(0, 1), right.swapaxes(0, 1)
+
+    def arrange(self, elements: Int[np.ndarray, "..."]) -> Elements:
+        groups, _, inner, outer = self.shape
+        features_out, features_in, *space = self.equation.params["dimension_numbers"].rhs_spec
+        offsets = math.prod(elements.shape[a] for a in space)
+        ordered = elements.transpose([features_out, features_in, *space]).reshape(groups, -1, inner, offsets)
+        return ordered.transpose(0, 2, 3, 1).reshape(groups, inner, outer)
+
+    def restore(self, arranged: Float[Array, "block left right"]) -> Array:
+        groups, _, inner, _ = self.shape
+        features_out, features_in, *space = self.equation.params["dimension_numbers"].rhs_spec
+        kernel = aval(self.equation.invars[1]).shape
+        axes = [features_out, features_in, *space]
+        ordered = arranged.reshape(groups, inner, math.prod(kernel[a] for a in space), -1).transpose(0, 3, 1, 2)
+        return ordered.reshape([kernel[a] for a in axes]).transpose(np.argsort(axes))
+
+
+def _pixels_last(image: Array, spec: Sequence[int]) -> Array:
+    """An image as batch, pixels, features."""
+    return image.transpose([spec[0], *spec[2:], spec[1]])
+
+
+def convolution(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer | None:
+    params = equation.params
+    if weight != 1 or not of_record[0] or params["batch_group_count"] != 1:
+        return None
+    spreads = max(params["lhs_dilation"], default=1) > 1 and max(params["window_strides"], default=1) == 1
+    return _Transposed(equation) if spreads else Convolution(equation)

@@ -1,0 +1,42 @@
+"""Mechanisms: the only package that adds noise, to sums with a known L2 bound; one JAX primitive per privacy operation."""
+
+from discreet.privacy.gradients import rounding_of_records as rounding_of_records
+from discreet.privacy.mechanisms._integers import levels_for as levels_for
+from discreet.privacy.mechanisms._markers import (
+    CHOICE as CHOICE,
+    CHOOSE as CHOOSE,
+    CLIP as CLIP,
+    CLIPPED_SUM as CLIPPED_SUM,
+    COUNT as COUNT,
+    DISTANCE as DISTANCE,
+    DRAW as DRAW,
+    FLOAT_GAUSSIAN as FLOAT_GAUSSIAN,
+    FOR_SUMS as FOR_SUMS,
+    GAUSSIAN as GAUSSIAN,
+    LAPLACE as LAPLACE,
+    MECHANISMS as MECHANISMS,
+    NOISE as NOISE,
+    SUM as SUM,
+    UPDATE_ROWS as UPDATE_ROWS,
+    FloatMechanism as FloatMechanism,
+    GridMechanism as GridMechanism,
+    Mechanism as Mechanism,
+    NoNoiseError as NoNoiseError,
+    Release as Release,
+    add_noise as add_noise,
+    clip_records as clip_records,
+    clipped_sum as clipped_sum,
+    count_cells as count_cells,
+    draw_batch as draw_batch,
+    exponential_mechanism as exponential_mechanism,
+    gaussian_mechanism as gaussian_mechanism,
+    laplace_mechanism as laplace_mechanism,
+    planned_gaussian as planned_gaussian,
+    poisson_subsample as poisson_subsample,
+    release as release,
+    subsample_without_replacement as subsample_without_replacement,
+    sum_records as sum_records,
+    table_distances as table_distances,
+    update_rows as update_rows,
+)
+from discreet.privacy.mechanisms._shards import InFiles as InFiles, Shards as Shards

@@ -1,0 +1,352 @@
+"""`PrivacyPlan`: the frozen parameters of a private run, which determine its event, and so its epsilon."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Self
+
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
+
+from discreet._validate import integer, notebook_html, positive, probability
+from discreet.privacy.accounting import (
+    Planned,
+    PrivacyProfile,
+    Relation,
+    Risk,
+    calibrate_noise_multiplier,
+    calibrate_num_steps,
+    composed,
+    profile,
+    risk,
+    suggest,
+    upper,
+)
+from discreet.privacy.clipping import ADAPTIVE, LEAST_NORM, MOST_NORM, AdaptiveClipping, ClippingRule, FixedClipping
+from discreet.privacy.mechanisms import GAUSSIAN, Mechanism
+from discreet.privacy.sampling import Sampling
+
+ClippingNorm = float | AdaptiveClipping
+_DELTA_HINT = "It should be well below 1 / num_records, such as 1e-6."
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyPlan:
+    """The privacy parameters of a run. Its event is derived from them and never set by hand.
+
+    All fields are public: known without the data. A plan is immutable and hashable.
+
+    Attributes:
+        sampling: The sampling scheme of batches.
+        clipping_norm: The rule for the L2 bound C on one record's gradient: `AdaptiveClipping`, the default, whose C
+            follows a private quantile; or a number above 0, which biases the fit wherever gradients are longer.
+        noise_multiplier: Noise standard deviation divided by C, on the sum of clipped contributions, above 0 and at most 10^6.
+        num_steps: Number of noisy releases, fixed beforehand, at least 1.
+        num_records: Number of records N; public. Under ADD_OR_REMOVE_ONE it is a public figure near the true number.
+        relation: The neighbouring relation.
+        target_delta: The delta the plan was calibrated for; None if built by hand.
+        mechanism: The mechanism for the sums, with an L2 bound: the Gaussian mechanism, or one of your own.
+            `discreet.mechanisms.FLOAT_GAUSSIAN` has floating-point noise, whose last bits no epsilon covers.
+
+    Example:
+        >>> from discreet.privacy.sampling import PoissonSampling
+        >>> plan = PrivacyPlan(
+        ...     sampling=PoissonSampling(rate=0.01), noise_multiplier=1.0, num_steps=1000, num_records=50_000)
+        >>> round(plan.epsilon(delta=1e-5), 2)
+        1.83
+    """
+
+    sampling: Sampling
+    clipping_norm: ClippingNorm = ADAPTIVE
+    noise_multiplier: float
+    num_steps: int
+    num_records: int
+    relation: Relation = Relation.ADD_OR_REMOVE_ONE
+    target_delta: float | None = field(default=None)
+    mechanism: Mechanism = GAUSSIAN
+
+    def __post_init__(self) -> None:
+        _check_facts(self.sampling, self.clipping_norm, self.num_records, self.relation, self.mechanism)
+        hint = "Leave num_steps out of PrivacyPlan.calibrate to learn how many steps epsilon affords."
+        integer("num_steps", self.num_steps, hint=hint)
+        _check_noise(self.noise_multiplier, self.clipping_norm, self.rate)
+        if self.target_delta is not None:
+            probability("delta", self.target_delta, hint=_DELTA_HINT)
+        # NumPy's numbers become Python's, so that a plan hashes, prints and pickles alike wherever they came from.
+        for name, kind in (
+            ("num_steps", int),
+            ("num_records", int),
+            ("clipping_norm", lambda norm: norm if isinstance(norm, AdaptiveClipping) else float(norm)),
+            ("noise_multiplier", float),
+        ):
+            object.__setattr__(self, name, kind(getattr(self, name)))
+
+    @classmethod
+    def calibrate(
+        cls,
+        *,
+        epsilon: float | None = None,
+        delta: float,
+        num_records: int,
+        num_steps: int | None = None,
+        noise_multiplier: float | None = None,
+        sampling: Sampling,
+        clipping_norm: ClippingNorm = ADAPTIVE,
+        relation: Relation = Relation.ADD_OR_REMOVE_ONE,
+        shared_with: Sequence[Planned] = (),
+        mechanism: Mechanism = GAUSSIAN,
+    ) -> Self:
+        """Solve for the omitted one of epsilon, num_steps and noise_multiplier.
+
+        Guarantee: the epsilon of the plan and those in `shared_with` together, by `accounting.composed`, is at most `epsilon` at
+        `delta`, and for an open noise multiplier at least 0.999 of it.
+
+        Args:
+            epsilon: Target; without one, the plan is built as given and `plan.epsilon(delta)` computes its cost.
+            delta: Target, above 0 and below 1, and best well below 1 / num_records.
+            num_records: As in the plan.
+            num_steps: As in the plan; by default the most steps that epsilon permits.
+            noise_multiplier: As in the plan; by default the least noise that epsilon needs.
+            sampling: As in the plan.
+            clipping_norm: As in the plan.
+            relation: As in the plan.
+            shared_with: Plans of other releases from the same records, such as a `Standardisation` before the fit: epsilon is the
+                total. The returned plan does not include them; each is released, stated and debited by itself.
+            mechanism: As in the plan.
+
+        Returns:
+            The plan, with `target_delta` set to `delta`.
+
+        Raises:
+            ValueError: Not exactly one of the three is open, an argument is out of range, or the target is infeasible.
+        """
+        probability("delta", delta, hint=_DELTA_HINT)
+        given = {"epsilon": epsilon, "num_steps": num_steps, "noise_multiplier": noise_multiplier}
+        still_open = [name for name, value in given.items() if value is None]
+        if len(still_open) != 1:
+            raise ValueError(
+                f"calibrate solves for one of epsilon, num_steps and noise_multiplier, but {len(still_open)} of them are left "
+                f"open{': ' + ', '.join(still_open) if still_open else ''}. Give two and omit the one you want."
+            )
+        # With 1 for what is open, so that all else is checked.
+        plan = cls(
+            sampling=sampling,
+            clipping_norm=clipping_norm,
+            noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier,
+            num_steps=1 if num_steps is None else num_steps,
+            num_records=num_records,
+            relation=relation,
+            target_delta=delta,
+            mechanism=mechanism,
+        )
+        if epsilon is None:
+            return plan
+        shared = []
+        slack = 0.0
+        if shared_with:
+            others = composed(*shared_with)
+            shared = [others.event]
+            slack = others.slack
+            if others.relation is not relation:
+                raise ValueError("The plans in shared_with are under another relation: make all for the same one.")
+            if (spent := others.epsilon(delta)) >= epsilon:
+                raise ValueError(
+                    f"epsilon={epsilon:g} leaves nothing for the steps: the plans in shared_with cost {spent:.4g} at "
+                    f"delta={delta:g}. Give them more noise, or raise epsilon."
+                )
+
+        goal: Any = {"epsilon": epsilon, "delta": delta, "relation": relation}
+        if noise_multiplier is None:
+            noise = calibrate_noise_multiplier(
+                lambda noise: ComposedDpEvent([plan._event_of(noise, plan.num_steps), *shared]),
+                slack=plan.slack + slack,
+                **goal,
+            )
+            return dataclasses.replace(plan, noise_multiplier=noise)
+        steps = calibrate_num_steps(
+            lambda steps: ComposedDpEvent([plan._event_of(plan.noise_multiplier, steps), *shared]),
+            slack_per_step=plan.slack,
+            slack=slack,
+            **goal,
+        )
+        return dataclasses.replace(plan, num_steps=steps)
+
+    @property
+    def rate(self) -> float:
+        """Public sampling rate q: the probability that a record enters a batch."""
+        return self.sampling.rate_for(self.num_records)
+
+    @property
+    def clipping(self) -> ClippingRule:
+        """The clipping rule of `clipping_norm`, with C of the first step as `start`."""
+        rule = self.clipping_norm
+        if not isinstance(rule, AdaptiveClipping):
+            return FixedClipping(rule)
+        return rule.for_plan(self.noise_multiplier, self.rate, self.num_records, self.num_steps)
+
+    def noise_to_sampling(self, num_parameters: int) -> float:
+        """Estimate the error from noise in the mean of all steps, over that from sampling, from public numbers.
+
+        The mean gradient of a record has the noise C noise_multiplier / (rate N sqrt(num_steps)) in each coordinate. With
+        gradients half as long as C, spread over d coordinates, N records determine it up to C / (2 sqrt(d N)). A fit that does
+        not converge has a larger error, and one whose gradients lie in few of many directions a smaller one.
+
+        Args:
+            num_parameters: Number d of coordinates with noise.
+
+        Returns:
+            The ratio, above 0. At 1 noise moves the parameters by about as much as the choice of the records does.
+        """
+        noise = self.noise_multiplier / (self.rate * self.num_records * math.sqrt(self.num_steps))
+        return 2 * noise * math.sqrt(num_parameters * self.num_records)
+
+    @property
+    def slack(self) -> float:
+        """Total variation between the run and `event`, from samplers and noise, over all steps."""
+        return self.num_steps * (self.sampling.slack_per_step(self.num_records) + self.mechanism.slack)
+
+    def event(self) -> DpEvent:
+        """The event of the steps, derived from sampler, noise and number of steps."""
+        return self._event_of(self.noise_multiplier, self.num_steps)
+
+    def _event_of(self, noise_multiplier: float, num_steps: int) -> DpEvent:
+        noise = self.mechanism.event(noise_multiplier)
+        step = self.sampling.step_event(noise, num_records=self.num_records, relation=self.relation)
+        return SelfComposedDpEvent(step, num_steps)
+
+    def profile(self) -> PrivacyProfile:
+        """The plan's privacy profile, computed at the first call."""
+        return self._profile
+
+    @cached_property
+    def _profile(self) -> PrivacyProfile:
+        return profile(self.event(), self.relation, slack=min(1.0, self.slack))
+
+    def epsilon(self, delta: float) -> float:
+        """An upper bound on epsilon at `delta` of the whole plan; infinity where unattainable."""
+        return self.profile().epsilon(delta)
+
+    def delta(self, epsilon: float) -> float:
+        """An upper bound on delta at `epsilon` of the whole plan."""
+        return float(self.profile().delta(epsilon))
+
+    def risk(self, delta: float | None = None) -> Risk:
+        """The plan's risk for one person, as numbers; `delta` as in `explain`."""
+        return risk(self.profile(), self._stated_delta(delta), num_records=self.num_records)
+
+    def __repr__(self) -> str:
+        """The fields, with the relation in words."""
+        words = {Relation.ADD_OR_REMOVE_ONE: "one record added or removed", Relation.REPLACE_ONE: "one record replaced"}
+        values = {x.name: getattr(self, x.name) for x in dataclasses.fields(self)} | {"relation": words[self.relation]}
+        return f"PrivacyPlan({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
+    def _repr_html_(self) -> str:
+        delta = self._stated_delta(None)
+        return notebook_html(f"Plan: ε = {upper(self.epsilon(delta))} at δ = {delta:g}", self.explain(delta))
+
+    def explain(self, delta: float | None = None) -> str:
+        """Explain the plan, its cost, and the risk for one person in plain words.
+
+        Args:
+            delta: The delta at which to state epsilon; by default `target_delta`, else the proposal of `suggest`.
+
+        Returns:
+            A text of some twenty lines. It depends on public facts only.
+        """
+        chosen = self._stated_delta(delta)
+        known = "the rule for C" if self.clipping.adapts else "C"
+        lines = [
+            f"{self.num_steps:,} steps, each on a batch of the {self.num_records:,} records: "
+            f"{self.sampling.in_words(self.num_records)}. The sampling rate is q = {self.rate:.4g}, and a batch holds "
+            f"{self.rate * self.num_records:,.4g} records on average.",
+            f"{self.clipping.in_words(self.noise_multiplier, self.rate * self.num_records)}; the sum over the batch gets "
+            f"{self.mechanism.words} {self._noise_in_words()}.",
+            "",
+            str(self.risk(chosen)),
+            "",
+            f"Public, that is known without the data: the number of records, q, {known}, the noise and "
+            "the number of steps. The price is that of all the steps, also if the run is stopped early.",
+        ]
+        if self.rate == 1 and self.num_steps > 1:
+            lines.append(
+                "Every step reads every record, so nothing is gained by sampling. A smaller sampling rate may buy more steps."
+            )
+        return "\n".join(lines)
+
+    def _noise_in_words(self) -> str:
+        clipping = self.clipping
+        sensitivity = "C" if self.relation is Relation.ADD_OR_REMOVE_ONE else "2C, one record replaced"
+        moves = f"one person moves the sum by up to {sensitivity}"
+        # Where gradients are counted, the multiplier is relative to gradient and count together.
+        noise = self.noise_multiplier / math.sqrt(1 - clipping.count_share)
+        if clipping.adapts:
+            return f"{noise:.4g} C, which moves with C ({moves})"
+        return f"{noise * clipping.start:.4g} ({noise:.4g} C; {moves})"
+
+    def _stated_delta(self, delta: float | None) -> float:
+        if delta is not None:
+            probability("delta", delta, hint=_DELTA_HINT)
+            return delta
+        return self.target_delta if self.target_delta is not None else suggest(num_records=self.num_records).delta
+
+
+def _check_facts(
+    sampling: Sampling, clipping_norm: ClippingNorm, num_records: int, relation: Relation, mechanism: Mechanism
+) -> None:
+    if not isinstance(sampling, Sampling):
+        raise TypeError(
+            f"sampling is {sampling!r}, which is not a sampler. Pass PoissonSampling(rate), FixedSizeSampling(batch_size) or "
+            "FullBatch(), or a sampler of your own, a subclass of discreet.sampling.Sampling."
+        )
+    if not isinstance(relation, Relation):
+        raise TypeError(f"relation is {relation!r}; pass Relation.ADD_OR_REMOVE_ONE or Relation.REPLACE_ONE.")
+    if not isinstance(mechanism, Mechanism) or mechanism.norm != 2:
+        raise TypeError(
+            f"mechanism is {mechanism!r}; a plan's sums have an L2 bound, and its mechanism is one whose noise is relative to "
+            "the L2 norm: discreet.mechanisms.GAUSSIAN, or a subclass of discreet.mechanisms.Mechanism with norm = 2."
+        )
+    integer("num_records", num_records, hint="It is the public number of records; an empty table cannot be fitted.")
+    if not isinstance(clipping_norm, AdaptiveClipping):
+        hint = (
+            "It is the L2 bound on one record's contribution. 1.0 is a common choice; discreet.AdaptiveClipping() finds one "
+            "while fitting."
+        )
+        positive("clipping_norm", clipping_norm, hint=hint)
+        if not LEAST_NORM <= clipping_norm <= MOST_NORM:
+            raise ValueError(
+                f"clipping_norm is {clipping_norm!r}; squares of 32-bit numbers neither vanish nor overflow for norms between "
+                f"{LEAST_NORM:g} and {MOST_NORM:g}. Scale the loss, or choose a C near the length of one record's gradient."
+            )
+    sampling.check(num_records, relation)
+
+
+_MOST_NOISE = 1e6
+"""Largest noise multiplier. The prover follows factors of C up to 10^7, and a record's joint bound may be larger than C."""
+
+
+_MOST_SIZE = 1e18
+"""Noise, and gradients that are made of it, lie between this and its inverse: their squares are 32-bit numbers."""
+
+
+def _check_noise(noise_multiplier: float, clipping_norm: ClippingNorm, rate: float) -> None:
+    hint = (
+        "It is the noise's standard deviation divided by clipping_norm; PrivacyPlan.calibrate(epsilon=..., delta=...) finds it "
+        "for you."
+    )
+    positive("noise_multiplier", noise_multiplier, hint=hint)
+    if noise_multiplier > _MOST_NOISE:
+        raise ValueError(
+            f"noise_multiplier is {noise_multiplier:,.6g}; privacy is proved for noise of at most {_MOST_NOISE:,.0f} times "
+            "clipping_norm, and more than that hides what millions of records have in common. Raise epsilon or delta, or take "
+            "fewer steps or a smaller sampling rate."
+        )
+    if isinstance(clipping_norm, AdaptiveClipping):
+        least, most = clipping_norm.limits
+    else:
+        least = most = float(clipping_norm)
+    if noise_multiplier * most / rate > _MOST_SIZE or noise_multiplier * least < 1 / _MOST_SIZE:
+        raise ValueError(
+            f"noise_multiplier is {noise_multiplier!r}, and C between {least:g} and {most:g}: noise of standard deviation "
+            f"noise_multiplier * C, or a gradient made of it, is too small or too large for 32-bit arithmetic. {hint}"
+        )

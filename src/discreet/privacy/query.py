@@ -1,0 +1,295 @@
+"""A query: bounded rows of single records, one exact sum, noise, release.
+
+Standardisation, moments, counts, scores and each sum of a private Newton fit are queries. A query's program takes a key, the
+records and public values, computes the sum (`total`) and adds noise to it. What is proved is that program: `certify` finds in
+it how far one record moves the sum, and so the event, which must be no more than the noise claims.
+
+*The sum is exact.* Rows are integers, or bounded, rounded to a grid and clipped (`on_grid`), so that they are multiples of the
+grid's step: 2^26 of them add up in 64 bits without rounding. No last bit of a sum depends on the records' order, on which
+others there are, or on how the table is divided: one record moves the sum by its own row, and by nothing else. A last bit of a
+row would move it by a whole step of the grid. So each row must be computed alike whatever the number of records: by operations
+that no compiler contracts, as in `standardise`, or a turn of records at a time, by one program, as `in_turns` lays them out.
+XLA may compute a program's last rows otherwise, so the last `SPARE` of each turn stand for nobody (`gradients._contract`).
+
+*The program need not be given all records.* The exact sum over the others may be among its public values, to which `total` adds
+what the last ones contribute. For two neighbouring tables whose one difference is in the last records, that value is the same.
+Since the sum is exact, it is the same sum whichever records come last, so the proof holds for every pair of neighbours.
+
+*A query is a value.* Queries that are equal, for arguments of the same shapes, are proved and compiled once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, Protocol, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from dp_accounting.dp_event import DpEvent
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from discreet._jax import in_own_settings
+from discreet._validate import integer, positive, probability
+from discreet.privacy.accounting import BoundedRangeDpEvent, Relation, calibrate_noise_multiplier, profile, suggest
+from discreet.privacy.act import Act
+from discreet.privacy.gradients import SPARE
+from discreet.privacy.mechanisms import GAUSSIAN, clip_records, exponential_mechanism, planned_gaussian
+from discreet.privacy.verify import Certificate, Given, certify
+
+TURN = 128
+"""Records of a turn. A program that computes rows for other numbers of them rounds otherwise."""
+LAST = 1024
+"""Records that a program sums itself where it is given the sum of the others; the number is arbitrary."""
+MOST_RECORDS = 2**26
+GRID_OF_PRODUCTS = 2.0**13  # sums of products of 2^26 rows are exact in 64 bits
+GRID_OF_SUMS = 2.0**24  # and so are sums of 2^26 rows
+_CLIPPED_FROM = 2.0**-19  # more than `clip_records` keeps below its bound: it leaves rows of this length as they are
+
+
+class Noise(Hashable, Protocol):
+    """What is released of a sum."""
+
+    def event(self) -> DpEvent | None:
+        """The event that is claimed; None: whoever makes the query checks the event that was found."""
+
+    def __call__(self, key: PRNGKeyArray, total: Any) -> Any:
+        """The release."""
+
+
+class Gaussian(NamedTuple):
+    """The sum with Gaussian noise.
+
+    Attributes:
+        stddev: Standard deviation of the noise on each number.
+        noise_multiplier: The same over the bound on what one record contributes.
+    """
+
+    stddev: float
+    noise_multiplier: float
+
+    def event(self) -> DpEvent:
+        """As in `Noise`."""
+        return GAUSSIAN.event(self.noise_multiplier)
+
+    def __call__(self, key: PRNGKeyArray, total: Any) -> Any:
+        """As in `Noise`."""
+        return planned_gaussian(key, total, *self)
+
+
+class Choice(NamedTuple):
+    """The number of a large one of these sums, by the exponential mechanism; one record moves each of them by at most 1.
+
+    Attributes:
+        epsilon: The privacy range.
+    """
+
+    epsilon: float
+
+    def event(self) -> DpEvent:
+        """As in `Noise`."""
+        return BoundedRangeDpEvent(self.epsilon)
+
+    def __call__(self, key: PRNGKeyArray, total: Any) -> Any:
+        """As in `Noise`."""
+        return exponential_mechanism(key, total, self.epsilon)
+
+
+_HINT = "It should be well below one over the number of records."
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GaussianPlan:
+    """What plans of queries with Gaussian noise have in common. Public.
+
+    Attributes:
+        noise_multiplier: Noise standard deviation over the bound of one record, of all releases together.
+        delta: The delta at which epsilon is stated.
+        relation: The neighbouring relation.
+    """
+
+    noise_multiplier: float
+    delta: float
+    relation: Relation = Relation.ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        probability("delta", self.delta, hint=_HINT)
+        positive("noise_multiplier", self.noise_multiplier, hint="calibrate(epsilon=...) finds it.")
+
+    @classmethod
+    def _calibrated(cls, epsilon: float, delta: float | None, **shape: Any) -> Self:
+        """The plan of this shape with the least noise; delta None: `accounting.suggest`'s, if the number of records is public."""
+        if delta is None and "num_records" in shape:
+            delta = suggest(num_records=integer("num_records", shape["num_records"])).delta
+        delta = probability("delta", delta, hint=_HINT)
+        some = cls(**shape, delta=delta, noise_multiplier=1.0)
+        goal = {"epsilon": epsilon, "delta": delta, "relation": some.relation, "slack": some.slack}
+        noise = calibrate_noise_multiplier(
+            lambda noise: dataclasses.replace(some, noise_multiplier=noise).event(), **goal
+        )
+        return dataclasses.replace(some, noise_multiplier=noise)
+
+    @property
+    def num_releases(self) -> int:
+        """Number of releases."""
+        return 1
+
+    @property
+    def slack(self) -> float:
+        """Total variation between the run and the event."""
+        return self.num_releases * GAUSSIAN.slack
+
+    def event(self) -> DpEvent:
+        """The event of the releases, under either relation."""
+        return GAUSSIAN.event(float(self.noise_multiplier))
+
+    def epsilon(self, delta: float | None = None) -> float:
+        """Price at `delta`; None: the plan's."""
+        spent = profile(self.event(), self.relation, slack=self.slack)
+        return spent.epsilon(self.delta if delta is None else delta)
+
+
+@dataclasses.dataclass(frozen=True)
+class Query:
+    """The release of one exact sum over records.
+
+    Attributes:
+        total: The sum, from the program's arguments after the key. Compared by value: a function of a module, or an object.
+        noise: What is released of it.
+        relation: The neighbouring relation.
+        records: Positions of the records' arrays among the program's arguments, the key's being 0; then that of the mask.
+    """
+
+    total: Callable[..., Any]
+    noise: Noise
+    relation: Relation
+    records: tuple[int, ...] = (2, 3)
+
+    def release(self, key: PRNGKeyArray, *arguments: Any) -> Any:
+        """The program."""
+        return self.noise(key, self.total(*arguments))
+
+    def certificate(self, key: PRNGKeyArray, *arguments: Any) -> Certificate:
+        """Prove the program, in 64 bits.
+
+        Args:
+            key: A key of the same type as for the program.
+            arguments: Those of the program, or their shapes, or `Given` ones.
+
+        Raises:
+            PrivacyError: It is more than the noise claims, or the program holds the records as a constant.
+        """
+        leaves, structure = jax.tree.flatten((key, *arguments))
+        # Values of two classes may be equal, as named tuples are.
+        classes = type(self.total), type(self.noise)
+        found = _certified(self, classes, structure, tuple(map(_kind, leaves)))
+        found.refuse_captured(key, *arguments)
+        return found
+
+    @in_own_settings
+    def answer(self, act: Act, *arguments: Any, named: bool = True) -> Any:
+        """Prove, begin, run: the one release of an act.
+
+        Args:
+            act: The act. Its key is that of the noise.
+            arguments: Those of the program.
+            named: As in `Act.prove`.
+
+        Raises:
+            PrivacyError, ValueError, SpentError: As `certificate` and `Act.begin`. Nothing was spent.
+        """
+        program = self.certificate(act.key, *arguments)
+        act.prove(program, named=named)
+        act.begin()
+        return jax.tree.map(np.asarray, program(act.key, *arguments))
+
+
+def _kind(value: Any) -> Any:
+    return value if isinstance(value, Given) else jax.ShapeDtypeStruct(np.shape(value), value.dtype)
+
+
+@functools.lru_cache(maxsize=128)
+def _certified(query: Query, classes: Any, structure: Any, kinds: tuple[Any, ...]) -> Certificate:
+    del classes
+    arguments = jax.tree.unflatten(structure, kinds)
+    *records, mask = query.records
+    with jax.enable_x64(True):
+        return certify(
+            query.release,
+            *arguments,
+            records=records,
+            mask=mask,
+            relation=query.relation,
+            expect=query.noise.event(),
+        )
+
+
+def rounded(rows: Float[Array, "record *sum"], mask: Bool[Array, "record"], grid: float) -> Array:
+    """Rows on the grid, of norm at most 1 and finite. Where rounding leaves them below 1, clipping leaves them on the grid."""
+    return clip_records(jnp.round(rows * grid) / grid, 1.0) * mask[:, None]
+
+
+def on_grid(rows: Float[Array, "record sum"], mask: Bool[Array, "record"], grid: float) -> Array:
+    """Rows of norm at most 1, a little shorter, as `rounded` leaves them on the grid.
+
+    A row divided by its length is longer than 1 where squares underflowed: so it is clipped before it is rounded, too.
+    """
+    room = 1 - math.sqrt(rows.shape[1]) / grid - _CLIPPED_FROM
+    return rounded(clip_records(rows, 1.0) * room, mask, grid)
+
+
+def turns_for(num_records: int, turn: int = TURN) -> int:
+    """The number of turns that have room for so many records."""
+    return -(-num_records // (turn - SPARE))
+
+
+def in_turns(
+    arrays: Sequence[np.ndarray],
+    turns: int,
+    turn: int = TURN,
+    layout: Sequence[tuple[tuple[int, ...], str]] | None = None,
+) -> list[np.ndarray]:
+    """Arrays of records, and the mask of who there is, in so many turns, filled up with zeros.
+
+    Args:
+        arrays: The records' arrays.
+        turns: Number of turns. Let there be two at least: XLA compiles a loop of one otherwise.
+        turn: Records of a turn.
+        layout: For each array the shape, without the records' axis, and the dtype; None: its own. A last axis is filled up.
+    """
+    filled = turn - SPARE
+    whole = len(arrays[0]) // filled
+
+    def laid(value: np.ndarray, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        found = np.zeros((turns, turn, *shape), dtype)
+        own = found[..., : value.shape[-1]] if shape else found
+        own[:whole, :filled] = value[: whole * filled].reshape(whole, filled, *value.shape[1:])
+        left = value[whole * filled :]
+        own[whole : whole + 1, : len(left)] = left
+        return found.reshape(-1, *shape)
+
+    kinds = layout or [(array.shape[1:], array.dtype) for array in arrays]
+    present = laid(np.ones(len(arrays[0]), bool), (), bool)
+    return [*(laid(np.asarray(array), *kind) for array, kind in zip(arrays, kinds, strict=True)), present]
+
+
+def turns_of(table: Sequence[Array], turn: int = TURN) -> list[Array]:
+    """Arrays of `in_turns`, turn by turn."""
+    return [array.reshape(-1, turn, *array.shape[1:]) for array in table]
+
+
+def summed(add: Callable[..., Array], turns: Sequence[Array]) -> Array:
+    """The sum over turns of what `add` makes of the arrays of each."""
+    first = jax.eval_shape(add, *(jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in turns))
+    start = jnp.zeros(first.shape)
+    return jax.lax.scan(lambda total, turn: (total + add(*turn), None), start, tuple(turns))[0]
+
+
+def padded(rows: np.ndarray, size: int = LAST) -> tuple[np.ndarray, np.ndarray]:
+    """Rows, filled up with zeros to so many, and the mask of those that there are."""
+    room = np.zeros((size, *rows.shape[1:]), rows.dtype)
+    room[: len(rows)] = rows
+    return room, np.arange(size) < len(rows)

@@ -1,0 +1,34 @@
+"""The privacy statement: what was spent, on what terms, and what it does not cover."""
+
+from discreet.privacy.report._facts import (
+    COEFFICIENTS as COEFFICIENTS,
+    EACH_ROW_A_PERSON as EACH_ROW_A_PERSON,
+    NOT_USABLE as NOT_USABLE,
+    PARTS as PARTS,
+    PREDICTION as PREDICTION,
+    RECORD as RECORD,
+    Figures as Figures,
+    ProfilePoint as ProfilePoint,
+    Receipt as Receipt,
+    Statement as Statement,
+    Unit as Unit,
+)
+from discreet.privacy.report._json import statement_from_dict as statement_from_dict
+from discreet.privacy.report._make import (
+    make_release_statement as make_release_statement,
+    make_statement as make_statement,
+    plan_facts as plan_facts,
+)
+from discreet.privacy.report._words import (
+    LEARNED as LEARNED,
+    counted as counted,
+    fact_name as fact_name,
+    headline as headline,
+    listed as listed,
+    note_words as note_words,
+    sentence as sentence,
+    steps_words as steps_words,
+    unknown_words as unknown_words,
+    use_words as use_words,
+    value_words as value_words,
+)

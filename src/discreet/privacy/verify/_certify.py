@@ -1,0 +1,780 @@
+"""From a Python function to a certificate, or to the reason why there is none.
+
+`certify` traces the function, refuses opaque calls (`refuse_outside_effects`, `refuse_closed_books`) and captured records,
+which would count as public (`refuse_captured_records`), walks through the program and requires every output to be public or
+released. The certificate holds the program that was proved, and calling it runs that program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import inspect
+import math
+import platform
+import re
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from dp_accounting.dp_event import DpEvent
+from jax.core import Tracer
+
+from discreet._jax import (
+    ClosedJaxpr,
+    all_constants,
+    compiled,
+    run_jaxpr,
+    untried_jax,
+    users_file,
+    without_dead_code,
+)
+from discreet._validate import notebook_html
+from discreet.privacy.accounting import PrivacyProfile, Relation, profile, relation_name
+from discreet.privacy.mechanisms import NoNoiseError
+from discreet.privacy.random import derives_apart
+from discreet.privacy.verify._control import captured
+from discreet.privacy.verify._domain import (
+    KNOWN,
+    PRIVATE,
+    SECRET,
+    Batch,
+    Key,
+    Private,
+    Public,
+    Table,
+    Value,
+    constant,
+    unnamed,
+)
+from discreet.privacy.verify._errors import Origin, PrivacyError, Why, chain_of, from_here, source_of
+from discreet.privacy.verify._events import (
+    Fixed,
+    Given,
+    check_expected,
+    check_symbols,
+    checked_values,
+    covers,
+    delta_formula,
+    event_at,
+    event_of,
+    fixed_at,
+    formula_lines,
+    is_symbolic,
+    numbers_of,
+    open_in,
+    times_at,
+)
+from discreet.privacy.verify._interpreter import Checker, is_key, refuse_closed_books, refuse_outside_effects
+
+
+def line_of(function: Any) -> tuple[str, ...]:
+    """The first line of a function after its decorators, as a chain of one; empty if it has no source."""
+    code = getattr(inspect.unwrap(getattr(function, "func", function)), "__code__", None)
+    if code is None:
+        return ()
+    lines = enumerate(source_of(code.co_filename)[code.co_firstlineno - 1 :], code.co_firstlineno)
+    number = next((i for i, text in lines if re.match(r"\s*(async\s+)?def\b", text)), code.co_firstlineno)
+    number = code.co_firstlineno if code.co_name == "<lambda>" else number
+    return (f"{code.co_filename}:{number} ({code.co_qualname})".replace(".<locals>", ""),)
+
+
+def shown(leaf: Any) -> Any:
+    """An argument as passed to JAX. An open one is traced, so its value here is arbitrary."""
+    if is_symbolic(leaf):
+        return 1 if leaf.is_integer else 1.0
+    return leaf.value if isinstance(leaf, Fixed | Given) else leaf
+
+
+def trace(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[ClosedJaxpr, Any]:
+    """The program, and the shapes of its results. Traced twice to detect dependence on anything but the arguments."""
+    leaves, structure = jax.tree.flatten(args)
+    traced = [shown(x) for x in leaves if not isinstance(x, Fixed)]
+
+    def program_of(*operands: Any) -> Any:
+        rest = iter(operands)
+        return step(*structure.unflatten([x.value if isinstance(x, Fixed) else next(rest) for x in leaves]))
+
+    try:
+        program, out_shape = jax.make_jaxpr(lambda *x: program_of(*x), return_shape=True)(*traced)
+    except NoNoiseError as error:
+        raise Why.NOISE_SCALE.refusal(f"the program adds no noise: {error}") from error
+    except (TypeError, *_NEEDS_VALUES) as error:
+        if any(map(is_symbolic, leaves)):
+            error.add_note(
+                "Symbols are traced: they can be numbers in a program, and not shapes or lengths of loops. For a number of "
+                "steps, certify one step with times=dp.symbol(...)."
+            )
+        if any(map(is_symbolic, leaves)) or not isinstance(error, _NEEDS_VALUES):
+            raise
+        raise _untraceable(error) from error
+    # A new lambda, so that JAX traces again instead of using its cache.
+    again = jax.make_jaxpr(lambda *x: program_of(*x))(*traced)
+    held = all_constants(program)
+    held_again = all_constants(again)
+    same = str(program.jaxpr) == str(again.jaxpr) and len(held) == len(held_again)
+    same = same and all(constant_bytes(a) == constant_bytes(b) for a, b in zip(held, held_again, strict=True))
+    if not same:
+        raise PrivacyError(
+            "the program differs each time it is traced: it depends on something that is not an argument.",
+            "make the function pure: no NumPy random numbers, clocks or counters in it; pass what changes as arguments.",
+            chain=line_of(step),
+        )
+    return program, out_shape
+
+
+_NEEDS_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
+
+def _untraceable(error: Exception) -> PrivacyError:
+    """The error for a program whose control flow depends on the values of its arguments, which JAX cannot trace."""
+    frames = [x for x in traceback.extract_tb(error.__traceback__) if users_file(x.filename)]
+    return PrivacyError(
+        f"the program cannot be traced ({type(error).__name__}): Python, or NumPy, needs the value of an array that is known "
+        "only when the program runs.",
+        "replace `if` by jnp.where or jax.lax.cond, a loop that depends on arrays by jax.lax.scan or jax.lax.fori_loop, "
+        "arrays whose shape depends on values by masks, and numpy by jnp; let the function close over constants only.",
+        chain=tuple(f"{x.filename}:{x.lineno} ({x.name})" for x in frames[-1:]),
+    )
+
+
+def names_of(step: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
+    """Names of the array arguments for messages: position, and name in the function."""
+    try:
+        named = list(inspect.signature(step).bind(*args).arguments.items())
+    except (TypeError, ValueError):
+        named = []
+    names: list[str] = []
+    for position, arg in enumerate(args):
+        name = named[position][0] if len(named) == len(args) and named[position][1] is arg else ""
+        paths = [path for path, x in jax.tree_util.tree_leaves_with_path(arg) if not isinstance(x, Fixed)]
+        names += [f"{position}{f', {name}' if name else ''}{jax.tree_util.keystr(path)}" for path in paths]
+    return names
+
+
+def inputs_of(
+    checker: Checker, args: tuple[Any, ...], names: Sequence[str], positions: tuple[int, ...], mask: int | None
+) -> list[Value]:
+    """The abstract value of each argument."""
+    if any(not 0 <= i < len(args) for i in (*positions, *(() if mask is None else (mask,)))) or mask in positions:
+        raise ValueError(
+            f"certify: records={positions} and mask={mask} must be distinct positions among {len(args)} arguments, counted "
+            "from 0. Pass the positions of the arguments that hold the records."
+        )
+    sizes: set[int] = set()
+    values: list[Value] = []
+    for position, arg in enumerate(args):
+        for leaf in jax.tree.leaves(arg):
+            if isinstance(leaf, Fixed):
+                continue
+            name = f"argument {names[len(values)]}"
+            example = shown(leaf)
+            kind = example if isinstance(example, jax.ShapeDtypeStruct) else jax.eval_shape(lambda x=example: x)
+            if position in positions or position == mask:
+                if kind.ndim == 0:
+                    raise ValueError(
+                        f"certify: {name} is a number; records need a leading axis. Pass arrays, one row per record."
+                    )
+                sizes.add(kind.shape[0])
+                values.append(_record_value(name, kind, position == mask, checker.table))
+            elif is_symbolic(leaf):
+                values.append(Public(scale=checker.symbols.scale(leaf)))
+            elif isinstance(leaf, Given):
+                values.append(constant(np.asarray(leaf.value)))
+            elif is_key(kind):
+                apart = derives_apart(kind.dtype)
+                why = "" if apart else f"two keys that are derived from one of type {kind.dtype} may be equal"
+                values.append(checker.keys.new(tuple(kind.shape), SECRET if apart else KNOWN, why))
+            else:
+                single = kind.ndim == 0 and np.dtype(kind.dtype).kind == "f"
+                values.append(Public(scale=unnamed() if single else None))
+    if len(sizes) > 1:
+        raise ValueError(
+            f"certify: records and mask have {sorted(sizes)} rows. Every array of records has one row per record: pad them alike."
+        )
+    return values
+
+
+def _record_value(name: str, kind: Any, is_mask: bool, table: Batch) -> Private:
+    if is_mask and (kind.dtype != np.bool_ or kind.ndim != 1):
+        raise ValueError(
+            f"certify: the mask, {name}, is {kind.dtype}{list(kind.shape)}; it must be one truth value per row."
+        )
+    if is_key(kind):
+        raise ValueError(f"certify: {name} holds keys. Keys are not records: pass them as a separate argument.")
+    origin = Origin("", f"{name} (the {'mask' if is_mask else 'records'})", mask=is_mask)
+    dtype = np.dtype(kind.dtype).kind
+    zero = frozenset([table]) if is_mask else frozenset()
+    return Private(table, (0,), origin, linf=1.0 if dtype == "b" else None, finite=dtype in "biu", zero=zero)
+
+
+def refuse_captured_records(
+    program: ClosedJaxpr, chain: tuple[str, ...], args: tuple[Any, ...], positions: tuple[int, ...]
+) -> None:
+    """Refuse a table that is a constant of the program, since constants count as public."""
+    leaves = [shown(x) for i in positions if 0 <= i < len(args) for x in jax.tree.leaves(args[i])]
+    arrays = [
+        x for x in leaves if not isinstance(x, jax.ShapeDtypeStruct) and not is_key(jax.eval_shape(lambda x=x: x))
+    ]
+    tables = [x for x in map(np.asarray, arrays) if x.size > 1]
+    for value in all_constants(program):
+        for table in tables if not is_key(value) else ():
+            nan = table.dtype.kind == "f"
+            same = value.shape == table.shape and np.array_equal(value, table, equal_nan=nan)
+            if same and len(np.unique(table)) > 1:
+                raise PrivacyError(
+                    f"the program holds the records as a constant of shape {list(table.shape)}: the function uses a variable "
+                    "from outside that is equal to an argument, and constants count as public.",
+                    "use the argument inside of the function.",
+                    chain=chain,
+                )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Certificate:
+    """A proof that a program is private, and the program. Made by `certify`.
+
+    Guarantee: under `relation` and `assumptions`, all `times` calls of the certificate are the composition that `event`
+    names, within total variation `slack`; so their joint output is (epsilon, delta) differentially private for every pair of
+    `epsilon` and `delta`. With open symbols, that holds for every value for which `at` returns a certificate.
+
+    Attributes:
+        event: The event of all calls; its numbers may be sympy expressions.
+        slack: Total variation between samplers and noise as run and as accounted for; NaN while symbols are open in the event.
+        times: Number of permitted calls on the same records.
+        relation: The neighbouring relation.
+        outputs: The status of each output, "public" (the data have no influence) or "released".
+        assumptions: The assumptions of the proof, in words.
+        notes: Reasons why the event is worse than it could be.
+        fingerprint: SHA-256 of the program, constants included.
+        versions: Versions of discreet, JAX and Python.
+    """
+
+    event: DpEvent
+    slack: float
+    times: Any
+    relation: Relation
+    outputs: Mapping[str, str]
+    assumptions: tuple[str, ...]
+    notes: tuple[str, ...]
+    fingerprint: str
+    versions: Mapping[str, str]
+    _beyond: bool = dataclasses.field(repr=False)  # a release's multiplier exceeds the limit that formulas assume
+    _step: Callable[..., Any] = dataclasses.field(repr=False)
+    _args: tuple[Any, ...] = dataclasses.field(repr=False)
+    _masked: tuple[int, ...] = dataclasses.field(repr=False)  # positions of the records and of the mask
+    _options: Mapping[str, Any] = dataclasses.field(repr=False)  # of `certify`
+    _program: ClosedJaxpr = dataclasses.field(repr=False)
+    _out_shape: Any = dataclasses.field(repr=False)
+    _wide: bool = dataclasses.field(repr=False)
+    _how: Mapping[str, bool] = dataclasses.field(default_factory=dict, repr=False)  # it is compiled
+
+    @property
+    def _known(self) -> tuple[str, ...]:
+        """The names of all open symbols."""
+        return open_in([*jax.tree.leaves(self._args), self.times])
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The names of the symbols that the event depends on, without those that cancel."""
+        return open_in(numbers_of(self.event))
+
+    def at(self, /, **values: Any) -> Certificate:
+        """Substitute numbers for symbols: the program is traced and proved again with them.
+
+        So the proof checks every condition on a value: a rate above 1 is refused, and so is a capacity too small for it.
+
+        Args:
+            values: A number for each symbol; omitted symbols stay open.
+
+        Returns:
+            The certificate. Call it with the same arguments as this one, including those numbers.
+
+        Raises:
+            ValueError: No such symbol; a value outside 1e-30 to 1e30; or an error of the program.
+            PrivacyError: No proof with these numbers.
+        """
+        values = checked_values(values, self._known)
+        args = jax.tree.map(lambda x: fixed_at(x, values), self._args)
+        found = certify(self._step, *args, times=times_at(self.times, values), **self._options)
+        said = event_at(self.event, values)
+        # The formula must cover the proof with numbers. It assumes noise multipliers up to a limit; beyond it only the proof
+        # with numbers holds.
+        compared = not found._beyond and not open_in([*numbers_of(said), *numbers_of(found.event)])
+        if compared and not covers(said, found.event, found.slack, found.relation):
+            raise PrivacyError(
+                f"with these numbers the program differs: its formula evaluates to {said}, its proof to {found.event}.",
+                "let the program depend on symbols by arithmetic alone, and not on types or shapes derived from them.",
+            )
+        return found
+
+    def given(self, /, *args: Any) -> Certificate:
+        """Replace the values of `Given` arguments: the program is proved again, but not traced again.
+
+        Args:
+            args: The arguments of `certify`, of the same shapes; only `Given` ones may have other values.
+
+        Returns:
+            The certificate with these values.
+
+        Raises:
+            TypeError: The arguments are of another kind.
+            PrivacyError: No proof with these values.
+        """
+        kinds = jax.eval_shape(lambda *x: x, *map(shown, jax.tree.leaves(args)))
+        same = [(x.shape, x.dtype) for x in kinds] == [(x.shape, x.dtype) for x in self._program.in_avals]
+        same = same and jax.tree.structure(args) == jax.tree.structure(self._args)
+        if not same or list(_given(args)) != list(_given(self._args)):
+            raise TypeError("These arguments are of another kind than those certified. Certify again for these.")
+        return _proved(self._step, args, self.times, (self._program, self._out_shape, self._wide), **self._options)
+
+    def repeating(self, *, quickly: bool = False) -> Certificate:
+        """The certificate of the same program, whose calls give the same bits each time, as on a CPU; slower on a GPU.
+
+        Args:
+            quickly: Compile it in half the time, on a CPU, for calls that take three times as long.
+        """
+        return dataclasses.replace(self, _how={"repeats": True, "quickly": quickly})
+
+    def profile(self) -> PrivacyProfile:
+        """The privacy profile of all calls.
+
+        Raises:
+            ValueError: The event depends on symbols.
+        """
+        return self._profile
+
+    @functools.cached_property
+    def _profile(self) -> PrivacyProfile:
+        if self.symbols:
+            raise ValueError(
+                f"The cost depends on {', '.join(self.symbols)}. Give their values: certificate.at({_named(self.symbols)})."
+            )
+        return profile(self.event, self.relation, slack=min(1.0, self.slack))
+
+    def epsilon(self, delta: float, **values: Any) -> float:
+        """An upper bound on epsilon at `delta` for all calls, at the `values` of symbols; infinity where unattainable."""
+        return (self.at(**values) if values else self).profile().epsilon(delta)
+
+    def delta(self, epsilon: float, **values: Any) -> float:
+        """An upper bound on delta at `epsilon` for all calls, at the `values` of symbols."""
+        return float((self.at(**values) if values else self).profile().delta(epsilon))
+
+    def delta_expression(self, epsilon: Any = None) -> Any:
+        """Delta as a sympy expression of epsilon and the symbols: the exact profile of the event, not a bound.
+
+        Args:
+            epsilon: A number or an expression; by default the symbol `epsilon`.
+
+        Raises:
+            ValueError: No closed form is known, as for random samples.
+        """
+        found = delta_formula(self.event, self.relation, epsilon)
+        if found is None:
+            raise ValueError(
+                f"No closed form of delta(epsilon) is known for {self.event}. certificate.epsilon(delta, ...) computes an "
+                "upper bound at values of the symbols."
+            )
+        return found
+
+    def refuse_captured(self, *args: Any) -> None:
+        """Refuse records that the program holds as a constant, which counts as public; `certify` did so for its own arguments.
+
+        Args:
+            args: As for a call.
+
+        Raises:
+            PrivacyError: The program holds an array that is equal to one of the records' or to the mask.
+        """
+        refuse_captured_records(self._program, (), args, self._masked)
+
+    def check(self, claimed: Any) -> None:
+        """Check that a claimed event covers the program.
+
+        Args:
+            claimed: A DpEvent, or a PrivacyPlan.
+
+        Raises:
+            PrivacyError: The claim does not cover the program; with both events and the reason.
+        """
+        check_expected(self.event, self.slack, claimed, self.relation, self.notes)
+
+    def __call__(self, *args: Any) -> Any:
+        """Run the program that was certified.
+
+        Args:
+            args: Arguments of the certified structure, shapes and dtypes, with the given numbers in place of symbols, and
+                with keys that are used for nothing else.
+
+        Raises:
+            TypeError: The arguments are of another kind than those certified.
+            ValueError: A symbol has no value, or not the number that is passed; or a key is passed twice.
+        """
+        leaves = self._checked(args)
+        # Use the same x64 setting as at trace time, since it affects rounding.
+        with jax.enable_x64(self._wide):
+            program = _compiled(self._program).of(leaves, **self._how)
+            return jax.tree.unflatten(jax.tree.structure(self._out_shape), program(*leaves))
+
+    def compile(self, *args: Any) -> None:
+        """Compile the program for calls with such arguments, which takes seconds, and run nothing.
+
+        Args:
+            args: As for a call, with the same errors.
+        """
+        leaves = self._checked(args)
+        with jax.enable_x64(self._wide):
+            _compiled(self._program).of(leaves, **self._how)
+
+    def _checked(self, args: tuple[Any, ...]) -> list[Any]:
+        """The operands of the program."""
+        if self._known:
+            named = _named(self._known)
+            raise ValueError(f"Bind the open symbols first: call certificate.at({named}).")
+        leaves, tree = jax.tree.flatten(args)
+        proved, own = jax.tree.flatten(self._args)
+        if tree != own:
+            raise TypeError(
+                f"The certificate is for arguments of structure {own}, these have {tree}. Certify again for these."
+            )
+        for number, (leaf, example) in enumerate(zip(leaves, proved, strict=True)):
+            if isinstance(example, Fixed) and (isinstance(leaf, Tracer) or leaf != example.value):
+                raise ValueError(
+                    f"Argument leaf {number} is {leaf}; the certificate is for {example.value}. Pass that number, or bind "
+                    "another with certificate.at."
+                )
+        leaves = [x for x, example in zip(leaves, proved, strict=True) if not isinstance(example, Fixed)]
+        for number, given in _given(self._args).items():
+            if isinstance(leaves[number], Tracer) or not np.array_equal(leaves[number], given.value):
+                raise ValueError(
+                    f"Argument leaf {number} is {leaves[number]}; the certificate is for {np.asarray(given.value)}. Pass that "
+                    "value, or certify again with another."
+                )
+        for number, (leaf, kind) in enumerate(zip(leaves, self._program.in_avals, strict=True)):
+            shape = np.shape(leaf)
+            dtype = jax.dtypes.result_type(leaf) if not hasattr(leaf, "dtype") else leaf.dtype
+            if tuple(shape) != tuple(kind.shape) or dtype != kind.dtype:
+                raise TypeError(
+                    f"Argument leaf {number} is {dtype}{list(shape)}, the certified program takes {kind.dtype}"
+                    f"{list(kind.shape)}: another program. Certify again, or pad to the certified number of rows."
+                )
+        _check_different(leaves)
+        return leaves
+
+    def _repr_html_(self) -> str:
+        headline, _, text = str(self).partition("\n")
+        return notebook_html(headline, text)
+
+    def __str__(self) -> str:
+        """A summary of a few lines."""
+        lines = [f"Certified for {relation_name(self.relation.name, 'record')}: {self.event}"]
+        if self.symbols:
+            lines += [f"  {x}" for x in formula_lines(self.event, self.relation)]
+            lines.append(f"  epsilon(delta), computed from above: certificate.epsilon(delta, {_named(self.symbols)})")
+        lines += [f"  output {name}: {status}" for name, status in _gathered(self.outputs)]
+        lines += [f"  note: {x}" for x in self.notes]
+        lines += [f"  assuming: {x}" for x in self.assumptions]
+        lines.append(f"  program {self.fingerprint[:16]}, " + ", ".join(f"{k} {v}" for k, v in self.versions.items()))
+        return "\n".join(lines)
+
+
+def _gathered(outputs: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Each output with its status; more than three arrays of one output with one status are one line."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, status in outputs.items():
+        found = re.match(r"\w+(\[[^]]*\])?", name)
+        groups.setdefault((found[0] if found else name, status), []).append(name)
+    for (whole, status), names in groups.items():
+        if len(names) > 3:
+            yield f"{whole} ({len(names)} arrays)", status
+        else:
+            yield from ((name, status) for name in names)
+
+
+def _check_different(leaves: Sequence[Any]) -> None:
+    """Refuse equal keys: the proof assumes that keys of different arguments differ.
+
+    Traced keys, and keys on other machines, cannot be compared.
+    """
+    keys = [x for x in leaves if isinstance(x, jax.Array) and is_key(x) and not isinstance(x, Tracer)]
+    words = [(x.dtype, np.asarray(jax.random.key_data(x)).reshape(x.size, -1)) for x in keys if x.is_fully_addressable]
+    rows = [(kind, row.tobytes()) for kind, array in words for row in array]
+    if len(set(rows)) < len(rows):
+        raise ValueError("Two keys are equal, so their noise is the same: derive each with jax.random.split.")
+
+
+def _named(symbols: Sequence[str]) -> str:
+    return ", ".join(f"{x}=..." for x in symbols)
+
+
+def fingerprint(program: ClosedJaxpr, given: Sequence[Any] = ()) -> str:
+    """SHA-256 of a program: its jaxpr as text, its constants, keys included, and the given values. The same in every process."""
+    digest = _digest(program).copy()
+    for value in map(np.asarray, given):
+        digest.update(constant_bytes(value))
+    return digest.hexdigest()
+
+
+class Runner:
+    """A program to be called, compiled for each kind and place of its operands."""
+
+    def __init__(self, program: ClosedJaxpr) -> None:
+        self.run = jax.jit(functools.partial(run_jaxpr, program))
+        self._kept: dict[Any, Callable[..., list[Any]]] = {}
+
+    def of(self, leaves: Sequence[Any], *, repeats: bool = False, quickly: bool = False) -> Callable[..., list[Any]]:
+        """The program for such operands, as `compiled` compiles it."""
+        if any(isinstance(leaf, Tracer) for leaf in leaves):
+            return self.run
+        placed = tuple((type(leaf), getattr(leaf, "sharding", None)) for leaf in leaves)
+        name = (placed, repeats and jax.default_backend() == "gpu", quickly)
+        if name not in self._kept:
+            # By XLA alone, values of one record might depend on those beside it.
+            self._kept[name] = compiled(self.run.lower(*leaves), repeats=repeats, quickly=quickly)
+        return self._kept[name]
+
+
+def runner_of(step: Callable[..., Any], *args: Any) -> Runner:
+    """A program that is a part of certified ones: it is refused where it differs each time, or does more than compute.
+
+    Args:
+        step: The program, whose only result is an array.
+        args: As in `certify`.
+
+    Raises:
+        PrivacyError: As there.
+    """
+    program, _ = trace(step, args)
+    refuse_outside_effects(program.jaxpr)
+    refuse_closed_books(program.jaxpr)
+    return Runner(without_dead_code(program))
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(program: ClosedJaxpr) -> Runner:
+    """One for all certificates that differ in `Given` values alone."""
+    return Runner(program)
+
+
+@functools.lru_cache(maxsize=32)
+def _digest(program: ClosedJaxpr) -> Any:
+    # `str` is coloured in a terminal, and functions are printed with their address.
+    text = re.sub(r"\b0x[0-9a-f]+", "0x", program.jaxpr.pretty_print(use_color=False))
+    digest = hashlib.sha256(text.encode())
+    for value in all_constants(program):
+        # A hash tells nothing of a secret key, and a program with another key is another one.
+        digest.update(np.asarray(jax.random.key_data(value)).tobytes() if is_key(value) else constant_bytes(value))
+    return digest
+
+
+def constant_bytes(value: Any) -> bytes:
+    """The content of a captured constant; for a key only its type, since the content is secret."""
+    if str(value.dtype).startswith("key<"):
+        return str(value.dtype).encode()
+    return np.asarray(value).tobytes()
+
+
+def certify(
+    step: Callable[..., Any],
+    *args: Any,
+    records: int | Sequence[int],
+    mask: int | None = None,
+    relation: Relation = Relation.ADD_OR_REMOVE_ONE,
+    expect: Any = None,
+    times: Any = 1,
+) -> Certificate:
+    """Prove a bound on what a JAX program reveals about one record, before it runs.
+
+    The program is traced to a jaxpr, and abstract interpretation bounds the influence of one record on each of its values.
+    The output of a primitive without a rule has no bound.
+
+    Guarantee: see `Certificate`. A program for which there is no proof gets no certificate.
+
+    Args:
+        step: Any JAX function. Noise is added by `gaussian_mechanism` or `laplace_mechanism`.
+        args: Its arguments, or their shapes (`jax.ShapeDtypeStruct`). All but records and mask are public; keys are secret.
+            Pass `Given(array)` instead of an array to make it an operand whose value the proof uses.
+            Pass a symbol (`symbol`), or an expression of symbols, instead of a number: the proof holds for all values.
+        records: Positions of the arguments whose leading axis is the records.
+        mask: Position of the Boolean argument that marks the real rows; without one all rows are real, and under
+            ADD_OR_REMOVE_ONE the sensitivity is 2C, since shapes are fixed.
+        relation: The neighbouring relation.
+        expect: The claimed event of all calls: a DpEvent, or a PrivacyPlan.
+        times: Largest number of calls on the same records: an integer or a symbol. Each call uses new keys, and its public
+            arguments may depend on the outputs of earlier calls.
+
+    Returns:
+        The certificate: its event, epsilon and delta, and the program, to be called as `step`.
+
+    Raises:
+        PrivacyError: No proof; with the output that leaks, the lines on the path, the rule and the remedy.
+        ValueError: The positions name no arrays with a common leading axis; a symbol may be zero or negative.
+
+    Reference:
+        Near et al., Duet, OOPSLA 2019; DiffPrivacyInference.jl, the checker for Julia.
+
+    >>> import jax.numpy as jnp, discreet as dp
+    >>> def step(key, xs, mask):
+    ...     return dp.gaussian_mechanism(key, dp.sum_records(dp.clip_records(xs, 2.0), mask), stddev=6.0)
+    >>> certificate = dp.certify(step, dp.random.key(), jnp.ones((100, 3)), jnp.ones(100, bool), records=1, mask=2)
+    >>> certificate.event
+    GaussianDpEvent(noise_multiplier=3.0)
+    """
+    if relation not in (Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE):
+        raise ValueError(
+            f"certify: relation is {relation!r}; proofs support ADD_OR_REMOVE_ONE and REPLACE_ONE only. "
+            "Pass one of these members of dp.Relation."
+        )
+    if why := untried_jax():
+        raise Why.RELEASE.refusal(f"there is no proof on this release of JAX: {why}")
+    check_symbols([*jax.tree.leaves(args), times])
+    times = times_at(times, {})
+    args = jax.tree.map(lambda x: fixed_at(x, {}), args)
+    certificate = _proved(step, args, times, records=records, mask=mask, relation=relation)
+    if expect is not None:
+        certificate.check(expect)
+    return certificate
+
+
+def _proved(
+    step: Callable[..., Any],
+    args: tuple[Any, ...],
+    times: Any,
+    traced: Any = None,
+    *,
+    records: int | Sequence[int],
+    mask: int | None,
+    relation: Relation,
+) -> Certificate:
+    """The certificate of `certify`; `traced` is what an earlier one has of the program."""
+    positions = (records,) if isinstance(records, int) else tuple(records)
+    if traced is None:
+        program, out_shape = trace(step, args)
+        refuse_outside_effects(program.jaxpr)
+        refuse_closed_books(program.jaxpr)
+        # Drop code that no output needs, in the proof and in the run; effects were refused above.
+        traced = without_dead_code(program), out_shape, jnp.result_type(float) == np.float64
+    program, out_shape, wide = traced
+    masked = positions if mask is None else (*positions, mask)
+    refuse_captured_records(program, line_of(step), args, masked)
+    checker = Checker(relation, Table(masked=mask is not None))
+    inputs = inputs_of(checker, args, names_of(step, args), positions, mask)
+    consts = [captured(checker, x) for x in program.consts]
+    outputs = checker.walk(program.jaxpr, consts, inputs)
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(out_shape)]
+    results = [f"result{jax.tree_util.keystr(path)}" for path in paths]
+    status = {name: _status(checker, name, value) for name, value in zip(results, outputs, strict=True)}
+    event, slack = event_of(checker.items, relation, times)
+    slack = math.nan if open_in([*numbers_of(event), slack]) else slack * times
+    return Certificate(
+        event=event,
+        slack=slack,
+        times=times,
+        relation=relation,
+        outputs=status,
+        assumptions=_assumptions(program, args, positions, times, mask, checker),
+        notes=tuple(dict.fromkeys(map(from_here, checker.notes))),
+        fingerprint=fingerprint(program, [x.value for x in _given(args).values()]),
+        versions={"discreet": version("discreet"), "jax": jax.__version__, "python": platform.python_version()},
+        _beyond=checker.beyond,
+        _step=step,
+        _args=args,
+        _masked=masked,
+        _options={"records": records, "mask": mask, "relation": relation},
+        _program=program,
+        _out_shape=out_shape,
+        _wide=wide,
+    )
+
+
+def _given(args: tuple[Any, ...]) -> dict[int, Given]:
+    """The `Given` arguments, by their position among the operands of the program."""
+    operands = [x for x in jax.tree.leaves(args) if not isinstance(x, Fixed)]
+    return {i: x for i, x in enumerate(operands) if isinstance(x, Given)}
+
+
+def _status(checker: Checker, name: str, value: Value) -> str:
+    if isinstance(value, Key):
+        kind, _ = checker.keys.kind(value)
+        if kind == SECRET and (used := checker.keys.use_of(value)):
+            raise Why.KEY.refusal(
+                f"a key is returned that was used for {used[0]}, so its recipient can reproduce the noise or the batch.",
+                *filter(None, used[1:]),
+                output=name,
+            )
+        if kind == PRIVATE:
+            raise Why.KEY.refusal("a key is returned that depends on records.", output=name)
+        # Its recipient may draw from the key, so no noise may come from it, and it may be returned once.
+        checker.keys.spend(value, f"output {name}", "the end of the program")
+        return "public"
+    if isinstance(value, Public):
+        return "released" if value.released else "public"
+    why = value.why or Why.CLIP("nothing bounds what one record can change")
+    if value.axes is not None:
+        why = Why.ROW("it has values for each record, and no noise")
+    elif value.terms is not None:
+        why = Why.NOISE("it is a sum over records with a bound, but without noise")
+    raise why.kind.refusal(f"{why}.", *chain_of(value.origin), output=name)
+
+
+def _assumptions(
+    program: ClosedJaxpr,
+    args: tuple[Any, ...],
+    positions: tuple[int, ...],
+    times: Any,
+    mask: int | None,
+    checker: Checker,
+) -> tuple[str, ...]:
+    named = open_in([*jax.tree.leaves(args), times])
+    values = _given(args)
+    kinds = [jax.eval_shape(lambda x=x: x) for x in jax.tree.leaves(jax.tree.map(shown, args))]
+    keys = [x for x in kinds if is_key(x)]
+    held = [f"{x.dtype}{list(x.shape)}" for x in all_constants(program)]
+    words = [
+        f"records are the leading axis of argument{'s' if len(positions) > 1 else ''} {', '.join(map(str, positions))}; one "
+        "person is one record, and all records keep their places when one changes",
+        "all other arguments are public: known without the data, or released before",
+        "public numbers that scale a sum are finite when the program runs",
+        "keys passed in are secret, different from one another and used for nothing else",
+        "values computed from one record have the same bits whichever others are beside it",
+    ]
+    if checker.unrounded:
+        where = "; ".join(dict.fromkeys(map(from_here, checker.unrounded)))
+        words.append(
+            f"sums released at {where} are exact: the rounding of dp.sum_records on clipped rows, and of its products with "
+            "public numbers, is accounted for; that of other sums is not"
+        )
+    words += [
+        f"{x.name} adds exact noise: its last bits are not accounted for" for x in checker.mechanisms if not x.on_grid
+    ]
+    if checker.most_multiplier < math.inf:
+        words.append(f"noise multipliers are at most {checker.most_multiplier:.4g}")
+    if mask is None and checker.relation is Relation.ADD_OR_REMOVE_ONE:
+        words.append("there is no mask, so shapes are those of all records and their number is public")
+    elif mask is not None:
+        words.append("the number of rows, padding included, is public; the mask is not")
+    if named:
+        words.append(f"{', '.join(named)} are public, positive, and the same in all calls")
+    if is_symbolic(times) or times > 1:
+        words.append(
+            f"the program is called at most {times} times, a number fixed beforehand, on the same records; each call uses new "
+            "keys, and its public arguments may depend on the outputs of earlier calls"
+        )
+    if values:
+        numbers = ", ".join(f"{x.value}" for x in values.values() if np.ndim(x.value) == 0)
+        words.append(f"the program is given the values used in the proof{f': {numbers}' if numbers else ''}")
+    if held:
+        words.append(f"constants held by the program are public: {', '.join(held)}")
+    if any("chacha20" not in str(k.dtype) or "seeded" in str(k.dtype) for k in keys):
+        words.append("anyone who knows the seed of a key can derive it again: reproducible, not private")
+    return tuple(words)

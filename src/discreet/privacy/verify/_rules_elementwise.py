@@ -1,0 +1,615 @@
+"""Elementwise primitives, and the norms that programs compute with them.
+
+Element j of the result depends on the elements j of the operands, so rows stay rows as long as all operands have their
+records along the same axes (`aligned`). It remains to find which bounds, zero rows and finite numbers survive: `_BOUNDS` has a
+function for each primitive that keeps more than `_no_bound` does. A sum over records keeps a bound only through functions that
+are linear or have slope at most 1 (`_on_sums`).
+
+Programs may write clipping out: `g * min(1, C / norm(g))`. The first part of this file follows such a norm from the squares on
+(`Norm`), and derives a bound of the product if the factor belongs to the same row. Squares of elements below 1e-19 underflow
+in float32, so norms below `FLOOR` are ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from discreet._jax import JaxprEqn, aval, newer_primitives, primitives as p
+from discreet.privacy.verify._domain import (
+    SMALLEST,
+    Axes,
+    Batch,
+    Norm,
+    Private,
+    Public,
+    Scale,
+    Term,
+    Value,
+    added,
+    fresh,
+    is_open,
+    row_terms,
+    scaled,
+    total_of,
+)
+from discreet.privacy.verify._errors import Why
+from discreet.privacy.verify._interpreter import (
+    IDENTITY,
+    MEETS_ALL,
+    Checker,
+    aligned,
+    all_finite,
+    as_sum,
+    both_zero,
+    bound_of,
+    common_batch,
+    held_as,
+    is_integer,
+    rule,
+    shape_of,
+    size_per_record,
+)
+
+FLOOR = 1e-11
+"""Squares of elements below 1e-19 underflow: a computed norm below this is meaningless."""
+_CAP = 1e10
+"""The largest ratio of a factor's upper limit to its bound, for the same reason."""
+
+
+def _complete(value: Private, shape: tuple[int, ...]) -> bool:
+    return value.axes is not None and size_per_record(shape, value.axes) == 1
+
+
+def norm_after(equation: JaxprEqn, operands: Sequence[Value]) -> Norm | None:
+    """The `Norm` of an elementwise result, if it has one."""
+    primitive = equation.primitive
+    shapes = [tuple(aval(x).shape) for x in equation.invars]
+    if primitive in (p.square_p, p.integer_pow_p, p.mul_p):
+        found = _square(equation, operands, shapes)
+        if found is not None:
+            return found
+    normed = [(i, x, x.norm_of) for i, x in enumerate(operands) if isinstance(x, Private) and x.norm_of is not None]
+    if not normed:
+        return None
+    position, value, norm = normed[0]
+    other = operands[1 - position] if len(operands) == 2 else None
+    if primitive in (p.add_p, p.add_jaxvals_p) and len(normed) == 2:
+        second = normed[1][2]
+        if norm.kind == second.kind == "squares" and not norm.contents & second.contents and shapes[0] == shapes[1]:
+            contents = norm.contents | second.contents
+            finite = norm.finite and second.finite
+            return Norm("squares", contents, size=norm.size + second.size, finite=finite)
+        return None
+    if len(normed) == 2:
+        return None
+    if primitive in (*IDENTITY, p.convert_element_type_p):
+        kind = np.dtype(aval(equation.outvars[0]).dtype)
+        decides = norm.kind in ("above", "below")
+        return norm if (kind.kind == "b" if decides else kind.kind == "f" and kind.itemsize >= 4) else None
+    if norm.kind == "squares":
+        return _of_squares(primitive, norm, other, complete=_complete(value, shapes[0]))
+    if norm.kind == "norm":
+        return _of_norm(primitive, norm, other, divides=position == 1)
+    return _of_factor(primitive, norm, other) if norm.kind == "factor" else None
+
+
+def _square(equation: JaxprEqn, operands: Sequence[Value], shapes: list[tuple[int, ...]]) -> Norm | None:
+    value = operands[0]
+    if not isinstance(value, Private) or value.axes is None or value.norm_of is not None:
+        return None
+    if equation.primitive is p.integer_pow_p and equation.params["y"] != 2:
+        return None
+    if equation.primitive is p.mul_p and equation.invars[0] is not equation.invars[1]:
+        return None
+    kind = np.dtype(aval(equation.outvars[0]).dtype)
+    if kind.kind != "f" or kind.itemsize < 4:
+        return None  # a norm in low precision bounds nothing
+    return Norm("squares", frozenset([value.content]), size=size_per_record(shapes[0], value.axes), finite=value.finite)
+
+
+def _lowest(other: Value | None) -> float | None:
+    """The least element of a known public operand."""
+    if not isinstance(other, Public) or other.const is None or not other.const.size:
+        return None
+    return float(other.const.min())
+
+
+def _of_squares(primitive: Any, norm: Norm, other: Value | None, *, complete: bool) -> Norm | None:
+    least = _lowest(other)
+    if primitive in (p.max_p, p.add_p) and least is not None and least >= 0:
+        return dataclasses.replace(norm, safe=norm.safe or least >= FLOOR**2)
+    if not complete or primitive not in (p.sqrt_p, p.rsqrt_p):
+        return None
+    return dataclasses.replace(norm, kind="norm" if primitive is p.sqrt_p else "factor")
+
+
+def _of_norm(primitive: Any, norm: Norm, other: Value | None, *, divides: bool) -> Norm | None:
+    least = _lowest(other)
+    scale = other.scale if isinstance(other, Public) else None
+    if scale is None:
+        return None  # It would no longer be one number per record.
+    if primitive is p.div_p and divides and scale.powers:
+        # A traced norm may be anything: |factor| n <= |C| all the same, but 0 / 0 is possible.
+        return dataclasses.replace(norm, kind="factor", bound=norm.bound * scale, safe=False)
+    if primitive in (p.max_p, p.add_p) and least is not None and least >= 0:
+        floor = not norm.bound.powers and least * norm.bound.factor >= FLOOR
+        return dataclasses.replace(norm, safe=norm.safe or floor)
+    if primitive is p.max_p:
+        return dataclasses.replace(norm, safe=False)  # it may be NaN
+    if scale.powers or least is None or least <= 0 or not _moderate(norm.bound, scale):
+        return None
+    if primitive is p.mul_p:
+        return dataclasses.replace(norm, bound=norm.bound * scale.to(-1.0))
+    if primitive is p.div_p:
+        return dataclasses.replace(norm, kind="factor" if divides else "norm", bound=norm.bound * scale)
+    if primitive in (p.gt_p, p.ge_p, p.lt_p, p.le_p):
+        above = (primitive in (p.gt_p, p.ge_p)) != divides
+        return dataclasses.replace(norm, kind="above" if above else "below", bound=norm.bound * scale)
+    return None
+
+
+def _moderate(*numbers: Scale) -> bool:
+    """True if numbers, and their products, are far from overflow and underflow."""
+    factors = [x.factor for x in numbers]
+    return all(1e-12 <= x <= 1e12 for x in (*factors, math.prod(factors), factors[0] / (factors[-1] or math.inf)))
+
+
+def _of_factor(primitive: Any, norm: Norm, other: Value | None) -> Norm | None:
+    least = _lowest(other)
+    if primitive is p.min_p and least is not None and least >= 0:
+        # A public operand that is not negative: its magnitude is its largest element.
+        largest = other.magnitude if isinstance(other, Public) else None
+        low = not norm.bound.powers and largest is not None and largest <= _CAP * norm.bound.factor
+        return dataclasses.replace(norm, safe=norm.safe or low)
+    weight = other.scale if isinstance(other, Public) else None
+    if primitive is p.mul_p and weight is not None and least is not None and least >= 0:
+        return dataclasses.replace(norm, bound=norm.bound * weight) if _moderate(norm.bound, weight) else None
+    limit = other.linf if isinstance(other, Private) and other.finite else None
+    if primitive is p.mul_p and limit is not None and norm.safe and _moderate(norm.bound, Scale(limit)):
+        return dataclasses.replace(norm, bound=norm.bound * limit)
+    return None
+
+
+def reshaped_norm(value: Private, shape: tuple[int, ...]) -> Norm | None:
+    """The `Norm` after a reshape or broadcast: one number per record stays that number."""
+    norm = value.norm_of
+    return norm if norm is not None and (norm.kind != "squares" or _complete(value, shape)) else None
+
+
+def margin(size: int) -> float:
+    """The relative error that rounding may add to a clipped norm in float32."""
+    return float(np.finfo(np.float32).eps) * (8.0 + math.sqrt(size))
+
+
+def clipped_by(row: Private, by: Private, kind: str = "factor") -> tuple[Term, ...] | None:
+    """The bound of a row times the factor that clips it, or divided by its norm; None for another row's factor."""
+    norm = by.norm_of
+    if norm is None or norm.kind != kind or row.content not in norm.contents or row.batch is None:
+        return None
+    bound = norm.bound * (1.0 + margin(norm.size))
+    return (Term(norm.group, frozenset([row.content]), bound, row.batch),)
+
+
+def clipped_product(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any] | None:
+    """The bounds of a row times the factor that clips it, or divided by its norm; None for anything else."""
+    private = [x for x in operands if isinstance(x, Private)]
+    if len(private) != 2:
+        return None
+    for row, by in (private, private[::-1]):
+        norm = by.norm_of
+        quotient = equation.primitive is p.div_p
+        # A broadcast row has several times the norm, and a norm divided by a row has no bound.
+        copied = shape_of(equation.invars[operands.index(row)]) != shape_of(equation.outvars[0])
+        terms = clipped_by(row, by, "norm" if quotient else "factor")
+        if norm is not None and terms is not None and not copied and (row is operands[0] or not quotient):
+            safe = norm.safe and row.finite and norm.finite
+            return {"terms": terms, "finite": safe, "zero": row.zero if norm.safe else frozenset()}
+    return None
+
+
+_KEEPS_ZERO = (
+    p.abs_p, p.neg_p, p.tanh_p, p.sin_p, p.atan_p, p.asinh_p, p.sqrt_p, p.square_p, p.expm1_p, p.log1p_p, p.sign_p,
+    p.floor_p, p.ceil_p, p.round_p, p.cbrt_p, p.sinh_p, p.tan_p, p.asin_p, p.atanh_p, p.erf_p, p.erf_inv_p,
+    p.convert_element_type_p, p.real_p, p.reduce_precision_p, *IDENTITY,
+)  # fmt: skip
+_SLOPE_ONE = (p.abs_p, p.neg_p, p.tanh_p, p.sin_p, p.atan_p, p.asinh_p, *IDENTITY)
+_WITHIN_ONE = (p.tanh_p, p.sin_p, p.cos_p, p.logistic_p, p.erf_p, p.sign_p)
+_SAFE_AT_FINITE = (*_WITHIN_ONE, *_SLOPE_ONE, p.floor_p, p.ceil_p, p.round_p)
+_OTHERS = (
+    p.exp_p, p.exp2_p, p.log_p, p.rsqrt_p, p.logistic_p, p.cos_p, p.cosh_p, p.acos_p, p.acosh_p, p.lgamma_p, p.digamma_p,
+    p.erfc_p, p.is_finite_p, p.not_p, p.integer_pow_p, p.pow_p, p.rem_p, p.atan2_p, p.nextafter_p, p.igamma_p, p.igammac_p,
+    p.igamma_grad_a_p, p.bessel_i0e_p, p.bessel_i1e_p, p.polygamma_p, p.zeta_p, p.population_count_p, p.clz_p,
+    p.bitcast_convert_type_p, p.xor_p, p.shift_left_p, p.shift_right_logical_p, p.shift_right_arithmetic_p, p.eq_p, p.ne_p,
+    p.lt_p, p.le_p, p.gt_p, p.ge_p, p.eq_to_p, p.lt_to_p, p.le_to_p, p.complex_p, p.imag_p,
+    p.conj_p, *newer_primitives("log2_p"),
+)  # fmt: skip
+"""Excluded: the regularized incomplete beta function, which iterates on all records until the last has converged."""
+
+
+_BOUNDS: dict[Any, Any] = {}
+"""By primitive: the bounds that survive, as a function of (equation, operands) to fields of the result."""
+
+
+def elementwise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    """The rule of every primitive here: find the rows, then the bounds that survive."""
+    result = aligned(checker, equation, operands)
+    if result is None:
+        if any(x.axes is None for x in operands if isinstance(x, Private)):
+            return _on_sums(checker, equation, operands)
+        return checker.unbounded(equation, operands, Why.ROWS("a record's values meet those of other records"))
+    changes = _BOUNDS.get(equation.primitive, _no_bound)(equation, operands)
+    dtype = np.dtype(aval(equation.outvars[0]).dtype)
+    limit = changes.get("linf")
+    if dtype.kind == "u" and equation.primitive in (p.sub_p, p.neg_p):
+        changes["linf"] = limit = None
+    if limit is not None and is_integer(equation) and limit > np.iinfo(dtype).max:
+        changes["linf"] = None
+    # Integers and Booleans are never NaN, but they wrap around, so they keep no norm.
+    if dtype.kind in "biu":
+        changes |= {"finite": True, "terms": None}
+        if dtype.kind == "b":
+            changes["linf"] = 1.0
+    norm = norm_after(equation, operands)
+    # A factor that clips is C over a norm that is neither NaN nor zero: it is finite.
+    if norm is not None and norm.kind == "factor" and norm.safe and norm.finite:
+        changes["finite"] = True
+    return result.but(**changes, **({} if norm is None else {"norm_of": norm}))
+
+
+def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    """The rule for sums over records: functions that are linear or of slope one keep the bound."""
+    primitive = equation.primitive
+    private = [x for x in operands if isinstance(x, Private)]
+    batch = common_batch(private)
+    dtype = aval(equation.outvars[0]).dtype
+    lost = Why.LINEAR(f"{primitive.name} is applied to values of all records: one record's influence has no bound")
+    if str(dtype) in ("bfloat16", "float16"):
+        lost = held_as(dtype)
+    if is_integer(equation):
+        lost = f"{primitive.name} is applied to integers that depend on all records and may wrap around: no bound"
+        return checker.unbounded(equation, operands, Why.WHOLE_NUMBERS(lost))
+    if batch is None:
+        return checker.unbounded(equation, operands, lost)
+    sums = [
+        as_sum(checker, x, shape_of(v)) if isinstance(x, Private) else x
+        for x, v in zip(operands, equation.invars, strict=True)
+    ]
+    bad = next((x for x in sums if isinstance(x, Private) and x.terms is None), None)
+    if bad is not None:
+        rows = any(x.axes is not None for x in private)
+        return checker.unbounded(equation, operands if rows else [bad], MEETS_ALL if rows else lost)
+    terms: tuple[Term, ...] | None = None
+    moves: float | None = None
+    additive = all(x.additive for x in sums if isinstance(x, Private))
+    # The changes of two sums add up; a public number cancels in the difference between the runs.
+    if primitive in (p.add_p, p.sub_p, p.add_jaxvals_p):
+        if any(isinstance(x, Public) and _drowns(x, sums) for x in sums):
+            return checker.unbounded(equation, operands, _DROWNED)
+        parts = [bound_of(x, equation, i) for i, x in enumerate(sums) if isinstance(x, Private)]
+        terms = parts[0] or ()
+        for part in parts[1:]:
+            terms = added(terms, part or ())
+    elif primitive in (p.mul_p, p.div_p) and len(private) == 1:
+        terms = _multiple(equation, sums)
+    elif primitive is p.convert_element_type_p and np.dtype(dtype).kind == "f":
+        terms = sums[0].terms if isinstance(sums[0], Private) else None
+    # Elementwise functions of slope at most 1: the results are no further apart than the operands.
+    elif primitive in _SLOPE_ONE or (primitive in (p.max_p, p.min_p, p.clamp_p) and len(private) == 1):
+        position, value = next((i, x) for i, x in enumerate(sums) if isinstance(x, Private))
+        terms = bound_of(value, equation, position)
+        additive &= primitive in (p.neg_p, *IDENTITY)
+        # The same is true of each element by itself. These functions do not round.
+        if primitive in (p.abs_p, p.neg_p, p.max_p, p.min_p, p.clamp_p, *IDENTITY):
+            moves = value.moves
+        if primitive is p.clamp_p and position != 1:
+            terms = None
+    if terms is None:
+        return checker.unbounded(equation, operands, lost)
+    origin = checker.origin(equation, operands)
+    return Private(batch, None, origin, terms=terms, moves=moves, finite=True, additive=additive)
+
+
+_DROWNED = Why.PRECISION("a number is added whose rounding moves the sum by more than a record does")
+_ROUNDING = 2.0**-24
+
+
+def _drowns(offset: Public, values: Sequence[Value]) -> bool:
+    """True if rounding after the addition of a known public number is not negligible beside the bound."""
+    bounds = [total_of(x.terms) for x in values if isinstance(x, Private) and x.terms is not None]
+    known = [b.factor for b in bounds if b is not None and not b.powers]
+    if offset.magnitude is None or len(known) < len(bounds):
+        return False
+    return offset.magnitude * _ROUNDING > 1e-3 * max(known, default=0.0)
+
+
+def _multiple(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[Term, ...] | None:
+    """The bound of a bounded value multiplied or divided by a public number."""
+    position = 0 if isinstance(operands[0], Private) else 1
+    value = operands[position]
+    other = operands[1 - position]
+    if not isinstance(other, Public) or (equation.primitive is p.div_p and position == 1):
+        return None
+    terms = bound_of(value, equation, position)  # pyright: ignore[reportArgumentType]
+    inverse = equation.primitive is p.div_p
+    factor = other.scale.to(-1.0) if inverse and other.scale is not None else other.scale
+    if factor is None and other.const is not None and other.const.size and other.const.dtype.kind in "biuf":
+        sizes = np.abs(other.const.astype(np.float64))
+        known = not inverse or bool(sizes.min() > SMALLEST)
+        factor = Scale(float(1 / sizes.min() if inverse else sizes.max())) if known else None
+    if terms is None or factor is None or not math.isfinite(factor.factor):
+        return None
+    return None if any(_comes_back(t.bound, factor) for t in terms) else scaled(terms, factor * other.rounded)
+
+
+def _comes_back(bound: Scale, factor: Scale) -> bool:
+    """True if a value scaled by a traced number is scaled back, or by another: it may have been infinite, or zero.
+
+    Only scaling in the same direction keeps the final size, which the noise shares, informative about intermediate ones.
+    """
+    if not bound.powers or not factor.powers or all(is_open(name) for name, _ in (*bound.powers, *factor.powers)):
+        return False
+    after = dict((bound * factor).powers)
+    ratios = {after.get(symbol, 0.0) / power for symbol, power in bound.powers}
+    return len(after) > len(bound.powers) or len(ratios) > 1 or ratios.pop() < 1.0
+
+
+def _no_bound(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
+    private = [x for x in operands if isinstance(x, Private)]
+    first = private[0]
+    primitive = equation.primitive
+    changes: dict[str, Any] = {"finite": all_finite(operands) and primitive in _SAFE_AT_FINITE}
+    if primitive in _WITHIN_ONE:
+        changes["linf"] = 1.0
+    if primitive in _KEEPS_ZERO or (primitive is p.integer_pow_p and equation.params["y"] > 0):
+        changes["zero"] = first.zero
+    if primitive in _SLOPE_ONE and primitive not in _WITHIN_ONE:
+        changes |= {"terms": first.terms, "linf": first.linf}
+    if primitive in IDENTITY:
+        changes |= {"holds": first.content, "place": first.spot}
+    # They map finite numbers to finite numbers.
+    if primitive in _SAFE_AT_FINITE:
+        changes["number_if"] = number_if(first)
+    if primitive is p.is_finite_p:
+        changes["finite_where"] = frozenset({("each", first.spot), *_whole(equation, first)})
+        whole = size_per_record(shape_of(equation.invars[0]), first.axes) == 1
+        if first.norm_of is not None and first.norm_of.kind in ("squares", "norm") and whole:
+            changes["finite_where"] |= {("all", c) for c in first.norm_of.contents}
+    if primitive in (p.eq_p, p.ne_p):
+        changes["tells"] = _tells(equation, operands)
+    if primitive is p.eq_p:
+        changes["most"] = _most_equal(equation, operands)
+    if primitive is p.eq_p and equation.invars[0] is equation.invars[1]:
+        # A number equal to itself is not NaN; with a limited size it is finite.
+        limited = first.linf is not None
+        changes["finite_where"] = frozenset({("each", first.spot), *_whole(equation, first)} if limited else ())
+    return changes
+
+
+def _tells(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[str, int]:
+    """Recognize `x != x` and `x == inf`, as in `jnp.nan_to_num`."""
+    value, other = operands
+    if not isinstance(value, Private):
+        return "", -1
+    kind = ""
+    if equation.primitive is p.ne_p and equation.invars[0] is equation.invars[1]:
+        kind = "nan"
+    elif equation.primitive is p.eq_p and isinstance(other, Public) and other.const is not None and other.const.size:
+        numbers = other.const.astype(np.float64) if other.const.dtype.kind == "f" else np.zeros(1)
+        kind = "inf" if np.all(numbers == np.inf) else "-inf" if np.all(numbers == -np.inf) else ""
+    never = kind and (value.finite or kind in value.lacks)
+    return ("never", -1) if never else (kind, value.spot if kind else -1)
+
+
+def _most_equal(equation: JaxprEqn, operands: Sequence[Value]) -> int | None:
+    """Upper bound on a record's True elements of `==`: one along an axis of distinct numbers, as in `one_hot`."""
+    shapes = [shape_of(x) for x in equation.invars]
+    out = shape_of(equation.outvars[0])
+    for (value, other), (own, _) in ((operands, shapes), (operands[::-1], shapes[::-1])):
+        if not isinstance(value, Private) or value.axes is None or not isinstance(other, Public) or len(own) < len(out):
+            continue
+        if other.const is None or not other.exact or other.const.ndim < len(out) or other.const.dtype.kind not in "iu":
+            continue
+        # Along these axes the record's value is constant, and the numbers compared with it are distinct.
+        same = [a for a, n in enumerate(out) if own[a] == 1 < other.const.shape[a] == n and a not in value.axes]
+        if axes := [a for a in same if np.diff(np.sort(other.const, a), axis=a).all()]:
+            return size_per_record(out, value.axes) // max(out[a] for a in axes)
+    return None
+
+
+def _whole(equation: JaxprEqn, value: Private) -> set[tuple[str, int]]:
+    """Conditions on a record as a whole from conditions on each of its elements."""
+    single = size_per_record(shape_of(equation.invars[0]), value.axes) == 1
+    return {("all" if single else "of", value.content)}
+
+
+def number_if(value: Private) -> tuple[int, int]:
+    """Spot and content of the value whose finiteness makes this one finite."""
+    return value.number_if if value.number_if[0] >= 0 else (value.spot, value.content)
+
+
+def limits_of(values: Sequence[Value]) -> list[float] | None:
+    """The largest absolute element of each value; None if one is unknown."""
+    found = [x.linf if isinstance(x, Private) else x.magnitude if isinstance(x, Public) else None for x in values]
+    known = [x for x in found if x is not None]
+    return known if len(known) == len(found) else None
+
+
+@rule(p.add_p, p.add_jaxvals_p, p.sub_p, table=_BOUNDS)
+def _add(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
+    terms: tuple[Term, ...] | None = ()
+    for i, x in enumerate(operands):
+        if isinstance(x, Private):
+            part = bound_of(x, equation, i)
+            terms = None if part is None or terms is None else added(terms, part)
+        elif isinstance(x, Public) and not x.is_zero:
+            terms = None
+    limits = limits_of(operands)
+    linf = None if limits is None else sum(limits)
+    bounded = terms is not None or linf is not None
+    return {"terms": terms, "linf": linf, "finite": bounded and all_finite(operands), "zero": both_zero(operands)}
+
+
+@rule(p.mul_p, table=_BOUNDS)
+def _mul(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
+    clipped = clipped_product(equation, operands)
+    if clipped is not None:
+        return clipped
+    private = [x for x in operands if isinstance(x, Private)]
+    limits = limits_of(operands)
+    linf = None if limits is None else math.prod([*limits, *(x.rounded for x in operands if isinstance(x, Public))])
+    terms = None
+    zero = frozenset[Batch]()
+    if len(private) == 1:
+        terms = _multiple(equation, operands)
+    else:
+        terms = product_of_norms(private[0], private[1], [shape_of(x) for x in equation.invars])
+        for i in (0, 1):
+            part = bound_of(private[i], equation, i)
+            limit = private[1 - i].linf
+            if part is not None and limit is not None and private[1 - i].finite:
+                terms = smaller(terms, scaled(part, limit))
+    for i in (0, 1):
+        # Zero times NaN is NaN: multiplying by a mask hides finite numbers only.
+        if isinstance(x := operands[i], Private) and all_finite([operands[1 - i]]):
+            zero |= x.zero
+    bounded = terms is not None or linf is not None
+    return {"terms": terms, "linf": linf, "finite": bounded and all_finite(operands), "zero": zero}
+
+
+def product_of_norms(first: Private, second: Private, shapes: Sequence[Axes]) -> tuple[Term, ...] | None:
+    """The bound of products of one record's elements, each pair at most once, summed or not."""
+    if first.terms is None:
+        # The first gives the group, which others may share: prefer one that was clipped.
+        first, second, shapes = second, first, shapes[::-1]
+    one = row_terms(first.but(finite=True), size_per_record(shapes[0], first.axes))
+    other = row_terms(second.but(finite=True), size_per_record(shapes[1], second.axes))
+    total = None if other is None else total_of(other)
+    # The first may become finite by a later selection; the other has to be finite already.
+    return None if one is None or total is None or not second.finite else scaled(one, total)
+
+
+def smaller(a: tuple[Term, ...] | None, b: tuple[Term, ...]) -> tuple[Term, ...]:
+    """The smaller of two bounds, if they are comparable; else the second."""
+    sizes = None if a is None else total_of(a), total_of(b)
+    if a is None or sizes[0] is None or sizes[1] is None or sizes[0].powers != sizes[1].powers:
+        return b
+    return a if sizes[0].factor < sizes[1].factor else b
+
+
+@rule(*newer_primitives("one_minus_square_p"), table=_BOUNDS)
+def _one_minus_square(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
+    """The rule of (1 + x)(1 - x), part of the derivative of tanh since JAX 0.12."""
+    limits = limits_of(operands)
+    if limits is None or np.dtype(aval(equation.outvars[0]).dtype).kind == "u":  # 1 - x wraps around
+        return {}
+    return {"linf": max(1.0, limits[0] ** 2) * (1.0 + 2.0**-22), "finite": all_finite(operands)}
+
+
+@rule(p.div_p, table=_BOUNDS)
+def _div(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
+    clipped = clipped_product(equation, operands)
+    if clipped is not None:
+        return clipped
+    top, bottom = operands
+    if not isinstance(top, Private) or not isinstance(bottom, Public):
+        return {}
+    sizes = None if bottom.const is None or bottom.const.size == 0 else np.abs(bottom.const.astype(np.float64))
+    nonzero = sizes is not None and bool(np.all(sizes > SMALLEST)) and bool(np.all(np.isfinite(sizes)))
+    terms = _multiple(equation, operands)
+    linf = None
+    if top.linf is not None and nonzero and sizes is not None:
+        linf = top.linf * bottom.rounded / float(sizes.min())
+    finite = top.finite and nonzero and (terms is not None or linf is not None)
+    return {"terms": terms, "linf": linf, "finite": finite, "zero": top.zero if nonzero else frozenset()}
+
+
+@rule(p.max_p, p.min_p, table=_BOUNDS)
+def _max_min(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
+    limits = limits_of(operands)
+    changes: dict[str, Any] = {"linf": None if limits is None else max(limits)}
+    changes |= {"finite": all_finite(operands), "zero": both_zero(operands)}
+    private = [x for x in operands if isinstance(x, Private)]
+    # A bound that is NaN somewhere has no largest element.
+    public = [x.const for x in operands if isinstance(x, Public) and x.const is not None and x.magnitude is not None]
+    if len(private) == 1 and public and public[0].size:
+        # jnp.clip is a maximum and then a minimum.
+        (value,) = private
+        (bound,) = public
+        least = float(bound.min())
+        most = float(bound.max())
+        if equation.primitive is p.max_p:
+            changes |= {"low": least, "high": None}
+            # Numbers below an upper bound lie below the larger of the two.
+            ends = (least, None if value.high is None else max(value.high, most))
+        else:
+            changes |= {"high": most, "low": None}
+            ends = (None if value.low is None else min(value.low, least), most)
+        if all_finite([x for x in operands if isinstance(x, Public)]):
+            changes["number_if"] = number_if(value)
+        if ends[0] is not None and ends[1] is not None:
+            changes["linf"] = max(abs(ends[0]), abs(ends[1]))
+    return changes
+
+
+@rule(p.clamp_p, table=_BOUNDS)
+def _clamp(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
+    low, value, high = operands
+    if not isinstance(value, Private) or isinstance(low, Private) or isinstance(high, Private):
+        return {}
+    changes: dict[str, Any] = {"finite": all_finite(operands)}
+    if limits := limits_of([low, high]):
+        changes |= {"linf": max(limits), "number_if": number_if(value)}
+    return changes
+
+
+@rule(p.and_p, table=_BOUNDS)
+def _and(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
+    del equation
+    private = [x for x in operands if isinstance(x, Private)]
+    zero = frozenset().union(*(x.zero for x in private))
+    return {"zero": zero, "finite_where": frozenset().union(*(x.finite_where for x in private))}
+
+
+@rule(p.or_p, table=_BOUNDS)
+def _or(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
+    del equation
+    return {"zero": both_zero(operands)}
+
+
+def _holds_all(before: Any, after: Any) -> bool:
+    """True if all floats of one type are floats of the other; of two types of one size, neither may contain the other."""
+    own = jnp.finfo(before)
+    other = jnp.finfo(after)
+    return own.nmant <= other.nmant and own.maxexp <= other.maxexp and own.minexp >= other.minexp
+
+
+@rule(p.convert_element_type_p, table=_BOUNDS)
+def _convert(equation: JaxprEqn, operands: Sequence[Private]) -> dict[str, Any]:
+    (value,) = operands
+    before = np.dtype(aval(equation.invars[0]).dtype)
+    after = np.dtype(aval(equation.outvars[0]).dtype)
+    grows = all(jnp.issubdtype(x, jnp.floating) for x in (before, after))
+    # Rounding to fewer bits changes each element by at most a 128th.
+    exact = grows and _holds_all(before, after)
+    factor = 1.0 if exact or (not grows and after.itemsize >= before.itemsize) else 1.0 + 2.0**-7
+    if after.kind in "iu" and before.kind in "fV" and not value.finite:
+        return {"zero": value.zero}  # NaN becomes any integer
+    terms = scaled(value.terms, factor) if value.terms is not None and grows else None
+    if before.kind == "b" and after.kind == "f" and value.most is not None and value.batch is not None:
+        terms = fresh(Scale(math.sqrt(value.most)), value.batch)
+    wraps = after.kind == "u" and before.kind not in "bu"  # negative numbers become huge
+    linf = value.linf * factor if value.linf is not None and not wraps else None
+    changes: dict[str, Any] = {"terms": terms, "linf": linf, "zero": value.zero}
+    changes["finite"] = value.finite and (factor == 1.0 or terms is not None or linf is not None)
+    if exact:
+        changes |= {"holds": value.content, "place": value.spot}
+    return changes
+
+
+rule(*_KEEPS_ZERO, *_OTHERS, *_BOUNDS)(elementwise)

@@ -1,0 +1,441 @@
+"""Sums, matrix products, convolutions and linear algebra.
+
+Here rows become sums: over the axes of the records, one record changes a sum by its own row (`summed` in `_interpreter`). Over
+other axes Cauchy-Schwarz bounds the growth of a row's norm: sqrt(n) for a sum of n elements, the Frobenius norm for a public
+matrix, the product of norms for two rows of one record. Any function of single records keeps rows rows, such as
+decompositions and transforms of the last axes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from discreet._jax import JaxprEqn, aval, primitives as p
+from discreet.privacy.verify._control import inner
+from discreet.privacy.verify._domain import Axes, Private, Public, Value, scaled, without
+from discreet.privacy.verify._errors import Why
+from discreet.privacy.verify._interpreter import (
+    RULES,
+    STRUCTURED,
+    Checker,
+    Rule,
+    all_finite,
+    as_sum,
+    is_whole,
+    rule,
+    shape_of,
+    size_per_record,
+    summed,
+    varies_along,
+)
+from discreet.privacy.verify._rules_elementwise import clipped_by, product_of_norms
+from discreet.privacy.verify._rules_shape import MOST_EXACT, axis_after, rows_apart
+
+_UNCLIPPED = Why.CLIP("a sum over records of rows without a bound")
+_WRAPS = Why.WHOLE_NUMBERS("a sum of integers that may wrap around has no bound")
+
+
+@rule(p.reduce_sum_p)
+def reduce_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    """A sum over some axes."""
+    return sum_over(checker, equation, operands[0], shape_of(equation.invars[0]), equation.params["axes"])
+
+
+def sum_over(checker: Checker, equation: JaxprEqn, value: Value, shape: Axes, axes: Sequence[int]) -> Private:
+    """The sum of a private value over some axes."""
+    assert isinstance(value, Private)
+    gone = [int(i) for i in axes]
+    if value.axes is None:
+        found = as_sum(checker, value, shape)
+        return _times_root(checker, equation, found, math.prod(shape[i] for i in gone))
+    records = [i for i in gone if i in value.axes]
+    others = math.prod(shape[i] for i in gone if i not in value.axes)
+    if records:
+        return _over_records(checker, equation, value, shape, records, others)
+    return _within_rows(checker, equation, value, gone, others)
+
+
+def _within_rows(checker: Checker, equation: JaxprEqn, value: Private, gone: list[int], others: int) -> Private:
+    assert value.axes is not None
+    terms = None if value.terms is None else scaled(value.terms, math.sqrt(others))
+    linf = None if value.linf is None or _overflows(equation, value.linf * others) else value.linf * others
+    exact = is_whole(equation.outvars[0])
+    squares = value.norm_of is not None and value.norm_of.kind == "squares" and equation.primitive is p.reduce_sum_p
+    return value.but(
+        axes=without(value.axes, gone),
+        origin=checker.origin(equation, [value]),
+        terms=terms,
+        linf=linf,
+        finite=exact or (value.finite and (terms is not None or linf is not None)),
+        norm_of=value.norm_of if squares else None,
+    )
+
+
+def _over_records(
+    checker: Checker, equation: JaxprEqn, value: Private, shape: Axes, records: list[int], others: int
+) -> Private:
+    assert value.batch is not None
+    assert value.axes is not None
+    if value.batch.sampled and len(records) < len(value.axes):
+        why = "rows of a random sample are summed in parts: the part of a record depends on the others"
+        return checker.unbounded(equation, [value], Why.POSITION(why))
+    count = math.prod(shape[i] for i in value.axes)
+    if np.dtype(aval(equation.outvars[0]).dtype).kind in "iu":
+        most = None if value.linf is None else value.linf * others * count
+        if most is None or _overflows(equation, most) or most >= MOST_EXACT:
+            return checker.unbounded(equation, [value], _WRAPS)
+    return _times_root(checker, equation, summed(checker, value, shape, additive=True), others)
+
+
+def _overflows(equation: JaxprEqn, most: float) -> bool:
+    dtype = np.dtype(aval(equation.outvars[0]).dtype)
+    return dtype.kind in "iu" and most > np.iinfo(dtype).max
+
+
+def _times_root(checker: Checker, equation: JaxprEqn, value: Private, count: int) -> Private:
+    """The bound on one record's contribution after sums of `count` elements."""
+    if value.terms is None:
+        return checker.unbounded(equation, [value], value.why or _UNCLIPPED)
+    if np.dtype(aval(equation.outvars[0]).dtype).kind in "iu" and count > 1:
+        return checker.unbounded(equation, [value], _WRAPS)
+    terms = scaled(value.terms, math.sqrt(count))
+    return value.but(terms=terms, origin=checker.origin(equation, [value]))
+
+
+@rule(
+    p.reduce_max_p, p.reduce_min_p, p.reduce_prod_p, p.reduce_and_p, p.reduce_or_p, p.reduce_xor_p, p.argmax_p, p.argmin_p,
+    p.cumsum_p, p.cumprod_p, p.cummax_p, p.cummin_p, p.cumlogsumexp_p,
+)  # fmt: skip
+def within_rows_only(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private | list[Value]:
+    """The rule of reductions and scans that may act only within a row: max, product, sort, cumsum, argmax, ..."""
+    private = [x for x in operands if isinstance(x, Private)]
+    axes = _reduced_axes(equation)
+    first = private[0]
+    if len(private) < len(operands) or any(x.axes != first.axes or x.batch is not first.batch for x in private):
+        return checker.unbounded(equation, operands, Why.ROWS(f"{equation.primitive.name} of rows and other values"))
+    if first.axes is None or set(axes) & set(first.axes):
+        why = Why.ROWS(f"{equation.primitive.name} over records makes each result depend on all of them")
+        return checker.unbounded(equation, operands, why)
+    smaller = len(shape_of(equation.outvars[0])) < len(shape_of(equation.invars[0]))
+    kept = without(first.axes, axes) if smaller else first.axes
+    positional = any(x.positional for x in private)
+    found: list[Value] = []
+    for variable in equation.outvars:
+        result = Private(first.batch, kept, checker.origin(equation, operands), positional=positional)
+        truths = np.dtype(aval(variable).dtype).kind == "b"  # for numbers it combines bits
+        chooses = equation.primitive in (p.reduce_max_p, p.reduce_min_p)
+        chooses |= truths and equation.primitive in (p.reduce_and_p, p.reduce_or_p)
+        if chooses and 0 not in shape_of(equation.invars[0]):
+            result = result.but(linf=first.linf, zero=first.zero, finite=first.finite)
+        if equation.primitive is p.reduce_and_p and size_per_record(shape_of(variable), kept) == 1:
+            # All of a record's elements are finite, wherever they move.
+            where = first.finite_where | {("all", content) for kind, content in first.finite_where if kind == "of"}
+            result = dataclasses.replace(result, finite_where=where)
+        found.append(dataclasses.replace(result, finite=result.finite or is_whole(variable)))
+    return found
+
+
+def _reduced_axes(equation: JaxprEqn) -> list[int]:
+    params: Any = equation.params
+    found = params["axes"] if "axes" in params else [params["dimension" if "dimension" in params else "axis"]]
+    return [int(i) for i in found]
+
+
+@rule(p.dot_general_p)
+def dot_general(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    """The rule of matrix products: rows times public matrices, rows times rows, and sums over records."""
+    contract, batch = ([[int(i) for i in side] for side in pair] for pair in equation.params["dimension_numbers"])
+    shapes = [shape_of(x) for x in equation.invars]
+    if any(isinstance(x, Private) and x.axes is None for x in operands):
+        return _dot_of_sums(checker, equation, operands)
+    first, second = operands
+    if isinstance(first, Private) and isinstance(second, Private):
+        assert first.axes is not None
+        assert second.axes is not None
+        same = first.batch is second.batch and len(first.axes) == len(second.axes)
+        positional = first.positional or second.positional
+        if same and first.axes == ():
+            return _rows_of(checker, equation, operands, (), positional)
+        pairs = list(zip(first.axes, second.axes, strict=False))
+        if same and pairs and all(_place(batch, a, b) for a, b in pairs):
+            found = _rows_of(checker, equation, operands, tuple(batch[0].index(a) for a in first.axes), positional)
+            terms = None if is_whole(equation.outvars[0]) else product_of_norms(first, second, shapes)
+            return found if terms is None else found.but(terms=terms, finite=first.finite and second.finite)
+        if same and pairs and all(_place(contract, a, b) for a, b in pairs):
+            return _sum_of_products(checker, equation, first, second, shapes)
+        return checker.unbounded(equation, operands, Why.ROWS("a product joins each record with every other"))
+    side = 0 if isinstance(first, Private) else 1
+    value = operands[side]
+    other = operands[1 - side]
+    assert isinstance(value, Private)
+    assert isinstance(other, Public)
+    summed_over = set(value.axes or ()) & set(contract[side])
+    by = _weighted_sum if summed_over else _by_public
+    return by(checker, equation, value, other, side, contract, batch)
+
+
+def _place(sides: list[list[int]], a: int, b: int) -> bool:
+    return a in sides[0] and b in sides[1] and sides[0].index(a) == sides[1].index(b)
+
+
+def _rows_of(checker: Checker, equation: JaxprEqn, operands: Sequence[Value], axes: Axes, positional: bool) -> Private:
+    first = next(x for x in operands if isinstance(x, Private))
+    zero = frozenset().union(
+        *(x.zero for i, x in enumerate(operands) if isinstance(x, Private) and all_finite([operands[1 - i]]))
+    )
+    origin = checker.origin(equation, operands)
+    return Private(first.batch, axes, origin, zero=zero, positional=positional)
+
+
+def _by_public(
+    checker: Checker, equation: JaxprEqn, value: Private, other: Public, side: int, contract: list, batch: list
+) -> Private:
+    """The product of each row with a public matrix."""
+    assert value.axes is not None
+    shapes = [shape_of(x) for x in equation.invars]
+    free = [[i for i in range(len(shapes[s])) if i not in contract[s] and i not in batch[s]] for s in (0, 1)]
+    place = {axis: n for n, axis in enumerate(batch[side])}
+    start = len(batch[0]) + (len(free[0]) if side else 0)
+    place |= {axis: start + n for n, axis in enumerate(free[side])}
+    shared = [batch[1 - side][batch[side].index(a)] for a in value.axes if a in batch[side]]
+    positional = value.positional or varies_along(other, shapes[1 - side], tuple(shared))
+    axes = tuple(place[a] for a in value.axes)
+    operands = [value, other] if side == 0 else [other, value]
+    found = _rows_of(checker, equation, operands, axes, positional)
+    factor = _weight(other, shapes[1 - side])
+    if value.terms is None or factor is None:
+        return found
+    return found.but(terms=scaled(value.terms, factor), finite=value.finite, zero=value.zero)
+
+
+def _weighted_sum(
+    checker: Checker, equation: JaxprEqn, value: Private, other: Public, side: int, contract: list, batch: list
+) -> Private:
+    """A sum over records with public weights: a record contributes its row times its weights."""
+    assert value.axes is not None
+    shapes = [shape_of(x) for x in equation.invars]
+    if not set(value.axes) <= set(contract[side]) or batch[0] or is_whole(equation.outvars[0]):
+        return checker.unbounded(equation, [value], Why.ROWS("only some axes of the records are summed"))
+    theirs = tuple(contract[1 - side][contract[side].index(a)] for a in value.axes)
+    weight = _weight(other, shapes[1 - side], theirs)
+    if weight is None:
+        why = Why.CLIP("a sum over records with weights of unknown size has no bound")
+        return checker.unbounded(equation, [value], why)
+    positional = value.positional or varies_along(other, shapes[1 - side], theirs)
+    found = summed(checker, value.but(positional=positional), shapes[side], additive=True)
+    if found.terms is None:
+        return checker.unbounded(equation, [found], found.why or _UNCLIPPED)
+    return found.but(terms=scaled(found.terms, weight), origin=checker.origin(equation, [value]))
+
+
+def _weight(other: Public, shape: Axes, records: Axes = ()) -> float | None:
+    """The largest norm of one record's weights; without record axes the Frobenius norm, which bounds the operator norm."""
+    if other.const is not None and other.const.dtype.kind in "biuf":
+        squares = np.square(other.const.astype(np.float64))
+        rest = tuple(i for i in range(len(shape)) if i not in records)
+        return float(np.sqrt(squares.sum(axis=rest).max(initial=0.0))) * other.rounded
+    if other.scale is not None and not other.scale.powers:
+        return other.scale.factor * math.sqrt(math.prod(n for i, n in enumerate(shape) if i not in records))
+    return None
+
+
+def _sum_of_products(
+    checker: Checker, equation: JaxprEqn, first: Private, second: Private, shapes: list[Axes]
+) -> Private:
+    """The sum over records of the product of two rows of the same record."""
+    operands = [first, second]
+    # Other axes may be contracted, too: Cauchy and Schwarz bound the product of a record's two matrices by their norms.
+    if is_whole(equation.outvars[0]) or len(equation.params["dimension_numbers"][1][0]):
+        why = Why.ROWS("a product over records with batch axes, or of integers, has no bound")
+        return checker.unbounded(equation, operands, why)
+    for row, by, shape, other in ((first, second, *shapes), (second, first, *shapes[::-1])):
+        # Either one is the factor that clips the other, or both have bounds.
+        terms = clipped_by(row, by) if size_per_record(other, by.axes) == 1 else None
+        finite = row.finite and by.norm_of.safe and by.norm_of.finite if terms and by.norm_of else False
+        if terms is None:
+            terms = product_of_norms(first, second, shapes)
+            finite = first.finite and second.finite
+        if terms is None:
+            continue
+        zero = (row.zero if finite else frozenset()) | (by.zero if row.finite else frozenset())
+        positional = first.positional or second.positional
+        product = row.but(terms=terms, finite=finite, zero=zero, positional=positional, linf=None)
+        found = summed(checker, product, shape, additive=True)
+        if found.terms is not None:
+            return found.but(origin=checker.origin(equation, operands))
+        return checker.unbounded(equation, [found], found.why or _UNCLIPPED)
+    why = Why.CLIP("products of rows without a bound are summed over records")
+    return checker.unbounded(equation, operands, why)
+
+
+def _dot_of_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    lost = Why.LINEAR("a product with values that depend on all records has no bound")
+    if is_whole(equation.outvars[0]):
+        return checker.unbounded(equation, operands, Why.WHOLE_NUMBERS("a product of integers may wrap around"))
+    side = 0 if isinstance(operands[0], Private) else 1
+    value = operands[side]
+    other = operands[1 - side]
+    if not isinstance(value, Private) or not isinstance(other, Public):
+        return checker.unbounded(equation, operands, lost)
+    found = as_sum(checker, value, shape_of(equation.invars[side]))
+    factor = _weight(other, shape_of(equation.invars[1 - side]))
+    if found.terms is None or factor is None:
+        return checker.unbounded(equation, [found] if found.terms is None else operands, lost)
+    return found.but(terms=scaled(found.terms, factor), origin=checker.origin(equation, operands))
+
+
+Fold = tuple[int, int, int]
+"""An axis, the number of repetitions of the records along it, and the consecutive places of each record.
+
+`vmap` of a convolution merges the axis of the records with a later one, since XLA has one axis of images and one of channels.
+Such an axis is folded: place k is record k // inner, modulo the number of records. All other rules except those of matrices
+treat a folded value as one without rows."""
+
+
+def fold_of(value: Value) -> Fold | None:
+    """The one axis that numbers the records."""
+    if not isinstance(value, Private):
+        return None
+    if value.axes is not None and len(value.axes) == 1:
+        return value.axes[0], 1, 1
+    return value.folded
+
+
+def folded_rows(checker: Checker, equation: JaxprEqn, operands: list[Value], fold: Fold, positional: bool) -> Private:
+    """Rows without other claims, along an axis that may be folded."""
+    axis, outer, inner = fold
+    batch = next(x.batch for x in operands if isinstance(x, Private))
+    origin = checker.origin(equation, operands)
+    if outer == inner == 1:
+        return Private(batch, (axis,), origin, positional=positional)
+    why = Why.ROWS("the axis of the records is merged with another axis")
+    return Private(batch, None, origin, positional=positional, folded=fold, why=why)
+
+
+def _reshaped(equation: JaxprEqn, fold: Fold) -> Fold | None:
+    """The fold of a reshaped array: an axis that covers all records, with elements at most as far apart as records."""
+    (axis, outer, inner) = fold
+    old = shape_of(equation.invars[0])
+    new = shape_of(equation.outvars[0])
+    order = equation.params["dimensions"]
+    if order is not None:
+        old = tuple(old[int(i)] for i in order)
+        axis = [int(i) for i in order].index(axis)
+    if 0 in old:
+        return None
+    count = old[axis] // (outer * inner)
+    apart = inner * math.prod(old[axis + 1 :])
+    for place, size in enumerate(new):
+        step = math.prod(new[place + 1 :])
+        if count > 1 and apart % step == 0 and step * size % (apart * count) == 0:
+            return place, step * size // (apart * count), apart // step
+    return None
+
+
+def _folding(rule: Rule) -> Rule:
+    """Extend a rule to folded axes; rows that the rule finds itself take precedence."""
+
+    def with_folds(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value | list[Value]:
+        found = rule(checker, equation, operands)
+        first = operands[0]
+        fold = fold_of(operands[0])
+        if fold is None or len(operands) > 1 or not isinstance(found, Private):
+            return found
+        if found.axes is not None or found.terms is not None:
+            return found
+        if equation.primitive is p.reshape_p:
+            moved = _reshaped(equation, fold)
+        else:
+            moved = None if (axis := axis_after(equation, fold[0])) is None else (axis, *fold[1:])
+        assert isinstance(first, Private)
+        return found if moved is None else folded_rows(checker, equation, operands, moved, first.positional)
+
+    return with_folds
+
+
+@rule(p.conv_general_dilated_p)
+def convolution(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
+    """The rule of convolutions: images and kernels may be per record or shared."""
+    params: Any = equation.params
+    spec = params["dimension_numbers"]
+    features = params["feature_group_count"]
+    batches = params["batch_group_count"]
+    images, kernels = operands
+    left = fold_of(images)
+    right = fold_of(kernels)
+    shapes = [shape_of(x) for x in equation.invars]
+    lost = Why.ROWS("a convolution combines records with other records")
+    if any(isinstance(x, Private) and f is None for x, f in ((images, left), (kernels, right))):
+        return checker.unbounded(equation, operands, lost)
+    outputs = shapes[1][spec.rhs_spec[0]]
+    if left is None and isinstance(images, Public) and right is not None and right[0] == spec.rhs_spec[0]:
+        # Every kernel makes its own channel; in groups, of channels or images that may differ.
+        placed = _placed(kernels) or features * batches > 1
+        return folded_rows(checker, equation, operands, (spec.out_spec[1], *right[1:]), placed)
+    if left is None or not isinstance(images, Private):
+        return checker.unbounded(equation, operands, lost)
+    axis, outer, inner = left
+    if axis == spec.lhs_spec[0] and batches == 1 and isinstance(kernels, Public):
+        return folded_rows(checker, equation, operands, (spec.out_spec[0], outer, inner), _placed(images))
+    groups = {spec.lhs_spec[0]: batches, spec.lhs_spec[1]: features}.get(axis, 1)
+    count = shapes[0][axis] // (outer * inner)
+    # Each record has equally many whole groups, and their channels are adjacent in the output.
+    if outer > 1 or count < 2 or groups % count or outputs % groups:
+        return checker.unbounded(equation, operands, lost)
+    if axis == spec.lhs_spec[0] and not all_finite(operands):
+        # XLA computes grouped images as one convolution with zeros for other groups: infinities pass through.
+        lost = Why.NAN("images in groups, where one that is not finite affects others")
+        return checker.unbounded(equation, operands, lost)
+    own = (spec.rhs_spec[0], 1, outputs // count)
+    if isinstance(kernels, Private) and (right != own or kernels.batch is not images.batch):
+        return checker.unbounded(equation, operands, lost)
+    positional = _placed(images) or _placed(kernels)
+    if isinstance(kernels, Public):
+        positional |= varies_along(kernels, shapes[1], (spec.rhs_spec[0],))
+    return folded_rows(checker, equation, operands, (spec.out_spec[1], 1, outputs // count), positional)
+
+
+def _placed(value: Value) -> bool:
+    return isinstance(value, Private) and value.positional
+
+
+_MOVES = (p.reshape_p, p.transpose_p, p.broadcast_in_dim_p, p.squeeze_p, p.rev_p, p.neg_p, p.convert_element_type_p)
+RULES.update({x: _folding(RULES[x]) for x in _MOVES})
+
+
+@rule(p.cholesky_p, p.lu_p, p.qr_p, p.eigh_p, p.svd_p, p.fft_p)
+def _last_axes(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """The rule of functions of the last one or two axes: records lie along the leading ones."""
+    rank = len(shape_of(equation.invars[0]))
+    taken = len(equation.params.get("fft_lengths", (0, 0)))
+    why = " over records makes each result depend on all of them"
+    return rows_apart(checker, equation, operands, range(rank - taken, rank), why)
+
+
+@rule(p.triangular_solve_p)
+def _triangular(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """The rule of triangular systems: one matrix per record, or a public one with the records as right-hand sides."""
+    matrix, sides = operands
+    rank = len(shape_of(equation.invars[1]))
+    left = equation.params["left_side"]
+    apart = rank - 1 if left else rank - 2
+    fold = fold_of(sides)
+    if isinstance(matrix, Public) and isinstance(sides, Private) and fold is not None and fold[0] == apart:
+        return [folded_rows(checker, equation, operands, fold, sides.positional)]
+    return _last_axes(checker, equation, operands)
+
+
+@rule(p.linear_solve_p, table=STRUCTURED)
+def _linear_solve(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """Walk through the program that solves the system; its other programs are for derivatives."""
+    lengths = equation.params["const_lengths"]
+    programs = equation.params["jaxprs"]
+    jaxpr, consts = inner(checker, programs.solve)
+    first = lengths.matvec + lengths.vecmat
+    sides: Any = operands[sum(lengths) :]
+    return checker.walk(jaxpr, consts, [*operands[first : first + lengths.solve], *sides])

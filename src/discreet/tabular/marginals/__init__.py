@@ -1,0 +1,34 @@
+"""Measure once: noisy counts of cross tables in one Gaussian release, and what is computed from them.
+
+`private_marginals` counts the cross tables of a `MarginalsPlan`. It alone sees records. `Description` has shares, means,
+quantiles and two-way tables with intervals; `describe` does both. `fit_twins` fits a mixture of products to the noisy counts,
+from which `discreet.synthetic` draws twins.
+"""
+
+from discreet.tabular.marginals._describe import (
+    Description as Description,
+    describe as describe,
+    description_plan as description_plan,
+)
+from discreet.tabular.marginals._estimates import fieller as fieller
+from discreet.tabular.marginals._figures import (
+    ColumnFigures as ColumnFigures,
+    Figure as Figure,
+    GroupFigures as GroupFigures,
+    PairFigures as PairFigures,
+)
+from discreet.tabular.marginals._release import (
+    Marginals as Marginals,
+    MarginalsPlan as MarginalsPlan,
+    private_marginals as private_marginals,
+)
+from discreet.tabular.marginals._twins import (
+    NO_SPREAD as NO_SPREAD,
+    MarginalsResult as MarginalsResult,
+    counts_model as counts_model,
+    counts_suffice as counts_suffice,
+    fit_twins as fit_twins,
+    not_counted as not_counted,
+    numbers_in_levels as numbers_in_levels,
+    twin_tables as twin_tables,
+)

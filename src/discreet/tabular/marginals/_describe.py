@@ -1,0 +1,349 @@
+"""Description of a table: its plan, its figures from one release, and what is shown of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+from jaxtyping import PRNGKeyArray
+
+from discreet._validate import LEVEL, probability
+from discreet.privacy import random
+from discreet.privacy.accounting import Relation, upper
+from discreet.privacy.ledger import Ledger
+from discreet.privacy.report import Statement
+from discreet.tabular.marginals._estimates import LeastSquares, interval
+from discreet.tabular.marginals._figures import ColumnFigures, Figure, GroupFigures, PairFigures
+from discreet.tabular.marginals._release import Marginals, MarginalsPlan, private_marginals
+from discreet.tabular.marginals._words import column_text, groups_text, in_words, pair_text
+from discreet.tabular.tables import Kind, Schema
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
+
+FORMAT = "discreet description, version 2"
+SLICES = 64
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+COVERS = (
+    "Each interval by itself holds the figure of the table that was counted with probability {level:g} or more, over the noise. "
+    "It says nothing about a population that the records come from. Standard deviations divide by the number of values; a "
+    "quantile is the least value that so large a share does not exceed."
+)
+TABLE_WEIGHT = 2
+SUM_WEIGHT = 3
+"""Weights of a description. If a figure's variance counts a times, the sum of a / w^2 is least for w^2 in proportion to sqrt(a):
+here a mean, which is asked first, counts five times as much as a share."""
+_WIDTH = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """Figures of a table that follow from its noisy counts, which `describe` released; all of them are covered by `statement`.
+
+    The figures agree: no count is negative, the counts of each column add up to the number of records, and those of a two-way
+    table to its columns' counts. What intervals hold is in `COVERS` and in `intervals`.
+
+    Attributes:
+        released: The noisy counts.
+        level: Probability with which each interval holds.
+        num_records: The number of records.
+        columns: By name.
+        pairs: By the names of both columns.
+        groups: One for each category of the columns that were asked for by `by`.
+    """
+
+    released: Marginals
+    level: float
+    num_records: Figure
+    columns: Mapping[str, ColumnFigures]
+    pairs: Mapping[tuple[str, str], PairFigures]
+    groups: tuple[GroupFigures, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        released: Marginals,
+        *,
+        by: Sequence[str] | str = (),
+        level: float = LEVEL,
+        quantiles: Sequence[float] = QUANTILES,
+    ) -> Description:
+        """Describe a table by counts that were released already; costs nothing.
+
+        Args:
+            released: Noisy counts. Three-way tables are not used.
+            by: Names of columns of categories: each gives figures of its categories of all columns that were counted with it.
+            level: Probability with which each interval holds.
+            quantiles: Quantiles to compute, as shares of the values.
+
+        Raises:
+            ValueError: A level or share that is none, or no one- or two-way table was counted.
+        """
+        level = probability("level", level, hint="0.9 is the default.")
+        shares = [probability("a quantile", share, hint="0.5 is the median.") for share in quantiles]
+        fit = LeastSquares(released)
+        z = NormalDist().inv_cdf((1 + level) / 2)
+        total = max(1.0, fit.total)
+        spread = z * math.sqrt(fit.variance)
+        found = {name: column.figures(total, level, shares) for name, column in fit.columns.items()}
+        pairs = {
+            (one, other): fit.pair(one, other, total, z, found[one].counts.value, found[other].counts.value)
+            for one, other in fit.pairs
+        }
+        records = interval(total, fit.total - spread, fit.total + spread, 0.0, math.inf)
+        groups = []
+        for key in [by] if isinstance(by, str) else by:
+            # A pair by a column is shown as its groups.
+            counts = {one: x.counts.value for (one, other), x in pairs.items() if other == key}
+            counts |= {other: x.counts.value.T for (one, other), x in pairs.items() if one == key}
+            own = found[key]
+            for place, label in enumerate(own.labels):
+                number = Figure(*(float(part[place]) for part in own.counts))
+                columns = {
+                    name: fit.group(name, key, place).figures(number.value, level, shares, counts[name][:, place])
+                    for name in found
+                    if name in counts
+                }
+                groups.append(GroupFigures(key, label, number, columns))
+        keys = {group.by for group in groups}
+        shown = {names: x for names, x in pairs.items() if not keys & {*names}}
+        return cls(released, level, Figure(*map(float, records)), found, shown, tuple(groups))
+
+    @property
+    def statement(self) -> Statement:
+        """The privacy statement of the counts."""
+        return self.released.statement
+
+    @property
+    def intervals(self) -> str:
+        """The quantities that the intervals cover, in words."""
+        return COVERS.format(level=self.level)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures and the statement, as JSON can hold them; dates as 1970-01-31."""
+        pairs = [
+            {"columns": list(names), "counts": x.counts.to_dict(), "shares": x.shares.to_dict()}
+            for names, x in self.pairs.items()
+        ]
+        return {
+            "format": FORMAT,
+            "level": self.level,
+            "intervals": self.intervals,
+            "num_records": self.num_records.to_dict(),
+            "columns": {name: x.to_dict() for name, x in self.columns.items()},
+            "pairs": pairs,
+            "groups": [group.to_dict() for group in self.groups],
+            "statement": self.statement.to_dict(),
+        }
+
+    def to_json(self) -> str:
+        """`to_dict` as a text."""
+        return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def plot(self, path: str | Path | None = None) -> Picture:
+        """Draw the shares of each column's levels with their intervals; numbers as histograms.
+
+        Args:
+            path: File for the picture, whose ending determines its format. None: it is not saved.
+
+        Returns:
+            The matplotlib figure.
+
+        Raises:
+            ImportError: Matplotlib is not installed.
+        """
+        from discreet.methods.plots import Levels, plot_levels
+
+        columns = {}
+        for name, x in self.columns.items():
+            edges = x.edges
+            axis = x.column.unit
+            if edges is not None and x.column.kind is Kind.DATE:
+                edges = 1970 + edges / 365.2425
+                axis = "year"
+            columns[name] = Levels(x.labels, edges, *x.shares, axis)
+        spent = f"ε = {upper(self.statement.epsilon)} at δ = {self.released.plan.delta:.3g}"
+        records = in_words(self.num_records, "{:,.0f}".format)
+        title = f"{self._unit}s: {records}. Bars: shares; lines: intervals that hold with probability {self.level:g}. {spent}"
+        return plot_levels(columns, title=title, path=path)
+
+    @property
+    def _unit(self) -> str:
+        return self.statement.noun.capitalize()
+
+    def __str__(self) -> str:
+        """All but the slices of numbers and large two-way tables, for people."""
+        parts = [
+            f"{self._unit}s: {in_words(self.num_records, '{:,.0f}'.format)}. Intervals hold with probability {self.level:g}."
+        ]
+        parts += [column_text(name, x) for name, x in self.columns.items()]
+        for (one, other), x in self.pairs.items():
+            heading = f"{one} × {other}, shares of all {self._unit.lower()}s"
+            parts.append(pair_text(heading, x, self.columns[one].labels, self.columns[other].labels))
+        for _, groups in itertools.groupby(self.groups, lambda group: group.by):
+            parts += groups_text(list(groups))
+        return "\n\n".join([*parts, textwrap.fill(self.intervals, _WIDTH)]) + "\n"
+
+    def __repr__(self) -> str:
+        """Short, without figures of levels."""
+        about = f"about {self.num_records.value:,.0f} records, {len(self.columns)} columns, {len(self.pairs)} pairs"
+        about += f", {len(self.groups)} groups" if self.groups else ""
+        return f"Description({about}, {self.statement.brief})"
+
+
+def describe(
+    table: Any,
+    schema: Schema | None = None,
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    pairs: Sequence[Sequence[str]] | str = (),
+    by: Sequence[str] | str = (),
+    level: float = LEVEL,
+    quantiles: Sequence[float] = QUANTILES,
+    weights: Mapping[str, int] | None = None,
+    relation: Relation = Relation.ADD_OR_REMOVE_ONE,
+    slices: int = SLICES,
+    ledger: Ledger | None = None,
+    out_of_bounds: str = "refuse",
+    rng_key: PRNGKeyArray | None = None,
+    person_key: bytes | None = None,
+    non_private_seed: bool = False,
+) -> Description:
+    """Describe a table privately: counts, shares, means, standard deviations, quantiles, histograms and two-way tables.
+
+    Guarantee: one Gaussian release of the counts of each column's levels, of the pairs' cells, and of sums of numbers and of
+    squares, is (epsilon, delta)-differentially private under `relation`, for one person where the schema names a person column.
+    All figures follow from it.
+
+    Law of the intervals: each by itself holds the figure of the table that was counted with probability `level` or more, over the
+    noise; none is about a population. With out_of_bounds="clip" this table has clipped values, and with a person column
+    one row of each person, whatever the schema's `max_rows`. Shares, counts and the number of records: the interval of a
+    Gaussian, and Fieller's of a ratio, as for a mean. Standard deviations divide by the number of values. A quantile (the
+    least value that a share of at least q does not exceed) may lie anywhere in its slice, so that more slices make its interval
+    narrower until noise outweighs them. Values of a column with a step count as the nearest step.
+
+    Args:
+        table: Columns by name, or a path to a file, which may be larger than memory: as for `private_marginals`.
+        schema: The public description.
+        epsilon: Privacy budget, above 0.
+        delta: Privacy budget, well below one over the number of records.
+        pairs: Names of columns of each two-way table; or "all". Each one- or two-way table more makes the noise of all larger.
+        by: Names of columns of categories. Each gives counts, means, standard deviations, quantiles and shares of all other
+            columns in each of its categories.
+        level: Probability with which each interval holds.
+        quantiles: Quantiles to compute, as shares of the values.
+        weights: By name of a column: the weight of its tables. None: 1 for all.
+        relation: The neighbouring relation.
+        slices: Most slices of a column of numbers.
+        ledger: Debited before the release.
+        out_of_bounds: "refuse" or "clip".
+        rng_key: A key for this call alone. None: one from the operating system.
+        person_key: Secret from which one row of each person is chosen; None: a new one.
+        non_private_seed: Permit a key made from a seed, for tests.
+
+    Raises:
+        TypeError: No schema, epsilon or delta. Nothing was released.
+        ValueError: An argument is out of range. Nothing was released.
+        DataError: The table is not what the schema allows. Nothing was released.
+        SpentError: The ledger does not hold the budget. Nothing was released.
+
+    >>> import discreet as dp
+    >>> from discreet.tabular.tables import schema_from_bounds
+    >>> people = {"age": [20.0, 30.0, 40.0, 50.0] * 5000, "smoker": ["yes", "no", "no", "no"] * 5000}
+    >>> found = dp.describe(people, schema_from_bounds("age=0:99,smoker=no|yes"), epsilon=1.0, delta=1e-6)
+    >>> 34 < found.columns["age"].mean.low < found.columns["age"].mean.high < 36
+    True
+
+    Reference:
+        Fieller, Some problems in interval estimation, JRSS B 16, 1954; Hay, Rastogi, Miklau and Suciu, Boosting the accuracy of
+        differentially private histograms through consistency, VLDB 2010.
+    """
+    if not isinstance(schema, Schema) or epsilon is None or delta is None:
+        raise TypeError(
+            "describe needs a schema, epsilon and delta. Bounds and categories are public, never taken from the data: "
+            "dp.describe(table, dp.tables.schema_from_bounds('age=17:90,smoker=no|yes'), epsilon=0.5, delta=1e-6)"
+        )
+    probability("level", level, hint="0.9 is the default.")
+    for share in quantiles:
+        probability("a quantile", share, hint="0.5 is the median.")
+    plan = description_plan(
+        schema, epsilon=epsilon, delta=delta, pairs=pairs, by=by, weights=weights, relation=relation, slices=slices
+    )
+    released = private_marginals(
+        random.key() if rng_key is None else rng_key,
+        table,
+        plan,
+        ledger=ledger,
+        out_of_bounds=out_of_bounds,
+        person_key=person_key,
+        non_private_seed=non_private_seed,
+    )
+    return Description.of(released, by=by, level=level, quantiles=quantiles)
+
+
+def description_plan(
+    schema: Schema,
+    *,
+    epsilon: float,
+    delta: float,
+    pairs: Sequence[Sequence[str]] | str = (),
+    by: Sequence[str] | str = (),
+    weights: Mapping[str, int] | None = None,
+    relation: Relation = Relation.ADD_OR_REMOVE_ONE,
+    slices: int = SLICES,
+) -> MarginalsPlan:
+    """Plan the release that `describe` makes: all columns and sums, these pairs and groups. Arguments and errors as there."""
+    # A figure of persons needs one row of each, whatever number a fit would use.
+    schema = dataclasses.replace(schema, max_rows=1)
+    names = [column.name for column in schema.columns]
+    chosen: Sequence[Any] = [pairs] if isinstance(pairs, str) else pairs
+    if pairs == "all":
+        chosen = list(itertools.combinations(names, 2))
+    for pair in chosen:
+        if isinstance(pair, str) or len(pair) != 2:
+            raise ValueError(f"pairs has {pair!r}: give pairs of names, as in [('age', 'smoker')], or 'all'")
+        if unknown := sorted({*pair} - {*names}):
+            raise ValueError(
+                f"pairs has {', '.join(unknown)}, which the schema does not describe: choose among {', '.join(names)}"
+            )
+    keys = [by] if isinstance(by, str) else list(by)
+    summed = [column.name for column in schema.columns if column.bounds]
+    if wrong := [key for key in keys if key not in names or key in summed or keys.count(key) > 1]:
+        raise ValueError(
+            f"by has {', '.join(wrong)}: give columns of categories, each once; the schema has "
+            f"{', '.join(name for name in names if name not in summed) or 'none'}"
+        )
+    known = {frozenset(pair) for pair in chosen}
+    across = []
+    for key, name in itertools.product(keys, names):
+        if name != key and frozenset((name, key)) not in known:
+            known.add(frozenset((name, key)))
+            across.append((name, key))
+    given = dict(weights or {})
+    each: dict[Any, int] = {
+        own: TABLE_WEIGHT * max(given.get(name, 1) for name in own)
+        for own in [*((name,) for name in names), *map(tuple, chosen), *across]
+    }
+    if summed:
+        # Numbers of records divide sums. Their noise counts by z^2, about 1/4, and one number serves all summed columns.
+        weight = max(TABLE_WEIGHT, round(SUM_WEIGHT * (len(summed) / 4) ** 0.25))
+        each |= {(key,): weight * given.get(key, 1) for key in keys} if keys else {(): weight}
+    sums = [(name, key) for name in summed for key in keys] if keys else [(name,) for name in summed]
+    return MarginalsPlan.calibrate(
+        schema,
+        epsilon=epsilon,
+        delta=delta,
+        tables=list(each),
+        weights=each | given,
+        relation=relation,
+        slices=slices,
+        sums={own: SUM_WEIGHT * given.get(own[0], 1) for own in sums},
+    )

@@ -1,0 +1,117 @@
+"""Released figures: an estimate and its interval, of a column, a pair of columns, or a group of records."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from discreet.tabular.tables import EPOCH, Column, Kind
+
+
+class Figure(NamedTuple):
+    """An estimate and its interval: numbers, or arrays with a figure for each level or cell."""
+
+    value: Any
+    low: Any
+    high: Any
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to values for JSON."""
+        return {name: np.asarray(x).tolist() for name, x in self._asdict().items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnFigures:
+    """The released figures of one column.
+
+    Attributes:
+        column: Its public description.
+        labels: Names of its levels: categories, or slices of numbers; the last may be the missing cells.
+        counts: Records at each level.
+        shares: The same, divided by the number of records.
+        edges: Edges of the slices of a column of numbers; the last is one past the upper bound for counts and dates.
+        mean: Mean of the values that are not missing; dates are days since 1970-01-01. None for categories, as is `sd`.
+        sd: Their standard deviation.
+        quantiles: By their share of the values.
+    """
+
+    column: Column
+    labels: tuple[str, ...]
+    counts: Figure
+    shares: Figure
+    edges: Float[np.ndarray, " slice+1"] | None = None
+    mean: Figure | None = None
+    sd: Figure | None = None
+    quantiles: Mapping[float, Figure] = dataclasses.field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to values for JSON; `edges` are those of the slices."""
+
+        def day(value: float) -> Any:
+            return shown(self.column, value) if self.column.kind is Kind.DATE else float(value)
+
+        def days(figure: Figure) -> dict[str, Any]:
+            return {part: day(value) for part, value in figure._asdict().items()}
+
+        return {
+            "kind": str(self.column.kind),
+            "rule": self.column.rule(),
+            "labels": list(self.labels),
+            "edges": [] if self.edges is None else [day(edge) for edge in self.edges],
+            "counts": self.counts.to_dict(),
+            "shares": self.shares.to_dict(),
+            "mean": None if self.mean is None else days(self.mean),
+            "sd": None if self.sd is None else self.sd.to_dict(),
+            "quantiles": {f"{share:g}": days(figure) for share, figure in self.quantiles.items()},
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class PairFigures:
+    """A two-way table: an axis of levels for each of two columns.
+
+    Attributes:
+        counts: Records in each cell.
+        shares: The same, divided by the number of records.
+    """
+
+    counts: Figure
+    shares: Figure
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupFigures:
+    """The released figures of the records in one category of a column.
+
+    Attributes:
+        by: Name of that column.
+        label: The category.
+        num_records: The number of records in it.
+        columns: Figures of the other columns, by name; shares are of the records in the category.
+    """
+
+    by: str
+    label: str
+    num_records: Figure
+    columns: Mapping[str, ColumnFigures]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to values for JSON."""
+        columns = {name: x.to_dict() for name, x in self.columns.items()}
+        return {"by": self.by, "label": self.label, "num_records": self.num_records.to_dict(), "columns": columns}
+
+
+def shown(column: Column, value: float) -> str:
+    """A value of a column with bounds: dates as such.
+
+    >>> shown(Column(name="age", kind=Kind.REAL, bounds=(0, 99)), 38.58164)
+    '38.58'
+    """
+    if column.kind is Kind.DATE:
+        return str(EPOCH + datetime.timedelta(days=round(value)))
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

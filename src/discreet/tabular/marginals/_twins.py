@@ -1,0 +1,458 @@
+"""Synthetic twins from noisy counts: a mixture of products whose expected counts are fitted to the released ones.
+
+The model is that of `models.MixtureOfProducts`. With component weights pi and level probabilities P (component, level), the
+expected share of a pair of levels is (P' diag(pi) P), of a triple sum_k pi_k P_k,a P_k,b P_k,c, so the likelihood of the noisy
+counts is a Gaussian around a few matrix products: n times these shares, with the noise's known standard deviations. Neither
+the number of parameters nor of steps costs privacy, so there are more components than in a private fit of the records, and
+a maximum a posteriori fit by Adam takes seconds, whatever the number of records.
+
+Sums of numbers and of squares (`_release`) are linear in the shares, too, if numbers are uniform in their slices, as those of
+twins are. They are fitted as precisely as that is so: for slices of one value to the noise, else to a part of a slice's width.
+
+Several draws are a bootstrap. Each is a refit to the noisy counts plus noise of the law that they have around the truth: the
+sampling noise of a table of rows drawn from the first fit, and the privacy noise again. So draws scatter around the fit as the
+fit does around the truth, and `synthetic.combine` takes twins from them.
+
+What the schema calls impossible is known without a count: the noise on such cells is not fitted, and the model's expected number
+of such records is 0, ten times as precisely as a count. So hardly a row is drawn again, which would move all that goes with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from numpyro.infer.util import log_density
+
+from discreet._numpyro import one_model
+from discreet._validate import integer
+from discreet.privacy.released import Released
+from discreet.privacy.report import Statement
+from discreet.tabular.marginals._estimates import sums_of
+from discreet.tabular.marginals._release import Marginals, MarginalsPlan
+from discreet.tabular.models import Levels, MixtureOfProducts
+from discreet.tabular.tables import Kind, Schema
+
+COMPONENTS = 64
+STEPS = 4000
+RATE = 0.1
+REFIT_STEPS = 600
+REFIT_RATE = 0.05
+PIECE_ROWS = 1 << 16
+CHOICE_STEPS = 1500, 50
+"""Steps of the fit before the first choice, and of each fit after a choice."""
+SPREAD = 2.0
+WIDE_SPREAD = 1.0
+"""Prior standard deviation of the components' logits: narrower for many columns, which have more of the noise."""
+IMPOSSIBLE = 0.1
+"""Standard deviation, in that of the least noise, of the number of records with values that are impossible together."""
+WITHIN = 0.1
+"""How far the mean of a column may be from that of numbers that are uniform in slices, in widths of slices."""
+UNCHOSEN = 3.0
+"""Standard deviation, in that of the noise, of counts around those of independent columns, of pairs that were not chosen."""
+MOST_CUTS = 4
+MOST_COLUMNS = 25
+WIDEST = 60
+MOST_LEVELS = 1000
+NAMED = 30
+NO_SPREAD = (
+    "Unless each twin is drawn from a refit of its own (num_draws, --draws), the twins' differences show neither the noise nor "
+    "the uncertainty of the fit: intervals combined from several twins are too narrow."
+)
+"""Start of the note that names them."""
+WHAT = "twin model fitted to noisy counts"
+VERSION = 2
+
+
+class CountMatrices(NamedTuple):
+    """Noisy counts of all pairs of levels, among all records and among those with one more level, of three-way tables.
+
+    Attributes:
+        within: Position of that level among all levels, which is their number for all records.
+        counts: Counts of each pair of levels, on the diagonal of each level; 0 if not counted.
+        stddev: Standard deviation of the noise on each; 1 if not counted.
+        measured: True for counted pairs, except impossible ones.
+        numbers: Mean of z and of 1 - z^2 in each level, for each column that was summed; 0 for the levels of others.
+        sums: Their noisy sums.
+        sum_stddev: Standard deviation of the noise on each, and of what is unknown within slices.
+    """
+
+    within: Int[np.ndarray, " matrix"]
+    counts: Float[np.ndarray, "matrix level level"]
+    stddev: Float[np.ndarray, "matrix level level"]
+    measured: Bool[np.ndarray, "matrix level level"]
+    numbers: Float[np.ndarray, "sum level"]
+    sums: Float[np.ndarray, " sum"]
+    sum_stddev: Float[np.ndarray, " sum"]
+
+    @classmethod
+    def of(cls, released: Marginals) -> CountMatrices:
+        """Arrange the counts of a release."""
+        plan = released.plan
+        sizes = released.plan.levels.sizes
+        firsts = np.cumsum((0, *sizes[:-1]))
+        total = sum(sizes)
+        found: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+        threes = [column for columns in plan.columns if len(columns) == 3 for column in columns]
+        for table, columns in zip(plan.tables, plan.columns, strict=True):
+            counts = released.table(*table)[None]
+            within = [total]
+            if len(columns) == 3:
+                # Cut by the column that most of the three-way tables share: the target, or one of few levels.
+                cut = max(range(3), key=lambda i: (threes.count(columns[i]), -sizes[columns[i]]))
+                counts = np.moveaxis(counts[0], cut, 0)
+                within = [int(firsts[columns[cut]]) + level for level in range(sizes[columns[cut]])]
+                columns = tuple(np.delete(columns, cut))
+            rows, others = (np.arange(firsts[x], firsts[x] + sizes[x]) for x in (columns[0], columns[-1]))
+            place = (rows, rows) if len(columns) == 1 else np.ix_(rows, others)
+            for level, block in zip(within, counts, strict=True):
+                empty = np.zeros((total, total), np.float32), np.ones((total, total), np.float32)
+                into, stddev, measured = found.setdefault(level, (*empty, np.zeros((total, total), bool)))
+                into[place], stddev[place], measured[place] = block, plan.stddev(table), True
+        if plan.choices and total in found:
+            _suppose_independence(*found[total], plan.levels, UNCHOSEN * plan.noise)
+        for level, (counts, stddev, measured) in found.items():
+            never = _impossible(plan.levels, level)
+            counts[never], stddev[never], measured[never] = 0, 1, False
+        estimates = sums_of(released)
+        sums = [estimates[(column.name,)] for column in plan.summed]
+        stddevs = np.sqrt(np.repeat([own.variance for own in sums], 2))
+        numbers, widths = numbers_in_levels(plan)
+        alone = np.maximum(np.diagonal(found[total][0]), 1.0) if total in found else np.ones(total)
+        unknown = WITHIN * widths @ alone
+        within = np.array(list(found))
+        (counts, stddev, measured) = map(np.stack, zip(*found.values(), strict=True))
+        values = np.array([value for own in sums for value in own.values], np.float32)
+        return cls(within, counts, stddev, measured, numbers, values, np.hypot(stddevs, unknown).astype(np.float32))
+
+
+def numbers_in_levels(plan: MarginalsPlan) -> tuple[Float[np.ndarray, "sum level"], Float[np.ndarray, "sum level"]]:
+    """The mean of z and of 1 - z^2 in each level where numbers are uniform in slices, and the width of the slice.
+
+    Each column that is summed has two rows, which are 0 in the levels of other columns.
+    """
+    levels = plan.levels
+    found = np.zeros((2, len(plan.summed), 2, sum(levels.sizes)), np.float32)
+    for (means, widths), column in zip(np.moveaxis(found, 1, 0), plan.summed, strict=True):
+        edges = levels.edges(column)
+        whole = column.kind is not Kind.REAL
+        low, high = column.limits
+        first, last = ((2 * x - low - high) / (high - low) for x in (edges[:-1], edges[1:] - whole))
+        middle = (first + last) / 2
+        width = last - first
+        step = 2 * whole / (high - low)
+        start = levels.places[column.name].start
+        own = slice(start, start + len(middle))
+        means[:, own] = middle, 1 - middle**2 - width * (width + 2 * step) / 12
+        widths[:, own] = width
+    return found[0].reshape(-1, found.shape[-1]), found[1].reshape(-1, found.shape[-1])
+
+
+def _impossible(levels: Levels, within: int) -> Bool[np.ndarray, "level level"]:
+    """The mask of pairs of levels that no record has, or none with the level `within`, if that is a level."""
+    total = sum(levels.sizes)
+    never = np.zeros((total, total), bool)
+    for one, other in levels.impossible:
+        never |= np.outer(one, other) | np.outer(other, one)
+    if within < total:
+        never |= never[within] | never[within][:, None]
+    return never
+
+
+def _suppose_independence(
+    counts: np.ndarray, stddev: np.ndarray, measured: np.ndarray, levels: Levels, spread: float
+) -> None:
+    """Give pairs that were not chosen the counts of independent columns, far less precisely than others.
+
+    Otherwise components that fit the chosen pairs leave any dependence between others. One that is larger than the noise would
+    have been chosen. Columns with values that are impossible together depend on each other.
+    """
+    places = list(levels.places.values())
+    never = _impossible(levels, len(counts))
+    alone = [np.maximum(np.diagonal(counts)[place], 0.0) for place in places]
+    total = max(1.0, float(np.mean([x.sum() for x in alone])))
+    for (i, one), (j, other) in itertools.combinations(enumerate(places), 2):
+        if not (measured[one, other].any() or measured[other, one].any() or never[one, other].any()):
+            share = alone[j] / max(1.0, alone[j].sum())
+            counts[one, other] = np.outer(alone[i] * total / max(1.0, alone[i].sum()), share)
+            stddev[one, other], measured[one, other] = spread, True
+
+
+def counts_model(model: MixtureOfProducts) -> Callable[[float, CountMatrices], None]:
+    """The NumPyro model of noisy counts: latents as in `MixtureOfProducts`, with wider priors.
+
+    Args:
+        model: The mixture.
+
+    Returns:
+        A model of the estimated number of records and the counts.
+    """
+    total = sum(model.levels.sizes)
+    shapes = {
+        "component": ((model.components,), 3.0),
+        "base": ((total,), 3.0),
+        "deviations": ((model.components, total), WIDE_SPREAD if len(model.levels.sizes) > MOST_COLUMNS else SPREAD),
+    }
+
+    def program(records: float, matrices: CountMatrices) -> None:
+        latents: Any = {
+            name: numpyro.sample(name, dist.Normal(0.0, scale).expand(shape).to_event(len(shape)))
+            for name, (shape, scale) in shapes.items()
+        }
+        expected = records * _shares(latents, model.levels.sizes, matrices.within)
+        precise = IMPOSSIBLE * jnp.where(matrices.measured, matrices.stddev, jnp.inf).min()
+        for place, share in enumerate(_shares_of_impossible(latents, model.levels)):
+            numpyro.sample(f"impossible_{place}", dist.Normal(records * share, precise), obs=0.0)
+        counts = dist.Normal(expected, matrices.stddev).mask(matrices.measured).to_event(3)
+        numpyro.sample("counts", counts, obs=matrices.counts)
+        if matrices.sums.size:
+            weights, levels = _components(latents, model.levels.sizes)
+            sums = dist.Normal(records * (matrices.numbers @ (weights @ levels)), matrices.sum_stddev)
+            numpyro.sample("sums", sums.to_event(1), obs=matrices.sums)
+
+    return program
+
+
+def _shares(latents: Any, sizes: tuple[int, ...], within: Any) -> Float[Array, "matrix level level"]:
+    """Expected shares of the records, arranged as in `CountMatrices`."""
+    weights, levels = _components(latents, sizes)
+    shares = weights[:, None] * jnp.pad(levels, ((0, 0), (0, 1)), constant_values=1.0)[:, within]
+    pairs = jnp.einsum("km,ki,kj->mij", shares, levels, levels)
+    return jnp.where(jnp.eye(levels.shape[1], dtype=bool), (shares.T @ levels)[:, None], pairs)
+
+
+def _shares_of_impossible(latents: Any, levels: Levels) -> list[Float[Array, ""]]:
+    """Expected shares of the records with both values of each impossible pair."""
+    weights, probabilities = _components(latents, levels.sizes)
+    return [weights @ ((probabilities @ one) * (probabilities @ other)) for one, other in levels.impossible]
+
+
+def _components(
+    latents: Any, sizes: tuple[int, ...]
+) -> tuple[Float[Array, " component"], Float[Array, "component level"]]:
+    """Shares of the components, and probabilities of the levels in each."""
+    column_of = np.repeat(np.eye(len(sizes), dtype=np.float32), sizes, axis=0)
+    logits = latents["base"] + latents["deviations"]
+    odds = jnp.exp(logits - jax.lax.stop_gradient(logits.max(axis=1, keepdims=True)))
+    # Sums over each column's levels as one product: blocks of unlike sizes would compile for seconds.
+    levels = odds / (jnp.maximum(odds @ column_of, 1e-30) @ column_of.T)
+    return jax.nn.softmax(latents["component"]), levels
+
+
+class Refit:
+    """The model that chooses what else to count: fitted to what was counted, and again to more, from where it was.
+
+    Args:
+        plan: The plan of the counts.
+        components: As in `fit_twins`.
+        seed: As there.
+    """
+
+    def __init__(self, plan: MarginalsPlan, *, components: int = COMPONENTS, seed: int = 0) -> None:
+        self._model = MixtureOfProducts(plan.schema.without_person(), components=components, slices=plan.slices)
+        self._latents = _start(self._model, np.random.default_rng(seed))
+        self._program = counts_model(self._model)
+        self._schedule = (CHOICE_STEPS[0], RATE)
+        sizes = plan.levels.sizes
+        self._places = [slice(int(end) - size, int(end)) for end, size in zip(np.cumsum(sizes), sizes, strict=True)]
+
+    def __call__(self, released: Marginals, pairs: Sequence[tuple[int, ...]]) -> Float[np.ndarray, " cell"]:
+        """Fit the counts and expect those of some pairs of columns, given by position, in the order of `Marginals.counts`."""
+        steps, rate = self._schedule
+        found = {"records": released.num_records, "matrices": CountMatrices.of(released)}
+        self._latents = _maximise(self._program, self._latents, **found, num_steps=steps, rate=rate)
+        self._schedule = CHOICE_STEPS[1], REFIT_RATE
+        levels = self._model.levels.sizes
+        shares = np.asarray(_shares(self._latents, levels, np.array([sum(levels)])))[0] * released.num_records
+        return np.concatenate([shares[self._places[one], self._places[other]].ravel() for one, other in pairs])
+
+
+def _start(model: MixtureOfProducts, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Public numbers that the components start from: alike, they would stay alike."""
+    total = sum(model.levels.sizes)
+    return {
+        "component": np.zeros(model.components, np.float32),
+        "base": np.zeros(total, np.float32),
+        "deviations": 0.5 * rng.standard_normal((model.components, total), np.float32),
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class MarginalsResult(Released, what=WHAT, version=VERSION):
+    """A mixture of products fitted to noisy counts, for `synthetic.synthesize`; everything in it is covered by `statement`.
+
+    Attributes:
+        latents: The fitted value of each latent, one or several draws along the leading axis.
+        num_records: The number of records, estimated from the counts: how many rows a twin has.
+        statement: The privacy statement of the counts.
+        not_counted: Which pairs of columns were left out of the counts, and what that means, in words; empty if none.
+    """
+
+    latents: dict[str, np.ndarray]
+    num_records: int
+    statement: Statement
+    not_counted: str = ""
+
+    @property
+    def num_draws(self) -> int:
+        """The number of refits; 1: the fit alone."""
+        return len(self.latents["component"])
+
+    def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
+        """The first `num_samples` draws; the fit, so many times, if it is alone.
+
+        Raises:
+            ValueError: There are several, but fewer.
+        """
+        del key
+        if 1 < self.num_draws < num_samples:
+            raise ValueError(
+                f"the fit has {self.num_draws} draws, and {num_samples} were asked for: ask for fewer twins, or fit the counts "
+                "with a larger num_draws (--draws)"
+            )
+        return {name: np.resize(value, (num_samples, *value.shape[1:])) for name, value in self.latents.items()}
+
+    def __repr__(self) -> str:
+        """Short, without arrays."""
+        return f"MarginalsResult(about {self.num_records:,} records, {self.statement.brief})"
+
+
+def twin_tables(schema: Schema, choices: int = 0) -> list[tuple[str, ...]]:
+    """Choose the cross tables that twins need: all columns and pairs, and all pairs with a target of few categories.
+
+    The three-way tables cost every count some precision; with many columns, more than they are worth.
+
+    Args:
+        schema: The public description.
+        choices: The plan's choices. Above 0: all columns, all pairs with the target, and those with values that are impossible
+            together, since the other pairs are chosen.
+    """
+    names = [column.name for column in schema.columns]
+    pairs = itertools.combinations(names, 2)
+    if choices:
+        known = [{name for name, _ in pair} for pair in schema.impossible]
+        return [*((name,) for name in names), *(pair for pair in pairs if schema.target in pair or {*pair} in known)]
+    tables: list[tuple[str, ...]] = [*((name,) for name in names), *pairs]
+    target = schema.target_column
+    if target is not None and 0 < len(target.categories) <= MOST_CUTS and len(names) <= MOST_COLUMNS:
+        others = [name for name in names if name != target.name]
+        tables += [(*pair, target.name) for pair in itertools.combinations(others, 2)]
+    return tables
+
+
+def counts_suffice(schema: Schema, slices: int = 32) -> bool:
+    """Choose between fitting twins to counts (True) and to records, by public facts and our measurements.
+
+    It takes one row a person, and so few columns and levels that noise on all their pairs leaves the dependence to be seen.
+    """
+    if schema.max_rows > 1 or len(schema.columns) > WIDEST:
+        return False
+    return sum(Levels(schema.without_person(), slices).sizes) <= MOST_LEVELS
+
+
+def fit_twins(
+    released: Marginals, *, components: int = COMPONENTS, num_steps: int = STEPS, num_draws: int = 1, seed: int = 0
+) -> tuple[MixtureOfProducts, MarginalsResult]:
+    """Fit a mixture of products to noisy counts; post-processing, which sees no record.
+
+    Args:
+        released: Noisy counts. The more pairs of columns were counted, the more of their dependence the twins have.
+        components: Number of components: more cost time only.
+        num_steps: Steps of Adam.
+        num_draws: 1 for the fit alone, whose twins are the closest; 20 or more for as many refits with fresh noise, which
+            `synthetic.combine` needs, one for each twin.
+        seed: Seed of the components' public initial values, and of the fresh noise.
+
+    Returns:
+        The model and its fit, for `synthetic.synthesize`.
+
+    Example::
+
+        plan = MarginalsPlan.calibrate(schema, epsilon=1.0, delta=1e-6, tables=twin_tables(schema))
+        model, result = fit_twins(private_marginals(dp.random.key(), table, plan))
+        twins = dp.synthetic.synthesize(dp.random.key(), result, model)
+
+    Reference:
+        Räisä, Jälkö, Kaski and Honkela, "Noise-aware statistical inference with differentially private synthetic data", AISTATS
+        2023, for why twins need such draws; theirs are of another model's posterior.
+    """
+    integer("num_draws", num_draws, hint="20 are enough for intervals.")
+    schema = released.plan.schema.without_person()
+    rng = np.random.default_rng(seed)
+    model = MixtureOfProducts(schema, components=components, slices=released.plan.slices)
+    start = _start(model, rng)
+    program = counts_model(model)
+    matrices = CountMatrices.of(released)
+    fit = functools.partial(_maximise, program, records=released.num_records)
+    found = [fit(start, matrices=matrices, num_steps=num_steps, rate=RATE)]
+    if num_draws > 1:
+        again = (_renoised(matrices, model, found[0], round(released.num_records), rng) for _ in range(num_draws))
+        found = [fit(found[0], matrices=x, num_steps=REFIT_STEPS, rate=REFIT_RATE) for x in again]
+    latents = {name: np.stack([np.asarray(draw[name], np.float32) for draw in found]) for name in start}
+    statement = released.statement
+    notes = (NO_SPREAD, *not_counted(released.plan))
+    statement = statement.with_notes(*(note for note in notes if note not in statement.notes))
+    return model, MarginalsResult(latents, round(released.num_records), statement, " ".join(not_counted(released.plan)))
+
+
+def not_counted(plan: MarginalsPlan) -> list[str]:
+    """Name the pairs of columns that are in no table in a note, if pairs were chosen."""
+    known = {frozenset(pair) for table in plan.tables for pair in itertools.combinations(table, 2)}
+    pairs = itertools.combinations([column.name for column in plan.schema.columns], 2)
+    left = [" × ".join(pair) for pair in pairs if frozenset(pair) not in known] if plan.choices else []
+    if not left:
+        return []
+    more = f" and {len(left) - NAMED} others" if len(left) > NAMED else ""
+    return [
+        f"Pairs of columns were left out of the counts, since others were chosen: {', '.join(left[:NAMED])}{more}. "
+        "The fit takes the two columns to be independent but for what other counts say, so combined intervals of what relates "
+        "them may miss the truth far more often than stated."
+    ]
+
+
+@functools.partial(jax.jit, static_argnames=("program", "num_steps", "rate"))
+def _maximise(program: Any, latents: Any, *, records: Any, matrices: Any, num_steps: int, rate: float) -> Any:
+    """The latents of largest posterior density, by Adam from these ones on."""
+    # Half a cosine: large steps first, because the parameters go far; small ones last, which settle.
+    optim = numpyro.optim.Adam(lambda step: rate * (0.51 + 0.49 * jnp.cos(jnp.pi * jnp.minimum(step / num_steps, 1.0))))
+
+    def loss(values: Any) -> Any:
+        with one_model:
+            return -log_density(program, (records, matrices), {}, values)[0], None
+
+    def step(state: Any, _: None) -> Any:
+        return optim.eval_and_update(loss, state)[1], None
+
+    return optim.get_params(jax.lax.scan(step, optim.init(latents), None, length=num_steps)[0])
+
+
+def _renoised(
+    matrices: CountMatrices, model: MixtureOfProducts, latents: Any, rows: int, rng: np.random.Generator
+) -> CountMatrices:
+    """The counts with noise added that has the law of theirs: that of a table of `rows` rows, and the privacy noise."""
+    levels = model.levels
+    total = sum(model.levels.sizes)
+    firsts = np.cumsum((0, *levels.sizes[:-1]))
+    moved = -rows * np.asarray(_shares(latents, levels.sizes, matrices.within), np.float64)
+    weights, probabilities = _components(latents, levels.sizes)
+    numbers = -rows * np.asarray(weights @ probabilities, np.float64)
+    for first in range(0, rows, PIECE_ROWS):
+        drawn = model.encode(model.draw(latents, min(PIECE_ROWS, rows - first), rng))
+        numbers += np.bincount((drawn + firsts).ravel(), minlength=total)
+        for place, level in enumerate(matrices.within):
+            chosen = drawn if level == total else drawn[(drawn + firsts == level).any(axis=1)]
+            if len(chosen):
+                moved[place] += len(chosen) * levels.pair_shares(chosen)
+    moved += matrices.stddev * rng.standard_normal(moved.shape)
+    sums = matrices.sums + matrices.numbers @ numbers + matrices.sum_stddev * rng.standard_normal(len(matrices.sums))
+    counts = np.where(matrices.measured, matrices.counts + moved, 0)
+    return matrices._replace(counts=counts.astype(np.float32), sums=sums.astype(np.float32))

@@ -1,0 +1,26 @@
+"""Synthetic twins: tables drawn from a fitted model, inference from several of them, and their utility.
+
+Twins are post-processing by construction: they depend on the private table through the released posterior only.
+`marginal_distances` and `utility_report` are the exceptions; they compare twins with rows that their caller declares
+non-private.
+"""
+
+from discreet.tabular.synthetic._combine import Combined as Combined, combine as combine
+from discreet.tabular.synthetic._draw import (
+    Fitted as Fitted,
+    Model as Model,
+    Posterior as Posterior,
+    TwinFormat as TwinFormat,
+    check_format as check_format,
+    read_fitted as read_fitted,
+    read_result as read_result,
+    synthesize as synthesize,
+    write_fitted as write_fitted,
+    write_twins as write_twins,
+)
+from discreet.tabular.synthetic._marginals import (
+    MarginalDistances as MarginalDistances,
+    marginal_distances as marginal_distances,
+)
+from discreet.tabular.synthetic._report import Comparison as Comparison, UtilityReport as UtilityReport
+from discreet.tabular.synthetic._utility import utility_report as utility_report
