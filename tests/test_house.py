@@ -138,7 +138,7 @@ def test_the_act_alone_claims_keys_and_debits() -> None:
 
 
 # A loop is many sums under one proof, and may run without it (`require_proof=False`), so it is no query.
-PROVE = {"privacy/query.py", "methods/inference/_loop.py"}
+PROVE = {"privacy/query.py", "methods/inference/_proof.py"}
 
 
 def test_queries_and_loops_alone_are_proved() -> None:
