@@ -9,7 +9,7 @@ grid's step: 2^26 of them add up in 64 bits without rounding. No last bit of a s
 others there are, or on how the table is divided: one record moves the sum by its own row, and by nothing else. A last bit of a
 row would move it by a whole step of the grid. So each row must be computed alike whatever the number of records: by operations
 that no compiler contracts, as in `standardise`, or a turn of records at a time, by one program, as `in_turns` lays them out.
-XLA may compute a program's last rows otherwise, so the last `SPARE` of each turn stand for nobody (`gradients._contract`).
+XLA may compute a program's last rows otherwise, so the last `SPARE` of each turn stand for nobody (`gradients._sums`).
 
 *The program need not be given all records.* The exact sum over the others may be among its public values, to which `total` adds
 what the last ones contribute. For two neighbouring tables whose one difference is in the last records, that value is the same.

@@ -1,23 +1,11 @@
 """The book-keeping engine: clipped sums without per-record gradients.
 
-One forward and one backward pass give, for each layer, the values that met its weight and the gradients in its output.
-The norm of a record's gradient in the weight follows from these two, and so does the sum of all records' clipped gradients,
-in one contraction that is the one of an ordinary, non-private gradient with weighted rows.
-
-With left and right vectors l, r of a block (`_layers`), G = sum_t l_t (x) r_t, and |G|^2 comes in one of three ways:
-
-- outer: one position, |l|^2 |r|^2;
-- gram: several, sum_ts <l_t, l_s> <r_t, r_s>, without forming G;
-- formed: G itself, where it is smaller than the vectors that it is made of.
-
-Rounding matters here, because a record may be made up by an attacker: positions that nearly cancel leave a small |G|,
-while each product is rounded relative to sum_t |l_t| |r_t|. So each way adds to its result what rounding can have
-taken away at worst, and the norm comes out too large rather than too small. Rows without such cancellation hardly
-notice.
+One forward and one backward pass give, for each layer, the values that met its weight and the gradients in its output. The norm
+of a record's gradient in the weight follows from these two, and so does the sum of all records' clipped gradients, in one
+contraction that is the one of an ordinary, non-private gradient with weighted rows. `_uses` finds the layers in the loss,
+`_layers` and `_convolutions` know them, and `_norms` computes the norms.
 
 Reference:
-    Goodfellow, Efficient per-example gradient computations, 2015 (norms of dense layers).
-    Li, Tramèr, Liang, Hashimoto, ICLR 2022 (Gram matrices, "ghost clipping").
     Bu, Wang, Zha, Karypis, Differentially private optimization on large model at small cost, ICML 2023 (the clipped sum
     without a second backward pass, "book-keeping").
 """
@@ -198,7 +186,7 @@ class BookKeepingEngine:
     # the most rows of a planned batch; public. The bound holds for twice as many at least; far more are refused.
     capacity: int = 1024
     # the rows of a batch come in uniformly random, secret order (`Sampling.shuffled`). Sums of large models are then made
-    # in float32 within blocks of a chunk (see `_contract`).
+    # in float32 within blocks of a chunk (see `_sums`).
     shuffled: bool = False
     # the most rows that are worked on at once; with 8 more, rounded up to a multiple of 16. None: as many as fit into
     # `memory_budget`.

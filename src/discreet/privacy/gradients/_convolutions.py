@@ -1,4 +1,8 @@
-"""Convolutions: the norms of their gradients, by patches."""
+"""Convolutions as layers: a product of patches and output pixels.
+
+For a convolution left is the patch that the kernel sees, right the gradient in the output pixel; groups are blocks. For a
+transposed convolution it is the other way round. So norms and sums are those of matrix products.
+"""
 
 from __future__ import annotations
 

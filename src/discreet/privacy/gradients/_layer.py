@@ -1,4 +1,13 @@
-"""The interface of layers."""
+"""The interface of layers: the factors of a record's gradient in a weight.
+
+A layer is linear in its weight. Its gradient for one record is a sum over positions t of outer products,
+
+    G[k] = sum_t  left[k, t] (x) right[k, t],
+
+where left comes from the value that meets the weight, and right is the gradient in the layer's output. `k` numbers blocks of
+the weight that never meet (heads, groups). From these factors follow the norm of that gradient (`_norms`) and the sum of many,
+without the gradient itself.
+"""
 
 from __future__ import annotations
 

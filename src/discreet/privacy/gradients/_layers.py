@@ -1,12 +1,8 @@
-"""The supported layers of book-keeping, and the factors of a record's gradient in a weight.
+"""The layers that book-keeping knows, by the primitive of their equation.
 
-Each is linear in its weight. Its gradient for one record is a sum over positions t of outer products,
-
-    G[k] = sum_t  left[k, t] (x) right[k, t],
-
-where left comes from the value that meets the weight, and right is the gradient in the layer's output. `k` numbers
-blocks of the weight that never meet (heads, groups). For a convolution left is the patch that the kernel sees; for a
-lookup in a table it is one-hot, and only the index is kept.
+They are matrix products, look-ups in tables, slices and biases; `_convolutions` has the convolutions, and `_layer` says what a
+layer has to give. For a lookup in a table left is one-hot, and only the index is kept. An equation that no layer knows is no
+error: the gradient in its weight is formed for every record.
 """
 
 from __future__ import annotations

@@ -1,4 +1,20 @@
-"""The norm of one record's gradient, from what its layers take in and hand back."""
+"""The norm of one record's gradient in a weight, from the layer's inputs and the gradients in its output.
+
+With left and right vectors l, r of a block (`_layer`), G = sum_t l_t (x) r_t, and |G|^2 comes in one of three ways:
+
+- outer: one position, |l|^2 |r|^2;
+- gram: several, sum_ts <l_t, l_s> <r_t, r_s>, without forming G;
+- formed: G itself, where it is smaller than the vectors that it is made of.
+
+Rounding matters here, because a record may be made up by an attacker: positions that nearly cancel leave a small |G|,
+while each product is rounded relative to sum_t |l_t| |r_t|. So each way adds to its result what rounding can have
+taken away at worst, and the norm comes out too large rather than too small. Rows without such cancellation hardly
+notice.
+
+Reference:
+    Goodfellow, Efficient per-example gradient computations, 2015 (norms of dense layers).
+    Li, Tramèr, Liang, Hashimoto, ICLR 2022 (Gram matrices, "ghost clipping").
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The engine by definition: every record's own gradient, clipped and added. The faster one is tested against it."""
+"""The reference engine: it forms every record's own gradient, clips it and adds it up.
+
+It computes the contract (`_contract`) by definition and holds a gradient for each row of a microbatch. Other engines must agree
+with it on every test.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine reports about a model: which leaves it sums how."""
+"""The report of an engine on a model: how it sums each leaf, and at what cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class LeafReport:
     Attributes:
         name: Its path in the tree.
         shape: Its shape.
-        way: "outer", "gram" or "formed" (see `_bookkeeping`), "per record" (its gradient is formed for every record), or
+        way: "outer", "gram" or "formed" (see `_norms`), "per record" (its gradient is formed for every record), or
             "unused" (the loss does not depend on it).
         flops: Floating-point operations for one record's norm, beyond forward and backward pass.
         bytes: Held for one record on its account.

@@ -1,4 +1,10 @@
-"""Rows that are clipped: their lengths, scales and weights."""
+"""Rows that are clipped: their lengths, scales and weights.
+
+A row is one record's slice of a tree of arrays. It is scaled by min(1, C / its joint L2 norm) or dropped, and both decisions use
+that row alone. The norm is computed in float64 and in units of C, so that no scale of the data overflows or vanishes where it
+matters. Clipping aims below C by `rounding_margin`, so that the row is within C after the float32 operations that follow. A row
+that is not finite has the scale zero and counts as exactly zero, although 0 * NaN is NaN.
+"""
 
 from __future__ import annotations
 

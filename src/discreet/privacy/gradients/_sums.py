@@ -1,4 +1,33 @@
-"""Sums over the rows that are there, alike to the bit whatever the others are."""
+"""Sums over the rows of a batch, to which one record adds at most its own row, also after rounding.
+
+A Poisson batch has a random number of rows, and compiled programs have fixed shapes: a batch is padded to a capacity that it
+seldom exceeds, with the real rows first and a mask, and processed in chunks by one compiled program, until the rows end.
+
+What one record adds is bounded for the sum *as computed*. In floating point that is not so by itself: a record that comes
+first moves the running sum, and with it the rounding of later terms; artificial tables move a float32 sum by 98 C. So:
+
+- Rows do not meet. A row is computed alike in each place of a chunk, whatever the others hold. A chunk has a multiple of `LANES`
+  rows, for of other numbers XLA computes the last rows by other instructions. Of any number it does so with the last vector of a
+  loop: there a * b + c * d may be rounded first on the other side, and a loss may hang on that rounding. So the last `SPARE`
+  rows of a chunk are never a batch's. And the number of rows of a chunk does not follow that of the table: one record more would
+  make another program, which rounds all rows otherwise. That is tested, not proved.
+- Sums are in float64, where n rows in m chunks of b move by roundings of at most 2 n (b + m) 2^-53 C altogether. n is fixed by
+  the plan, or the noise would follow the table's size: a batch for which that is too few is refused.
+- Or, for large models, sums within blocks of a chunk are in float32, and the blocks are added in float64. Then the rows must be
+  in a secret, uniformly random order. A batch without its row j is the batch in which the last row has taken place j: as likely
+  as any other order. So two blocks differ, by the record and by four times what adding b rows can lose (`lost_within`), however
+  large the batch.
+  Blocks are cut in a branch whose operands rows are, and so written before: XLA would compute rows in blocks, too, and those at
+  the end of each by other instructions.
+- Where the plan has few chunks, each of these sums is rounded to float32 once it has been added, which takes half the memory
+  (`lost_between`).
+- Each device sums the rows that it has. A record more is one more on one device, and moves no other one to another device
+  (`mechanisms._shards`): amplification by sampling takes the sums of a batch without it for equal, and so they are. Uniformly
+  random orders that one such order leaves on parts of a batch are independent. So what is said above holds on that one device.
+
+`rounding_of_sums` is the share of C that either adds. Rows may hold NaN or infinity, and 0 * NaN is NaN: in the place of a row
+that is not finite a finite one is computed, and counts as zero.
+"""
 
 from __future__ import annotations
 

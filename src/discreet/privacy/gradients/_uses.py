@@ -3,8 +3,7 @@
 The loss of one record is traced once. Every value in its jaxpr is *of the record*, if the record can change it, or *of the
 parameters* (or constant). Three things follow from that, one after the other:
 
-1. A *view*: a value that is elements of one leaf of the parameters, moved about and never changed or repeated. Reshaped,
-   transposed and sliced weights are views, so that a gradient in one is a gradient in the leaf.
+1. A *view* (`_views`): a value that is elements of one leaf of the parameters, moved about.
 2. A *use*: an equation where a view meets a value of the record and that `_layers` knows. A leaf is booked if all places
    where it meets the record are uses; otherwise it is direct, and its gradient is formed for every record. Loops are
    walked until what they carry settles; a use within one counts as often as the loop turns.

@@ -1,4 +1,7 @@
-"""Views: weights as parts of a leaf."""
+"""Views: values that are elements of one leaf of the parameters, moved about and never changed or repeated.
+
+Reshaped, transposed and sliced weights are views, so that a gradient in one is a gradient in the leaf.
+"""
 
 from __future__ import annotations
 

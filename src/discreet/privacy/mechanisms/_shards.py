@@ -45,7 +45,7 @@ _REMEDY = 'Pass a mesh of one axis, as jax.make_mesh((jax.device_count(),), ("re
 
 TURN = 64
 """Rows that are updated at once, the last `SPARE` of them nobody's, however many there are: programs of other numbers of rows
-round otherwise, so that the number of records would show in what each of them remembers (`gradients._contract`)."""
+round otherwise, so that the number of records would show in what each of them remembers (`gradients._sums`)."""
 
 
 def in_turns(

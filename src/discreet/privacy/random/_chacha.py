@@ -4,10 +4,9 @@ A block is 16 words. From a 256-bit key, a 32-bit counter and a 96-bit nonce the
 nobody can tell from uniform ones without the key. `keystream` gives the blocks of consecutive counters, word by word
 in the order of the RFC. Everything random in discreet is read from it.
 
-It is one JAX primitive with two ways to compute the same words. Long streams on a CPU come from OpenSSL, where it is
-installed; all others are computed by XLA, in one of three layouts that differ in speed alone. What
-decides on a CPU is how XLA fuses: an unrolled round is recomputed for each of its outputs, so the rounds are loops,
-as short as possible.
+It is one JAX primitive with two ways to compute the same words. Long streams on a CPU come from OpenSSL, where it is installed
+(`_openssl`); all others are computed by XLA, in one of three layouts that differ in speed alone. What decides on a CPU is how
+XLA fuses: an unrolled round is recomputed for each of its outputs, so the rounds are loops, as short as possible.
 
 - few blocks: one round an iteration, for all together in one kernel, where XLA can be told so; else for one block after
   the other (or for two together), so that the working set is small enough for XLA to do it unasked.
@@ -18,22 +17,6 @@ as short as possible.
   which costs more than it gains.
 
 Under `vmap` the blocks of all keys are computed together, in the layout that fits their total number.
-
-On a CPU OpenSSL makes the words five times as fast as XLA. The stream is the same to the bit (RFC 8439), so this can change
-how long something takes and nothing else. It is used where the packages `cryptography` and `cffi` (the extra `fast`) are
-installed and pass a test vector; without them XLA makes the words, and a warning names the extra.
-
-XLA calls `_Producer.call` with the address of a call frame (XLA's foreign function interface, `xla/ffi/api/c_api.h`; the
-declarations below are those of version 0.3, which XLA checks when the target is registered). Nothing is copied: the
-words are written where XLA wants them. Nothing here calls JAX, so no core has to be free for it, and what is compiled
-holds a name and no address, so that compilation caches keep it.
-
-Long streams are made by two threads. None writes once the call has returned, and if one fails, the last block is wrong.
-
-Python may fail at any moment, even before the first line of a function: the main thread handles Ctrl-C there. cffi
-then calls `failed`, which makes the words after all if it was Ctrl-C (and sends that once more, later), and reports
-an error to XLA if not: the step fails. What still could go wrong, `normal` notices: it computes the last block by
-itself, and makes everything NaN if the words do not end with it.
 
 Reference: Nir and Langley, "ChaCha20 and Poly1305 for IETF Protocols", RFC 8439, sections 2.1 to 2.4.
 """

@@ -1,9 +1,8 @@
-"""Discrete Gaussian and Laplace noise: integers from ChaCha20 words by integer arithmetic, with proved laws.
+"""Discrete Gaussian noise: integers from ChaCha20 words by integer arithmetic, with a proved law.
 
-The Gaussian comes first, by table look-ups. `D(s)` is the law on the integers whose probabilities are proportional to
-exp(-z**2 / (2 s**2)). A release of
-`spacing * (K + Z)`, where K is an integer vector and Z has independent `D(s)` coordinates, has no last bits to read: every
-integer within 15 standard deviations occurs, whatever K is, and the one floating-point operation comes after the noise.
+`D(s)` is the law on the integers whose probabilities are proportional to exp(-z**2 / (2 s**2)); `_laplace` has the other law. A
+release of `spacing * (K + Z)`, where K is an integer vector and Z has independent `D(s)` coordinates, has no last bits to read:
+every integer within 15 standard deviations occurs, whatever K is, and the one floating-point operation comes after the noise.
 docs/arithmetic.md has the theorem that carries the accounting of the continuous Gaussian over to it.
 
 The spacing is a power of two, so that dividing by it is exact; what a standard deviation needs beyond that, a factor of up to
@@ -15,19 +14,17 @@ two, comes from an integer b, up to 648, in the noise itself. From words to an i
    1 +- 2**-175 (Poisson summation). So two levels give s up to 2**20, and three up to 2**29.3.
 2. A is a sign bit and a magnitude. Magnitudes 0 to 8190 and "8191 or more" are drawn by Walker and Vose's alias method:
    13 bits choose a column, 178 bits are compared with its threshold. A second table, of 2**14 columns, divides up "8191 or
-   more", to 24,574. The tables are computed from Python integers of 512 bits, and the probabilities they give are exact
-   multiples of 2**-191 and 2**-159.
+   more", to 24,574. `_tables` makes both.
 3. A column, 18 bits of its threshold and the sign are one word, which decides all but one draw in 2**18. Only for those are
    the other 160 bits (and the words of the second table) made: block j of a second stream belongs to value j and to nothing
    else, so the result is the one that all bits together give, and it depends on neither batching nor platform.
 
-The table is 32 KiB (it stays in a core's first cache). Time and memory accesses depend on the noise (which columns, how many
-undecided draws), never on data. Streams of the key (see the table in `_keys.py`): domain "dgau", word 14 the number of levels,
-word 15 0 for first words and 1 for undecided values, whose blocks are counted by value.
+Time and memory accesses depend on the noise (which columns, how many undecided draws), never on data. Streams of the key (see
+the table in `_keys.py`): domain "dgau", word 14 the number of levels, word 15 0 for first words and 1 for undecided values,
+whose blocks are counted by value.
 
-References: Walker, "An efficient method for generating discrete random variables with general distributions", TOMS 1977;
-Vose, "A linear algorithm for generating random numbers with a given distribution", IEEE TSE 1991; Micciancio and Walter,
-"Gaussian sampling over the integers: efficient, generic, constant-time", CRYPTO 2017 (sums of levels).
+Reference: Micciancio and Walter, "Gaussian sampling over the integers: efficient, generic, constant-time", CRYPTO 2017 (sums of
+levels).
 """
 
 from collections.abc import Callable, Sequence

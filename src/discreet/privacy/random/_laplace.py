@@ -1,4 +1,35 @@
-"""Discrete Laplace noise: comparisons alone, for pure epsilon on a grid."""
+"""Discrete Laplace noise: comparisons alone, for pure epsilon on a grid.
+
+`floor(L)` with L from the Laplace distribution of scale s has P(z) proportional to exp(-z / s) for z >= 0 and to exp((z +
+1) / s) for z < 0: a fair sign, and a magnitude G with the geometric law of q = exp(-1 / s); the value is G, or -G - 1. For
+integers K, K + floor(L) = floor(K + L), so noise of this law is a post-processing of the continuous mechanism, for all K at
+once.
+
+G is made of independent parts, since q**G is a product over its binary digits:
+
+- digit i, for i below 35, is 1 with probability q**(2**i) / (1 + q**(2**i));
+- what is above them, H, is geometric again: coins that show heads with probability q**(2**35) are thrown until one does
+  not. The loop is practically never entered (2**-46 a value at most), but without it the noise would end somewhere, and two
+  sums could be told apart by which values they lead to.
+
+Each comparison is with a threshold of 192 bits, computed from Python integers. So each probability of a digit or a coin is
+right to a factor 1 +- 2**-99, and that of a value to 1 +- 2**-99 (H + 1). A first word of 32 bits decides nearly always.
+Where one equals its threshold's, all values of its chunk are made again with all words: the same values where they were
+decided.
+
+Why epsilon stays pure. Sums that lie n >= 1 grid points apart in one coordinate give an output probabilities whose
+logarithms differ by at most n / s + 2**-97 + n 2**-133, which is below (n / s) (1 + 2**-60) as s <= 2**30; where the sums
+agree, so do the probabilities. Whoever chooses s (`mechanisms._integers`) has a margin of 2**-21 in it. At smaller epsilon:
+T values, chosen adaptively, have probabilities that are those of floor(L) to a factor 1 +- T 2**-98 (where all H are 0). So
+epsilon moves by at most T 2**-97 and delta by that share of itself: less than the last bit of what an accountant computes
+and rounds up.
+
+Time depends on the noise alone. Streams of the key (see the table in `_keys.py`): domain "dlap"; word 14 is 0 for first
+words, 1 for the others, and 2 + j for throw j + 1 of the coin; word 15 is the number of the chunk.
+
+Reference: Ghosh, Roughgarden, Sundararajan, "Universally utility-maximizing privacy mechanisms", STOC 2009 (geometric
+noise).
+"""
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction

@@ -1,4 +1,21 @@
-"""ChaCha20's words from OpenSSL, for keys and counters that are known: many times as fast as XLA's."""
+"""ChaCha20's words from OpenSSL, written where XLA wants them.
+
+On a CPU OpenSSL makes the words five times as fast as XLA. The stream is the same to the bit (RFC 8439), so this can change
+how long something takes and nothing else. It is used where the packages `cryptography` and `cffi` (the extra `fast`) are
+installed and pass a test vector; without them XLA makes the words, and a warning names the extra.
+
+XLA calls `_Producer.call` with the address of a call frame (XLA's foreign function interface, `xla/ffi/api/c_api.h`; the
+declarations below are those of version 0.3, which XLA checks when the target is registered). Nothing is copied: the
+words are written where XLA wants them. Nothing here calls JAX, so no core has to be free for it, and what is compiled
+holds a name and no address, so that compilation caches keep it.
+
+Long streams are made by two threads. None writes once the call has returned, and if one fails, the last block is wrong.
+
+Python may fail at any moment, even before the first line of a function: the main thread handles Ctrl-C there. cffi
+then calls `failed`, which makes the words after all if it was Ctrl-C (and sends that once more, later), and reports
+an error to XLA if not: the step fails. What still could go wrong, `normal` notices: it computes the last block by
+itself, and makes everything NaN if the words do not end with it.
+"""
 
 import _thread
 import atexit

@@ -1,4 +1,9 @@
-"""ChaCha20 as a PRNG implementation of JAX: random bits, splits and folds as blocks of one key."""
+"""ChaCha20 as a PRNG implementation of JAX: random bits, splits and folds as blocks of one key.
+
+JAX asks an implementation for four functions: `seed`, `split`, `fold_in` and `random_bits`. Each reads blocks whose nonce begins
+with a word of its own, so that different uses of a key have unrelated results; `_keys` has the table of all nonces. Values that
+are known while a program is traced are computed at once, not compiled.
+"""
 
 import math
 from functools import partial

@@ -1,4 +1,14 @@
-"""Tables of discrete laws, exact to more bits than a draw uses."""
+"""Alias tables of the levels of a discrete Gaussian, exact to more bits than a draw uses.
+
+In an alias table of n columns a draw chooses a column at random, and then the column's own value or another one, its alias, by
+comparing random bits with the column's threshold. So a draw from any law on n values looks at one column. A level has two
+tables: of the magnitudes up to "`last` or more", and of what is `last` or more. They are computed from Python integers of 512
+bits, and the probabilities they give are exact multiples of 2**-191 and 2**-159. The first table is 32 KiB: it stays in a
+core's first cache.
+
+References: Walker, "An efficient method for generating discrete random variables with general distributions", TOMS 1977;
+Vose, "A linear algorithm for generating random numbers with a given distribution", IEEE TSE 1991.
+"""
 
 from fractions import Fraction
 from functools import cache
