@@ -1,4 +1,8 @@
-"""NumPyro's AutoGuides, set up on artificial records."""
+"""NumPyro's AutoGuides, set up on artificial records.
+
+An AutoGuide searches initial values at its first call, by the model's density on the arguments of that call. Here this call gets
+artificial records, so that its parameters start independently of the data. AutoGuides that would read data later are refused.
+"""
 
 from __future__ import annotations
 

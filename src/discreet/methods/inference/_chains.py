@@ -1,4 +1,8 @@
-"""Chains that stand in for exact draws, and what their draws are checked by."""
+"""NUTS chains that stand in for exact draws, and diagnostics of them.
+
+The guarantee of `_ops` is that of exact draws. A chain approaches them, and nothing but its last state is released: the states
+before it, step sizes and acceptance rates are functions of the data. So are the diagnostics, which are not private.
+"""
 
 from __future__ import annotations
 

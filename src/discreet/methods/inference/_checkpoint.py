@@ -1,4 +1,8 @@
-"""Checkpoints of a fit: when they are due, and what they hold."""
+"""Checkpoints of a fit, from which it continues after a crash.
+
+A checkpoint is the state of the loop, what the loop has collected, and the key. The first one is written before the debit, later
+ones when they are due. `_saved` has the folder, and checks that another call is that of the same fit.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,19 @@
-"""The check for couplings between records in a model or a guide."""
+"""The check for couplings between records in a model or a guide.
+
+A fit evaluates each record alone, in a plate of one row. This is the user's model only if the log density of all records
+together is the sum of that of each alone, at any values of the latents. That fails with a mean over the table, the number of
+rows, or rows that are shifted, sorted or reversed against one another. Privacy does not depend on it, since a record evaluated
+alone meets no other; but the fit would be that of another model.
+
+So artificial rows are evaluated together and alone, at the same values of everything random: the shared latents (drawn by the
+guide), those of each record (moderate values in their support, whatever the guide is), and one value of each that is summed
+out. Their number is a prime, so that a shift by any amount but its multiples moves them. Rows whose values lie outside a
+support are replaced by the placeholder record. The guide's density of the records' latents is compared likewise.
+
+A program that draws random numbers besides its latents (dropout) draws others for a row alone than for many. There the
+mixed difference l(a, b) - l(a', b) - l(a, b') + l(a', b') over two halves of the rows is computed, which is zero for sums
+over rows.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +35,6 @@ from discreet.methods.inference._records import Message, Values
 if TYPE_CHECKING:
     from discreet.methods.inference._elbo import Objective
 
-
-# A fit evaluates each record alone, in a plate of one row. This is the user's model only if the log density of all records
-# together is the sum of that of each alone, at any values of the latents. That fails with a mean over the table, the number of
-# rows, or rows that are shifted, sorted or reversed against one another. Privacy does not depend on it, since a record evaluated
-# alone meets no other; but the fit would be that of another model.
-#
-# So artificial rows are evaluated together and alone, at the same values of everything random: the shared latents (drawn by the
-# guide), those of each record (moderate values in their support, whatever the guide is), and one value of each that is summed
-# out. Their number is a prime, so that a shift by any amount but its multiples moves them. Rows whose values lie outside a
-# support are replaced by the placeholder record. The guide's density of the records' latents is compared likewise.
-#
-# A program that draws random numbers besides its latents (dropout) draws others for a row alone than for many. There the
-# mixed difference l(a, b) - l(a', b) - l(a, b') + l(a', b') over two halves of the rows is looked at, which is zero for sums
-# over rows.
 _ROWS = 101
 
 

@@ -1,4 +1,10 @@
-"""Random bits of a batch."""
+"""The random bits of a batch, made at once instead of record by record.
+
+The requests for bits are found in the loss's jaxpr and replaced by an input, which one long keystream fills. The law of the draws
+is the same, independent uniform bits for each row. They belong to places in the batch, not to records; that changes no guarantee,
+since they are independent of the records, secret, and alike in every place. Requests whose key takes another way (into a loop,
+as in rejection samplers) stay as they are, with a key a row.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ELBO, split into records' terms and a data-free term; and the initial values of a fit.
+"""The ELBO, split into records' terms and a data-free term.
 
 With the variational parameters psi and one guide draw eta, `link` gives u(psi, eta), everything
 through which records meet the parameters, and the data-free term log q(theta) - log p(theta);

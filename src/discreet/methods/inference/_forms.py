@@ -1,4 +1,8 @@
-"""A fit into a file and back: what of it a file keeps."""
+"""The form of a saved fit: what a file keeps of its program, and how that is rebuilt.
+
+A file has no code, so whoever loads a fit brings model and guide again. The form has the shapes and dtypes of one record, public
+arguments and the names of latents, which is enough to rebuild the objective for draws and to refuse other programs.
+"""
 
 from __future__ import annotations
 

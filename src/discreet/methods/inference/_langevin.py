@@ -1,4 +1,7 @@
-"""Langevin dynamics as an optimizer: a step, and the noise missing from the release."""
+"""Langevin dynamics as an optimizer: a step, and the noise missing from the release.
+
+The noise of the private gradient is already part of what a Langevin step needs; the optimizer adds the rest.
+"""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 `many_steps` is the program. `run_steps` compiles it once for all plans of its shapes, cuts a fit into calls of a quarter of a
 second, and writes checkpoints, from which a fit that died goes on to the same bits: whatever the cuts, the result is the same.
-`certify_fit` gives the same program to the verifier, with the plan's number of steps and with numbers whose values the proof
-knows. `fit_many` repeats it for many fits in one call.
+`_proof` gives the same program to the verifier.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Noise-aware posteriors: what the noise of the gradients did to the iterates."""
+"""Noise-aware posteriors: draws that allow for the noise in the fit they come from.
+
+`NoiseAware` carries the noise of the private fit into posterior draws, by one of two methods. `by_trace` takes the mean of the
+tail, `by_regression` regresses the noisy gradients on the iterates (`_tail` has both). Each draw of the posterior takes
+variational parameters from there, then latents from the guide. All of it follows from releases and costs nothing more.
+"""
 
 from __future__ import annotations
 

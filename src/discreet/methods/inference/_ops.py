@@ -3,16 +3,7 @@
 The log-likelihood of one record is bounded, and the posterior tempered so that one draw is epsilon-differentially private. NUTS
 chains stand in for exact draws; nothing but their last states comes out.
 
-The bound holds for the log density as computed:
-
-- A record's log-likelihood is computed alike whatever the other records are, and however many: rows are worked off in turns of
-  one size, by one compiled program (`gradients._contract` says why).
-- It is rounded to a grid, and the terms are added in float64, which is exact (`exact_sum`).
-- What remains are three roundings of float64: the term of the center, the product with the power, the prior. With values within
-  2^28 times a record's and within `FAR` nats they are off by 3 * 2^-53 times that. Two tables, each at a point and in its
-  normalising constant, make four times as much: 2^-22 of what a record moves and 2^-22 nats at most, which epsilon includes.
-  Where the prior, or the center's term, is further than `FAR` from 0, the density is 0. That depends on no record, so it is a
-  prior, too: the model's, cut off at density e^-FAR.
+`_tempering` bounds the log density as computed, `_chains` runs the chains.
 """
 
 from __future__ import annotations

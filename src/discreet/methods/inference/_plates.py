@@ -1,4 +1,8 @@
-"""Plates of records, whole or not."""
+"""Plates of records, whole or not.
+
+`WholePlates` runs a model or guide on the rows that it is given, whatever sizes its plates declare: on artificial rows while a
+program is being looked at, on one record at a time while it is fitted.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The guide of a point: each latent at one value."""
+"""The point guide: each global latent at one point of unconstrained space.
+
+It is for the methods that draw from a posterior itself. With it the variational parameters are the latents, and the ELBO of
+`_elbo` is the model's log density of them.
+"""
 
 from __future__ import annotations
 

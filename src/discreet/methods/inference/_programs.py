@@ -1,4 +1,8 @@
-"""Model and guide with their arguments."""
+"""Model and guide with their arguments, and how they are run.
+
+`Programs.trace` runs a program on placeholder or traced rows, with whole plates, and with the scale of each site as if no plate
+were subsampled.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The proof of a fit: one step, certified before the first is made."""
+"""The proof of a fit, made before its first step.
+
+`certify_fit` gives the program of the loop (`_loop.many_steps`) to the verifier, with the plan's number of steps and with numbers
+whose values the proof knows. `with_proof` compares the certificate's event with the plan's, and refuses the fit or notes in the
+statement what is missing.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Find the records among arguments, replace them by placeholders where data must not be read, and resize plates.
+"""Find the records among arguments, and replace them by placeholders where data must not be read.
 
-`take_apart` is the door through which every method's arguments come: it finds the arrays of records among them and refuses what
-is none, several processes among that. `WholePlates` runs a model or guide on the rows that it is given, whatever sizes its plates
-declare: on artificial rows while a program is being looked at, on one record at a time while it is fitted.
+The arguments of every method pass through `take_apart`: it finds the arrays of records among them and refuses what
+is none, several processes among that.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The folder of a fit that may die: its key, what identifies it, and whether another call may continue it.
 
-Each method derives from `SavedFit` and adds what it needs to go on: `DPSVI` its state (`_loop.Checkpoint`), private Newton its
+Each method derives from `SavedFit` and adds what it needs to go on: `DPSVI` its state (`_checkpoint`), private Newton its
 releases. The file is there before the debit, so that no debit is ever without the key of what it paid for, and the ledger
 recognizes the run by its `run_id` and debits it once.
 """

@@ -1,4 +1,8 @@
-"""Where a fit starts."""
+"""The start of a fit: an artificial record, and initial parameters that depend on no data.
+
+NumPyro's `SVI.init` runs model and guide on the data. Here they run on a placeholder record in the support of the model: the
+caller's, or zeros, ones or halves. Both the placeholder's loss and the data-free term must be finite there.
+"""
 
 from __future__ import annotations
 

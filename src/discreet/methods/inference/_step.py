@@ -4,13 +4,8 @@
 - R = sum over the batch of clip_C(g_i) + sigma C xi     the only release
 - grad_psi = J_u(psi)^T R / q + grad_psi [log q - log p]   post-processing and a data-free term
 
-A `PrivateStep` holds what is compiled in; the numbers of a plan are its inputs (`PlanNumbers`). There is one key for each use of
-randomness, from which a step derives its own by its number, and a secret key starts one fit only. `Draws` makes the random bits
-of a batch's records at once instead of record by record: the requests for bits are found in the loss's jaxpr and replaced by an
-input, which one long keystream fills. The law of the draws is the same, independent uniform bits for each row. They belong to
-places in the batch, not to records; that changes no guarantee, since they are independent of the records, secret, and alike in
-every place. Requests whose key takes another way (into a loop, as in rejection samplers) stay as they are, with a key a row.
-Parameters of the records themselves have a file of their own (`_local`).
+A `PrivateStep` holds what is compiled in; the numbers of a plan are its inputs (`PlanNumbers`). `_step_keys` has the keys of a
+step, `_draws` the random bits of a batch, and `_local` the parameters that belong to the records themselves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The keys of a step."""
+"""The keys of a step.
+
+There is one key for each use of randomness, from which a step derives its own by its number, so that no two uses and no two
+steps share bits. A secret key starts one fit only (`random.claim`).
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
 """Find the structure of a model and a guide by tracing them with two and with three records.
 
-Nothing here reads data: the traces are abstract, on shapes alone, and AutoGuides are set up on an artificial record. Values whose
+Nothing here reads data: the traces are abstract, on shapes alone. Values whose
 shape changes with the number of rows belong to records; all others are global. Programs that cannot be split into records, or
 would publish records' parameters, are refused here with the site and the remedy.
 
 Discrete latents of one record that the guide does not sample are summed out: their joint support is enumerated for one record.
-The point guide puts each global latent at one point of unconstrained space, for the methods that draw from a posterior itself.
 """
 
 from __future__ import annotations

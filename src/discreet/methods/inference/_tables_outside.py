@@ -1,4 +1,8 @@
-"""Models that use a table from outside their arguments."""
+"""Find tables that a model uses without taking them as arguments.
+
+Such a table would be compiled into the program as a constant: it would be neither sampled nor protected. Programs that use an
+array as long as the table are refused, and these functions name the variable that has to become an argument.
+"""
 
 from __future__ import annotations
 

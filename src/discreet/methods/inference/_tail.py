@@ -1,4 +1,13 @@
-"""Statistics of the tail of a trace."""
+"""Where the iterates of a fit tend to, given the tail of its trace.
+
+`tail_mean` looks at the iterates alone. `regress` looks at the gradients, too, and asks where the expected gradient is
+zero: for each coordinate, with the iterate x_t before a step and the noisy gradient g_t of the step,
+
+    g_t | x_t ~ Normal(A (x_t - x*), tau^2),        unknown A > 0, x*, tau.
+
+The next iterate is a function of x_t and g_t, whatever the optimizer, so the likelihood of the whole trace is the product of
+these terms: that iterates resemble one another is no obstacle.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,7 @@
 """The iterates of a fit, and what they tell: each is a release, so looking at them is free.
 
-`Trace` averages the tail without drift. `NoiseAware` carries the noise of the private fit into posterior draws, by one of two
-methods. `tail_mean` looks at the iterates alone. `regress` looks at the gradients, too, and asks where the expected gradient is
-zero: for each coordinate, with the iterate x_t before a step and the noisy gradient g_t of the step,
-
-    g_t | x_t ~ Normal(A (x_t - x*), tau^2),        unknown A > 0, x*, tau.
-
-The next iterate is a function of x_t and g_t, whatever the optimizer, so the likelihood of the whole trace is the product of
-these terms: that iterates resemble one another is no obstacle.
+`Trace` averages the tail without drift. `_tail` has the statistics of the tail, `_noise_aware` the posteriors that follow from
+them.
 """
 
 from __future__ import annotations
