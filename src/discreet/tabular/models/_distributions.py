@@ -1,4 +1,8 @@
-"""Distributions of coded rows."""
+"""Mixtures of coded rows: densities in which the component of a row is marginalized.
+
+So a record depends on global latents only, and its gradient can be clipped by itself. A record is one row of levels, or all the
+rows of a person together with their number.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Hierarchical regressions: an intercept and weights for each group."""
+"""Hierarchical regressions: an intercept and weights for each group.
+
+Any family of `_regression` can be the likelihood. The parametrisation is centred: see `hierarchical` for the reason.
+"""
 
 from __future__ import annotations
 

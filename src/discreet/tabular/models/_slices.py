@@ -1,4 +1,7 @@
-"""Slices of numbers and dates, for display."""
+"""Slices of numbers and dates, for display.
+
+Edges are round numbers, firsts of months or of years. They follow from public bounds alone.
+"""
 
 from __future__ import annotations
 

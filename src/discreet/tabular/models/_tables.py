@@ -1,8 +1,8 @@
 """The model of a whole table, for synthetic twins.
 
 It is a frozen dataclass made from the public schema, with `encode` (a table to records), `model` and `guide` (for `DPSVI`),
-`placeholder` (an artificial record) and `draw` (a table from one value of the latents). The component of a row is
-marginalized, so a record depends on global latents only and its gradient can be clipped by itself.
+`placeholder` (an artificial record) and `draw` (a table from one value of the latents). `_distributions` has the densities of
+its rows.
 """
 
 from __future__ import annotations

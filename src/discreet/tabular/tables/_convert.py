@@ -1,11 +1,8 @@
 """Convert a table larger than memory to a folder of encoded records, which a fit maps into memory.
 
 A folder has the arrays of all records in shards, each a file of bare numbers, and an index. The table is read piece by piece;
-with a person column it is read twice: the first pass says to whom each row belongs, and so at which place. Each record's shard
-is drawn for itself, with random bits of the operating system: one more moves no other one to another device
-(`mechanisms._shards`). So shards differ in length. Only the index says how long they are, and it has the hash of each file:
-shards of two conversions cannot be mixed, or a person with rows in both would count twice. Where a device has several shards
-their files are mapped one behind another, equally far apart, as one array; between them are zeros that lie in no file.
+with a person column it is read twice: the first pass says to whom each row belongs, and so at which place. `_shards` has the
+format of the folder.
 """
 
 import dataclasses

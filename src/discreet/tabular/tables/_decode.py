@@ -1,4 +1,8 @@
-"""Arrays to a table."""
+"""Arrays to a table with the schema's columns, types and bounds: the inverse of `_encode`.
+
+Arrays that no table encodes to, such as draws of a model, become the nearest table. So a synthetic twin has no cell that the
+schema forbids.
+"""
 
 import numpy as np
 import numpy.typing as npt

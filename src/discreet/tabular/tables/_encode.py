@@ -1,10 +1,9 @@
-"""Tables in memory to arrays of records and back, by the public schema alone.
+"""Tables in memory to arrays of records, by the public schema alone.
 
 The guarantee that privacy rests on: each record's numbers depend on that record's cells, the schema and (for tables with
 several rows a person) a secret key, and on no other person's rows. Hence neighbouring tables become neighbouring arrays.
-`typed` brings a table of any library into the types that the schema asks for, `rows_of_persons` makes a record a person,
-`Layout` says which columns of the arrays a schema's columns become, `encode` fills them, and `decode` goes back, from draws
-of a model, too.
+`_typed` brings a table of any library into the types that the schema asks for, `_persons` makes a record a person, `Layout` says
+which columns of the arrays a schema's columns become, `encode` fills them, and `_decode` goes back.
 """
 
 import dataclasses

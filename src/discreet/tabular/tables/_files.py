@@ -1,4 +1,8 @@
-"""Files of tables: supported types, dialects, and what cannot be read."""
+"""Files of tables: supported types, dialects, and what cannot be read.
+
+Names, dialects and kinds come from a file's header and types, never from its cells. pyarrow's messages may quote a cell or a
+row, so each is replaced by one of ours.
+"""
 
 import codecs
 import glob

@@ -1,9 +1,9 @@
 """The public description of a table: what a column may hold, which columns there are, and which one identifies persons.
 
-Everything in a `Schema` is public. Its bounds and categories come from the questionnaire, the code book or common sense,
-never from the cells, so that whatever is computed from a schema costs no privacy: the layout of the encoded arrays, the
-models of whole tables, invented tables for a dry run, synthetic twins. This file and `_schema_text.py` need no reader of
-tables and no array library; packages that must not read a table import these two only (tests/test_house.py checks it).
+Everything in a `Schema` is public. Its bounds and categories come from the questionnaire, the code book or common sense, never
+from the cells, so that whatever is computed from a schema costs no privacy: the layout of the encoded arrays, the models of
+whole tables, invented tables for a dry run, synthetic twins. This file, `_schema_text.py`, `_bounds.py`, `_cells.py` and
+`_persons.py` need no reader of tables; packages that must not read a table import these only (tests/test_house.py checks it).
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Schemas as text: TOML files to and fro, a template to fill in, and the one-line form of the command line."""
+"""Schemas as text: TOML files, read and written, and a template to fill in."""
 
 import dataclasses
 import datetime

@@ -1,4 +1,10 @@
-"""A folder of shards: arrays of records in files of one size, with an index."""
+"""A folder of shards: arrays of records in files of bare numbers, with an index.
+
+Each record's shard is drawn for itself, with random bits of the operating system: one more moves no other one to another device
+(`mechanisms._shards`). So shards differ in length. Only the index says how long they are, and it has the hash of each file:
+shards of two conversions cannot be mixed, or a person with rows in both would count twice. Where a device has several shards
+their files are mapped one behind another, equally far apart, as one array; between them are zeros that lie in no file.
+"""
 
 import ctypes
 import hashlib

@@ -1,4 +1,8 @@
-"""A table in memory, in the types of the schema."""
+"""A table in memory, of any library, in the types that the schema asks for.
+
+Numbers become 64-bit floats, dates days, categories texts. Texts are parsed as the schema's `csv` says,
+as they are in a file. Cells that do not convert are reported by column.
+"""
 
 import datetime
 import functools
