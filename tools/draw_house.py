@@ -67,7 +67,6 @@ PHRASES = {
     "privacy/random/_chacha.py": "the keystream of RFC 8439",
     "methods/inference/_start.py": "where the fit starts",
     "methods/inference/_programs.py": "model, guide and their arguments",
-    "methods/inference/_plates.py": "plates of records, whole or not",
     "methods/inference/_structure.py": "latents and plates, by tracing",
     "methods/inference/_autoguides.py": "guides, set up without records",
     "methods/inference/_tables_outside.py": "refuse tables in the model's code",
@@ -88,7 +87,6 @@ PHRASES = {
     "privacy/accounting/_pairs.py": "what one use of a mechanism costs",
     "privacy/accounting/_risk.py": "one person's risk, in words",
     "methods/inference/_trace.py": "the iterates that will be kept",
-    "methods/inference/_step_keys.py": "the keys of a step",
     "privacy/verify/_certify.py": "from a function to a certificate",
     "privacy/verify/_events.py": "the record of draws and releases",
     "methods/inference/_loop.py": "the loop, traced as it will run",
@@ -133,7 +131,7 @@ def phrase(file: str) -> str:
     first = docstring(SOURCES / file).partition("\n")[0].rstrip(".").replace("`", "")
     if len(first) > LONGEST:
         raise ValueError(f"The docstring of {file} starts with {len(first)} characters: give it a phrase in PHRASES.")
-    return first
+    return first[:1].lower() + first[1:]
 
 
 def first_calls(act: Callable[[], Any]) -> list[str]:
