@@ -20,7 +20,7 @@ from discreet import mechanisms, random
 from discreet._jax import compiled
 from discreet.methods.inference import _loop, _saved
 from discreet.methods.inference._checkpoint import Checkpoint
-from discreet.privacy.gradients import _norms
+from discreet.privacy.gradients import _bookkeeping, _norms
 
 ROWS, HIGH = 4_000, lax.Precision.HIGH
 RNG = np.random.default_rng(0)
@@ -175,7 +175,8 @@ def test_what_belongs_to_a_host_is_found(monkeypatch):
 @pytest.mark.parametrize("name", ["several rows", "float32 sums, noise of many values"])
 @pytest.mark.usefixtures("gpu")
 def test_a_product_in_low_precision_is_found(name, monkeypatch):
-    monkeypatch.setattr(_norms, "HIGHEST_PRECISION", lax.Precision.DEFAULT)
+    for file in (_bookkeeping, _norms):
+        monkeypatch.setattr(file, "HIGHEST_PRECISION", lax.Precision.DEFAULT)
     assert imprecise(lowered(name, "cuda", monkeypatch))
 
 

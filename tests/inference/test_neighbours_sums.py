@@ -20,7 +20,7 @@ from discreet.methods.inference import _dpsvi as setup_file
 from discreet.methods.inference._records import take_apart
 from discreet.methods.inference._tempering import TURN, TemperedPosterior
 from discreet.privacy.clipping import COUNT_SHARE
-from discreet.privacy.gradients import SPARE, BookKeepingEngine, _bookkeeping, _contract
+from discreet.privacy.gradients import SPARE, BookKeepingEngine, _bookkeeping, _rows, _sums
 
 D, COUNT, STEPS = 4, 24_000, 3
 
@@ -93,7 +93,7 @@ def test_neighbours_sums_are_no_further_apart_than_the_noise_is_made_for(monkeyp
 
 def test_the_attack_finds_sums_whose_rounding_is_dropped(monkeypatch):
     """In float32, in one chunk: what was done before, and what a bound without its rounding would let pass."""
-    for file in (_bookkeeping, _contract):
+    for file in (_bookkeeping, _rows, _sums):
         monkeypatch.setattr(file, "double", contextlib.nullcontext)
     with pytest.warns(UserWarning, match="float64"):
         distance, bound = sums(monkeypatch, dp.FullBatch())

@@ -549,7 +549,7 @@ class DPSVI:
         if tracing():
             raise TypeError(
                 "run was called inside of a function that JAX traces (jit, vmap, grad, ...). It compiles its own loop, and "
-                "checks and debits before it. Call it outside; run_many makes many fits of public records in one compiled call."
+                "checks and debits before it. Call it outside."
             )
         with Processes(mesh) as processes, ExitStack() as stack:
             with processes.together():

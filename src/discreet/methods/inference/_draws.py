@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +21,6 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from discreet._jax import ClosedJaxpr, JaxprEqn, Literal, Var, aval, bind, primitives, run_jaxpr, types_of, unstack_p
 from discreet.privacy import random
-
-if TYPE_CHECKING:
-    pass
-
 
 KeyedLoss = Callable[[Any, Any, PRNGKeyArray], Float[Array, ""]]
 """`(parameters, record, key) -> scalar`."""

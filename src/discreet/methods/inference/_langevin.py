@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +17,6 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
 from discreet._numpyro import NumPyroOptim
 from discreet.privacy import random
-
-if TYPE_CHECKING:
-    pass
-
 
 Schedule = Callable[[Any], Any]
 _KEYS = "threefry2x32"

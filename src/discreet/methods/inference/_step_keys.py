@@ -6,16 +6,13 @@ steps share bits. A secret key starts one fit only (`random.claim`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from discreet.privacy import random
-
-if TYPE_CHECKING:
-    pass
 
 
 class StepKeys(NamedTuple):

@@ -7,7 +7,7 @@ rows of a person together with their number.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,6 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from numpyro.distributions import constraints
-
-if TYPE_CHECKING:
-    pass
 
 
 def _ones(value: Int[Array, "*batch column"], sizes: tuple[int, ...]) -> Float[Array, "*batch level"]:

@@ -7,16 +7,11 @@ from __future__ import annotations
 
 import datetime
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
 
 from discreet.tabular.tables import EPOCH, Column, Kind
-
-if TYPE_CHECKING:
-    pass
-
 
 _MONTHS = (1, 3, 6, 12, 24, 60, 120, 240, 600, 1200, 6000)
 
