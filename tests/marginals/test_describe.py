@@ -521,3 +521,6 @@ def test_an_estimate_far_outside_leaves_an_interval_and_no_point() -> None:
     figure = estimates.interval(np.array([-9.0, 5.0]), np.array([-12.0, 2.0]), np.array([-6.0, 8.0]), 0.0, np.inf)
     np.testing.assert_array_equal(figure.low, [0.0, 2.0])
     np.testing.assert_array_equal(figure.high, [3.0, 8.0])
+    # Nor what is left of an interval most of which is impossible.
+    figure = estimates.interval(0.0, np.array([-6.0, -6.0]), np.array([0.01, 3.0]), 0.0, np.inf)
+    np.testing.assert_allclose(figure.high, [3.005, 4.5])

@@ -381,10 +381,10 @@ def fieller(a: Any, b: Any, var_a: Any, cov: Any, var_b: Any, z: float) -> tuple
 
 def _cut(low: Any, high: Any, least: float, most: float) -> tuple[Any, Any]:
     """The part of an interval that is possible."""
-    # An estimate far outside leaves no interval inside; a point would pass for certainty, so half the width stays.
+    # An estimate outside leaves little of an interval inside, or none: what is short would pass for certainty, so half stays.
     half = (high - low) / 2
-    low = np.where(low > most, most - half, low)
-    high = np.where(high < least, least + half, high)
+    low = np.minimum(low, most - half)
+    high = np.maximum(high, least + half)
     return np.clip(low, least, most), np.clip(high, least, most)
 
 
