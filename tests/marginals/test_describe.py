@@ -399,6 +399,8 @@ def test_wrong_levels_and_quantiles_are_refused_before_anything_is_spent(tmp_pat
     released = Marginals(plan, np.zeros(sum(plan.cells)), plan.state(reproducible=True))
     with pytest.raises(ValueError, match="only three-way tables"):
         Description.of(released)
+    with pytest.raises(ValueError, match="'height', which was not counted: choose among low"):
+        Description.of(exact(plan_for(), people(9)), by="height")
 
 
 def test_without_a_schema_the_remedy_is_said() -> None:
@@ -524,3 +526,17 @@ def test_an_estimate_far_outside_leaves_an_interval_and_no_point() -> None:
     # Nor what is left of an interval most of which is impossible.
     figure = estimates.interval(0.0, np.array([-6.0, -6.0]), np.array([0.01, 3.0]), 0.0, np.inf)
     np.testing.assert_allclose(figure.high, [3.005, 4.5])
+
+
+def test_larger_shares_have_larger_quantiles() -> None:
+    """Also where noise hides the values: of these columns and groups 83 of 720 had some in the wrong order."""
+    plan, rng = description_plan(SCHEMA, epsilon=0.05, delta=1e-6, by="region"), np.random.default_rng(0)
+    released = exact(plan, people(300))
+    for _ in range(10):
+        found = Description.of(noisy(released, rng), by="region", quantiles=(0.75, 0.05, 0.5, 0.25))
+        for columns in (found.columns, *(group.columns for group in found.groups)):
+            for x in columns.values():
+                assert list(x.quantiles) in ([], [0.75, 0.05, 0.5, 0.25])
+                values = [x.quantiles[share].value for share in sorted(x.quantiles)]
+                assert values == sorted(values)
+                assert all(figure.low <= figure.value <= figure.high for figure in x.quantiles.values())

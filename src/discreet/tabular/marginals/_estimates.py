@@ -282,9 +282,11 @@ class ColumnEstimate:
         if present.sum() <= z * math.sqrt(self.covariance(b, b)):  # no more values than the noise hides
             present = self.counts * b if (self.counts * b).sum() > 0 else b
         found: dict[str, Any] = {"quantiles": {}}
-        for share in quantiles:
-            value, ends = self.quantile(share, present, z)
-            found["quantiles"][share] = Figure(*map(float, interval(value, *ends, low, high)))
+        each = {share: self.quantile(share, present, z) for share in quantiles}
+        # Noise may leave a larger share the lesser value; in order, the same values are no farther from the true ones.
+        ordered = dict(zip(sorted(each), sorted(value for value, _ in each.values()), strict=True))
+        for share, (_, ends) in each.items():
+            found["quantiles"][share] = Figure(*map(float, interval(ordered[share], *ends, low, high)))
         if self.sums is None:
             return found
         (number, total, gap), covariance = self.moments
