@@ -540,3 +540,14 @@ def test_larger_shares_have_larger_quantiles() -> None:
                 values = [x.quantiles[share].value for share in sorted(x.quantiles)]
                 assert values == sorted(values)
                 assert all(figure.low <= figure.value <= figure.high for figure in x.quantiles.values())
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("bounds", [(-1e308, 1e308), (0.0, 5e-324), (1e6, 1e6 + 1e-9)])
+def test_bounds_that_have_no_slices_are_refused_before_anything_is_spent(bounds, tmp_path) -> None:
+    """There were no labels for them, which was found when the budget was gone."""
+    ledger = dp.Ledger.create(tmp_path / "l", dataset="people", epsilon=1.5, delta=1e-5)
+    schema = Schema(columns=(Column(name="x", kind=Kind.REAL, bounds=bounds),))
+    with pytest.raises(ValueError, match=r"the bounds of 'x'.*have no 64 slices"):
+        dp.describe({"x": list(bounds)}, schema, epsilon=1.0, delta=1e-6, ledger=ledger)
+    assert not ledger.debits

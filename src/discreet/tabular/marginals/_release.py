@@ -139,6 +139,12 @@ class MarginalsPlan(GaussianPlan):
                 raise ValueError(
                     f"sums has {(name, *by)!r}: give a column with bounds, alone or with a column of categories, each once"
                 )
+        for column in self.schema.columns:
+            if column.bounds is not None and not (np.diff(self.levels.edges(column)) > 0).all():
+                raise ValueError(
+                    f"the bounds of '{column.name}', {column.rule()}, have no {self.slices} slices in 64-bit floats: give it "
+                    "another unit or origin"
+                )
         chosen = len(self.weights) - len(self.tables)
         if (
             not any(self.tables)
