@@ -551,3 +551,13 @@ def test_bounds_that_have_no_slices_are_refused_before_anything_is_spent(bounds,
     with pytest.raises(ValueError, match=r"the bounds of 'x'.*have no 64 slices"):
         dp.describe({"x": list(bounds)}, schema, epsilon=1.0, delta=1e-6, ledger=ledger)
     assert not ledger.debits
+
+
+def test_what_was_done_to_the_table_is_printed() -> None:
+    dose = Column(name="dose", kind=Kind.REAL, bounds=(0.0, 20.0), step=0.5)
+    plan = description_plan(Schema(columns=(dose,), person="who"), epsilon=1.0, delta=1e-6)
+    found = Description.of(exact(plan, {"dose": [3.0, 4.5], "who": ["a", "b"]}))
+    for words in ("Of each person one row was counted.", "Values were moved to the nearest step: dose (0.5)."):
+        assert words in " ".join(str(found).split())
+        assert words in found.to_dict()["intervals"]
+    assert "step" not in Description.of(exact(plan_for(), people(9))).intervals
