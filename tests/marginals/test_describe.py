@@ -399,6 +399,8 @@ def test_wrong_levels_and_quantiles_are_refused_before_anything_is_spent(tmp_pat
     released = Marginals(plan, np.zeros(sum(plan.cells)), plan.state(reproducible=True))
     with pytest.raises(ValueError, match="only three-way tables"):
         Description.of(released)
+    with pytest.raises(ValueError, match="'height', which was not counted: choose among low"):
+        Description.of(exact(plan_for(), people(9)), by="height")
 
 
 def test_without_a_schema_the_remedy_is_said() -> None:
@@ -521,3 +523,41 @@ def test_an_estimate_far_outside_leaves_an_interval_and_no_point() -> None:
     figure = estimates.interval(np.array([-9.0, 5.0]), np.array([-12.0, 2.0]), np.array([-6.0, 8.0]), 0.0, np.inf)
     np.testing.assert_array_equal(figure.low, [0.0, 2.0])
     np.testing.assert_array_equal(figure.high, [3.0, 8.0])
+    # Nor what is left of an interval most of which is impossible.
+    figure = estimates.interval(0.0, np.array([-6.0, -6.0]), np.array([0.01, 3.0]), 0.0, np.inf)
+    np.testing.assert_allclose(figure.high, [3.005, 4.5])
+
+
+def test_larger_shares_have_larger_quantiles() -> None:
+    """Also where noise hides the values: of these columns and groups 83 of 720 had some in the wrong order."""
+    plan, rng = description_plan(SCHEMA, epsilon=0.05, delta=1e-6, by="region"), np.random.default_rng(0)
+    released = exact(plan, people(300))
+    for _ in range(10):
+        found = Description.of(noisy(released, rng), by="region", quantiles=(0.75, 0.05, 0.5, 0.25))
+        for columns in (found.columns, *(group.columns for group in found.groups)):
+            for x in columns.values():
+                assert list(x.quantiles) in ([], [0.75, 0.05, 0.5, 0.25])
+                values = [x.quantiles[share].value for share in sorted(x.quantiles)]
+                assert values == sorted(values)
+                assert all(figure.low <= figure.value <= figure.high for figure in x.quantiles.values())
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("bounds", [(-1e308, 1e308), (0.0, 5e-324), (1e6, 1e6 + 1e-9)])
+def test_bounds_that_have_no_slices_are_refused_before_anything_is_spent(bounds, tmp_path) -> None:
+    """There were no labels for them, which was found when the budget was gone."""
+    ledger = dp.Ledger.create(tmp_path / "l", dataset="people", epsilon=1.5, delta=1e-5)
+    schema = Schema(columns=(Column(name="x", kind=Kind.REAL, bounds=bounds),))
+    with pytest.raises(ValueError, match=r"the bounds of 'x'.*have no 64 slices"):
+        dp.describe({"x": list(bounds)}, schema, epsilon=1.0, delta=1e-6, ledger=ledger)
+    assert not ledger.debits
+
+
+def test_what_was_done_to_the_table_is_printed() -> None:
+    dose = Column(name="dose", kind=Kind.REAL, bounds=(0.0, 20.0), step=0.5)
+    plan = description_plan(Schema(columns=(dose,), person="who"), epsilon=1.0, delta=1e-6)
+    found = Description.of(exact(plan, {"dose": [3.0, 4.5], "who": ["a", "b"]}))
+    for words in ("Of each person one row was counted.", "Values were moved to the nearest step: dose (0.5)."):
+        assert words in " ".join(str(found).split())
+        assert words in found.to_dict()["intervals"]
+    assert "step" not in Description.of(exact(plan_for(), people(9))).intervals

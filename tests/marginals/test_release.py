@@ -216,6 +216,25 @@ def test_no_neighbour_is_farther_than_the_noise_is_made_for(relation, shape, fau
     assert farthest > (0.999 if (relation, shape) != (REPLACE, SUMMED) else 0.85) * plan.moved
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("bounds", "step"), [((-1e308, 1e308), None), ((0.0, 1e-310), None), ((0.0, 5e-324), None), ((-1.0, 1.0), 5e-324)]
+)
+def test_nor_where_floats_end(bounds, step, monkeypatch) -> None:
+    """Widths and steps for which arithmetic gives infinity or NaN: a record moved the sums 118 times as far.
+
+    Plans refuse most of them, for their slices.
+    """
+    schema = dp.tables.Schema(columns=(Column(name="x", kind=Kind.REAL, bounds=bounds, step=step),))
+    with monkeypatch.context() as fault:
+        fault.setattr(release_file.Levels, "edges", lambda self, column: np.arange(5.0))
+        plan = plan_for(schema, tables=[("x",)], sums={("x",): 3})
+        assert plan.cells
+    for value in (*bounds, bounds[0] / 2 + bounds[1] / 2):
+        moved = measured({"x": [value, bounds[0]]}, plan) - measured({"x": [bounds[0]]}, plan)
+        assert np.linalg.norm(moved) <= plan.moved
+
+
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 def test_the_verifier_finds_the_event_of_counts_and_sums_and_refuses_heavier_ones(relation, monkeypatch) -> None:
     plan = plan_for(BOUNDED, relation=relation, **SUMMED)

@@ -20,6 +20,7 @@ from discreet.tabular.marginals import (
     MarginalsPlan,
     MarginalsResult,
     counts_suffice,
+    description_plan,
     fit_twins,
     numbers_in_levels,
     private_marginals,
@@ -324,3 +325,11 @@ def test_sums_take_numbers_to_be_uniform_in_slices_as_twins_are() -> None:
             expected = numbers[2 * place : 2 * place + 2, own.start + level]
             np.testing.assert_allclose(expected, [z.mean(), (1 - z**2).mean()], atol=0.01)
             assert (widths[2 * place, own.start + level] > 0) == (z.std() > 0)
+
+
+def test_a_description_makes_twins_too() -> None:
+    """Its numbers of records are in a table without columns, for which there was an IndexError."""
+    plan = description_plan(SCHEMA, epsilon=1.0, delta=1e-6, pairs="all")
+    assert () in plan.tables
+    model, result = fit_twins(noisy(exact(plan, people(5_000)), np.random.default_rng(0)), num_steps=200)
+    assert 4_500 < synthesize(dp.random.key(), result, model)[0].num_rows < 5_500

@@ -354,7 +354,8 @@ Groups = Annotated[
     _table(
         "--by",
         metavar="<column>",
-        help="Counts, means, spreads, quantiles and shares in each category of this column; may be given several times.",
+        help="Counts, means, spreads, quantiles and shares in each category of this column; may be given several times. Each "
+        "one makes the noise of all figures larger.",
     ),
 ]
 AllPairs = Annotated[bool, _table("--all-pairs", help="Two-way tables of all pairs of columns.")]

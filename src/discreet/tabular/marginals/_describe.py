@@ -84,7 +84,7 @@ class Description:
             quantiles: Quantiles to compute, as shares of the values.
 
         Raises:
-            ValueError: A level or share that is none, or no one- or two-way table was counted.
+            ValueError: A level or share that is none, a column that was not counted, or no one- or two-way table was.
         """
         level = probability("level", level, hint="0.9 is the default.")
         shares = [probability("a quantile", share, hint="0.5 is the median.") for share in quantiles]
@@ -100,6 +100,8 @@ class Description:
         records = interval(total, fit.total - spread, fit.total + spread, 0.0, math.inf)
         groups = []
         for key in [by] if isinstance(by, str) else by:
+            if key not in found:
+                raise ValueError(f"by has {key!r}, which was not counted: choose among {', '.join(found)}")
             # A pair by a column is shown as its groups.
             counts = {one: x.counts.value for (one, other), x in pairs.items() if other == key}
             counts |= {other: x.counts.value.T for (one, other), x in pairs.items() if one == key}
@@ -124,7 +126,11 @@ class Description:
     @property
     def intervals(self) -> str:
         """The quantities that the intervals cover, in words."""
-        return COVERS.format(level=self.level)
+        schema = self.released.plan.schema
+        steps = [f"{column.name} ({column.step:g})" for column in schema.columns if column.step is not None]
+        persons = "" if schema.person is None else " Of each person one row was counted."
+        moved = f" Values were moved to the nearest step: {', '.join(steps)}." if steps else ""
+        return f"{COVERS.format(level=self.level)}{persons}{moved}"
 
     def to_dict(self) -> dict[str, Any]:
         """All figures and the statement, as JSON can hold them; dates as 1970-01-31."""

@@ -282,9 +282,11 @@ class ColumnEstimate:
         if present.sum() <= z * math.sqrt(self.covariance(b, b)):  # no more values than the noise hides
             present = self.counts * b if (self.counts * b).sum() > 0 else b
         found: dict[str, Any] = {"quantiles": {}}
-        for share in quantiles:
-            value, ends = self.quantile(share, present, z)
-            found["quantiles"][share] = Figure(*map(float, interval(value, *ends, low, high)))
+        each = {share: self.quantile(share, present, z) for share in quantiles}
+        # Noise may leave a larger share the lesser value; in order, the same values are no farther from the true ones.
+        ordered = dict(zip(sorted(each), sorted(value for value, _ in each.values()), strict=True))
+        for share, (_, ends) in each.items():
+            found["quantiles"][share] = Figure(*map(float, interval(ordered[share], *ends, low, high)))
         if self.sums is None:
             return found
         (number, total, gap), covariance = self.moments
@@ -381,10 +383,10 @@ def fieller(a: Any, b: Any, var_a: Any, cov: Any, var_b: Any, z: float) -> tuple
 
 def _cut(low: Any, high: Any, least: float, most: float) -> tuple[Any, Any]:
     """The part of an interval that is possible."""
-    # An estimate far outside leaves no interval inside; a point would pass for certainty, so half the width stays.
+    # An estimate outside leaves little of an interval inside, or none: what is short would pass for certainty, so half stays.
     half = (high - low) / 2
-    low = np.where(low > most, most - half, low)
-    high = np.where(high < least, least + half, high)
+    low = np.minimum(low, most - half)
+    high = np.maximum(high, least + half)
     return np.clip(low, least, most), np.clip(high, least, most)
 
 

@@ -139,6 +139,12 @@ class MarginalsPlan(GaussianPlan):
                 raise ValueError(
                     f"sums has {(name, *by)!r}: give a column with bounds, alone or with a column of categories, each once"
                 )
+        for column in self.schema.columns:
+            if column.bounds is not None and not (np.diff(self.levels.edges(column)) > 0).all():
+                raise ValueError(
+                    f"the bounds of '{column.name}', {column.rule()}, have no {self.slices} slices in 64-bit floats: give it "
+                    "another unit or origin"
+                )
         chosen = len(self.weights) - len(self.tables)
         if (
             not any(self.tables)
@@ -872,7 +878,10 @@ def _pieces(table: Any, plan: MarginalsPlan, out_of_bounds: str, person_key: byt
 def _in_units(column: Column, numbers: np.ndarray, missing: np.ndarray) -> Int[np.ndarray, "2 row"]:
     """Values of z and 1 - z^2 in units of 1 / `_ONE`: 0 where missing."""
     low, high = column.limits
-    z = np.clip(np.rint((numbers - low) * (2 * _ONE / (high - low))) - _ONE, -_ONE, _ONE)
+    # Halves, since the whole width may be more than a float holds. What is NaN, as of a width of 5e-324, becomes 1, not a
+    # large integer: nothing else bounds what a record adds to the sums.
+    z = np.rint((numbers / 2 - low / 2) / (high / 2 - low / 2) * (2 * _ONE)) - _ONE
+    z = np.fmax(np.fmin(z, _ONE), -_ONE)
     values = np.stack([z, _ONE - np.rint(np.square(z) / _ONE)])
     values[:, missing] = 0
     return values.astype(np.int32)

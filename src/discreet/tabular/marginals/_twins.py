@@ -104,6 +104,8 @@ class CountMatrices(NamedTuple):
         found: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         threes = [column for columns in plan.columns if len(columns) == 3 for column in columns]
         for table, columns in zip(plan.tables, plan.columns, strict=True):
+            if not columns:  # the number of records, which `Marginals.num_records` has
+                continue
             counts = released.table(*table)[None]
             within = [total]
             if len(columns) == 3:
