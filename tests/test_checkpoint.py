@@ -525,8 +525,8 @@ import sys
 import numpy as np, numpyro, numpyro.distributions as dist
 from numpyro.infer.autoguide import AutoNormal
 import discreet as dp
-from discreet.methods.inference import _loop
-_loop._SECONDS = 0.0
+from discreet.methods.inference import _checkpoint, _loop
+_checkpoint._SECONDS = 0.0
 _loop._SECONDS_A_CHUNK = 0.01
 def model(y):
     mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))

@@ -264,8 +264,8 @@ def test_another_fits_statement_is_not_replaced(folder, monkeypatch):
 
 
 COMMAND_LINE = """
-from discreet.methods.inference import _loop
-_loop._SECONDS = 0.0
+from discreet.methods.inference import _checkpoint, _loop
+_checkpoint._SECONDS = 0.0
 _loop._SECONDS_A_CHUNK = 0.01
 from discreet.interfaces.cli import main
 main()

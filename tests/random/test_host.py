@@ -323,7 +323,7 @@ import os
 import jax, jax.numpy as jnp, numpy as np
 from jax import lax
 import discreet.privacy.random as dr
-from discreet.privacy.random import _chacha
+from discreet.privacy.random import _chacha, _openssl
 KEY, SIZE = dr.key(20261120), 20_000
 def body(i, x):
     return x + dr.normal(jax.random.fold_in(KEY, i), (SIZE,))
@@ -413,7 +413,7 @@ def test_python_ends_although_a_result_that_nobody_holds_is_still_computed():
     program = """
 import time
 loop(3).block_until_ready()
-producer = _chacha._alive[0]
+producer = _openssl._alive[0]
 before = producer.last
 loop(10**6)
 while producer.last == before:
