@@ -500,9 +500,13 @@ def with_lookups(closed: ClosedJaxpr, value: float) -> tuple[ClosedJaxpr, list[J
     found: list[JaxprEqn] = []
 
     def changed(item: Any) -> Any:
+        # JAX 0.12 has one class for both.
         if isinstance(item, ClosedJaxpr):
-            return ClosedJaxpr(changed(item.jaxpr), item.consts)
-        return item.replace(eqns=[each(equation) for equation in item.eqns]) if isinstance(item, Jaxpr) else item
+            return ClosedJaxpr(inside_of(item.jaxpr), item.consts)
+        return inside_of(item) if isinstance(item, Jaxpr) else item
+
+    def inside_of(jaxpr: Jaxpr) -> Jaxpr:
+        return jaxpr.replace(eqns=[each(equation) for equation in jaxpr.eqns])
 
     def each(equation: JaxprEqn) -> JaxprEqn:
         before = len(found)
