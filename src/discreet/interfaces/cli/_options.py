@@ -506,8 +506,8 @@ def schema_of(
         public = dp.tables.infer_columns_non_private(data, public, target=target, target_kind=model.target_kind)
     if public is None:
         raise ValueError(
-            "the columns are not described: give their public bounds and categories with --bounds or --schema. (For a table "
-            "that is not private, --non-private-bounds takes them from the data.)"
+            "the columns are not described: give their public bounds and categories with --bounds, or in a file with --schema "
+            "(discreet schema init TABLE writes one to fill in)"
         )
     column = public.target_column
     if model.needs_target and column is None:
