@@ -85,7 +85,7 @@ def source_counts() -> dict[str, int | str]:
         "tokens a line of code": f"{tokens / code_lines:.1f}",
         "packages": sum((folder / "__init__.py").is_file() for folder in SOURCES.iterdir() if folder.is_dir()),
         "functions": sum(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in nodes),
-        "banners (# ---)": sum(line.startswith("# ---") for text in texts for line in text.splitlines()),
+        "banners (# ---)": sum(line.lstrip().startswith("# ---") for text in texts for line in text.splitlines()),
         "packed assignments": f"{packed} ({packed / len(assignments):.1%})",
         "comment lines a thousand": round(1000 * comments / lines),
     }

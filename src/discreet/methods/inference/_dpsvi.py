@@ -242,7 +242,7 @@ class DPSVI:
                 "which draws the batches itself and keeps those parameters beside the data; or write an encoder."
             )
 
-    # --- NumPyro's verbs ------------------------------------------------------------------
+    # NumPyro's verbs.
 
     @in_own_settings
     def init(

@@ -147,7 +147,7 @@ class Objective:
             objective = cls(whole, tuple(made_up), structure, transforms, mean_field, num_particles, local_start=own)
             return objective.with_dependencies(psi, start_key) if look else objective, psi, start_key
 
-    # --- the data-free side ---------------------------------------------------------------
+    # The data-free side.
 
     def link(self, psi: Values, key: PRNGKeyArray) -> tuple[dict[str, Any], Scalar]:
         """U and the data-free term, from `num_particles` guide draws shared by all records.
@@ -208,7 +208,7 @@ class Objective:
                 pass
         return jnp.sum(log_density(guide_site)) - jnp.sum(log_density(model_site))
 
-    # --- the records' side ----------------------------------------------------------------
+    # The records' side.
 
     def record_loss(self, u: Values, record: Sequence[Any], key: PRNGKeyArray) -> Scalar:
         """One record's -[log p(x, z | u) - log q(z | x, u)], unscaled, mean over the particles.
@@ -319,7 +319,7 @@ class Objective:
         u, free = self.link(psi, draw)
         return free, self.record_loss(u, record, local)
 
-    # --- d3p's rule -----------------------------------------------------------------------
+    # The rule of d3p.
 
     def whole_loss(self, psi: Values, record: Sequence[Any], key: PRNGKeyArray, num_records: int) -> Scalar:
         """One record's share of the whole negative ELBO, with a guide draw of its own.
@@ -330,7 +330,7 @@ class Objective:
         free, loss = self.terms(psi, record, key)
         return loss + free / num_records
 
-    # --- dependencies ---------------------------------------------------------------------
+    # Dependencies.
 
     def reached(self, u: Any, num_records: int | None = None) -> tuple[bool, ...]:
         """For each leaf of `u`, False if a record's gradient in it is zero whatever the record.

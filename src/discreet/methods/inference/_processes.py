@@ -106,7 +106,7 @@ class Processes:
         reason, (what, code) = type(error).__name__, self.remedy  # its text may quote a record
         _stop(f"Process {self.index} of {self.count} stopped ({reason}), and so do the others. {what}", code)
 
-    # --- Messages ---
+    # Messages.
 
     def all_of(self, message: str) -> list[str]:
         """The message of each process."""
@@ -147,7 +147,7 @@ class Processes:
         said = [json.loads(x) for x in self.all_of(json.dumps([count, bool(due), bool(stop)]))]
         return said[0][0], said[0][1], any(x[2] for x in said)
 
-    # --- Agreement ---
+    # Agreement.
 
     @contextmanager
     def together(self) -> Iterator[None]:

@@ -141,7 +141,7 @@ class Levels:
             return [str(EPOCH + datetime.timedelta(int(day))) for day in edges[:-1]]
         return labels_of_numbers(edges)[:-1]
 
-    # --- from cells to levels -------------------------------------------------------------
+    # From cells to levels.
 
     def encode(self, table: Any, *, out_of_bounds: str = "refuse") -> Int[np.ndarray, "record column"]:
         """The level of each cell, int32, columns as in the schema.
@@ -208,7 +208,7 @@ class Levels:
 
         return tuple((of(*one), of(*other)) for one, other in self.schema.impossible)
 
-    # --- frequencies of levels ------------------------------------------------------------
+    # Frequencies of levels.
 
     @functools.cached_property
     def places(self) -> dict[str, slice]:
@@ -235,7 +235,7 @@ class Levels:
             counts += ones.T @ ones
         return counts / len(levels)
 
-    # --- from levels to cells -------------------------------------------------------------
+    # From levels to cells.
 
     def decode(self, levels: Int[np.ndarray, "record column"], rng: np.random.Generator) -> pyarrow.Table:
         """A table with these levels: 64-bit floats, 64-bit integers for counts, days, and texts; missing cells are null.
