@@ -42,6 +42,7 @@ WORKLOADS = (
     "compile_time",
     "memory",
     "posteriors",
+    "figures",
 )
 SLOW = ("synthetic",)
 HERE = _results.ROOT / "benchmarks"

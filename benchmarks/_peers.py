@@ -22,6 +22,7 @@ PACKAGES = (
     "mbi",
     "smartnoise-synth",
     "diffprivlib",
+    "opendp",
     "statsmodels",
 )
 

@@ -26,6 +26,7 @@ from benchmarks import (
     batch_sweep,
     compile_time,
     conv_vae,
+    figures,
     hierarchical,
     logistic,
     memory,
@@ -261,6 +262,26 @@ def test_synthetic_twins_are_compared_by_the_same_measures(monkeypatch: pytest.M
     results = _results.new()
     _results.add(results, lambda scale: [by_counts, peer], TINY)
     assert "ε = 1: accuracy" in _results.as_markdown(results)
+
+
+def test_figures_are_compared_with_the_tables_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With rivals that answer exactly, and one that is absent: each question has one answer from all, in the same order."""
+
+    def exact(table: Any, questions: Any) -> Any:
+        return lambda: {question: figures.truth(table, question) + 1e-3 for question in questions}
+
+    monkeypatch.setattr(figures, "RIVALS", {"diffprivlib": exact, "OpenDP": Mock(side_effect=AbsentError("no wheel"))})
+    for outcome in figures.measure(TINY):
+        assert outcome.skipped == {"OpenDP": "no wheel"}
+        for question in outcome.facts.values():
+            assert question["diffprivlib"] == pytest.approx(1e-3)
+            assert 0 < question["discreet"] < 10 * question["half-width"]
+        held = next(figure for figure in outcome.figures if figure.name == "95 % intervals that hold")
+        assert held.value >= 75
+        words = "questions with an error of at most that of diffprivlib"
+        counted = [figure.value for figure in outcome.figures if figure.name == words]
+        exactly = sum(question["discreet"] <= question["diffprivlib"] for question in outcome.facts.values())
+        assert counted == ([] if len(outcome.facts) == 1 else [exactly])
 
 
 def test_a_peers_program_gets_all_public_levels_and_its_rows_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,334 @@
+"""Figures of UCI Adult under differential privacy, beside diffprivlib and OpenDP: the same questions at the same total epsilon.
+
+python -m benchmarks.figures [--quick]
+
+Each workload is a list of questions. discreet answers all by one `dp.describe`. The others answer each by a call of its own, with
+an equal share of the budget: diffprivlib a share of epsilon (Laplace noise), OpenDP (Polars) a share of the zero-concentrated
+budget that implies (epsilon, delta), with values centred between the bounds, the better way. diffprivlib takes the exact number
+of values for public, and of groups as well, so that its groups cost their budget once.
+
+A figure is the root mean square error over the draws of a question's answer against the table's own, over that of a rival. A
+half-width is half of the length of our 95 % intervals; that of the Laplace mechanism is the 95 % quantile of its errors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+
+import discreet as dp
+from benchmarks import _results
+from benchmarks._command import main
+from benchmarks._harness import Figure, Outcome, Scale, Timing
+from benchmarks._peers import AbsentError, load
+from benchmarks.synthetic import concentrated
+from discreet.tabular.tables import Column, Kind, Schema, read_table
+
+EPSILON, DELTA, LEVEL, DRAWS = 1.0, 1e-6, 0.95, 30
+BOUNDS = {"age": (17.0, 90.0), "hours_per_week": (1.0, 99.0), "education_num": (1.0, 16.0)}
+LEVELS = {
+    "sex": ("Female", "Male"),
+    "race": ("Amer-Indian-Eskimo", "Asian-Pac-Islander", "Black", "Other", "White"),
+    "income": ("<=50K", ">50K"),
+}
+SCHEMA = Schema(
+    columns=(
+        *(Column(name=name, kind=Kind.COUNT, bounds=bounds) for name, bounds in BOUNDS.items()),
+        *(
+            Column(name=name, kind=Kind.BINARY if len(labels) == 2 else Kind.CATEGORICAL, categories=labels)
+            for name, labels in LEVELS.items()
+        ),
+    )
+)
+
+Question = tuple[str, ...]
+"""A kind of figure and its columns, such as ("mean", "age") or ("mean by", "age", "sex")."""
+Answers = dict[Question, np.ndarray]
+
+WORKLOADS: Mapping[str, tuple[Question, ...]] = {
+    "one mean": (("mean", "age"),),
+    "three means": tuple(("mean", name) for name in BOUNDS),
+    "group means": (("mean by", "age", "race"),),
+    "ten questions": (
+        ("count",),
+        ("mean", "age"),
+        ("mean", "hours_per_week"),
+        ("deviation", "age"),
+        ("quantile", "age", "0.5"),
+        ("quantile", "age", "0.9"),
+        ("shares", "sex"),
+        ("shares", "race"),
+        ("mean by", "hours_per_week", "sex"),
+        ("mean by", "age", "income"),
+    ),
+}
+ASKED = {"one mean": 1.5, "three means": 3.0, "group means": 2.0}
+"""Largest ratio of our error to a rival's: to diffprivlib's for means, to OpenDP's for groups."""
+MOST_OF_TEN = 9
+WIDTHS = {"one mean": 2.5, "three means": 5.0}
+
+
+def truth(table: pyarrow.Table, question: Question) -> np.ndarray:
+    """The table's own answer, not private."""
+    kind, *columns = question
+    if kind == "count":
+        return np.array([float(len(table))])
+    values = table[columns[0]].to_numpy()
+    if kind == "mean":
+        return np.array([values.mean()])
+    if kind == "deviation":
+        return np.array([values.std()])
+    if kind == "quantile":
+        return np.quantile(values, [float(columns[1])], method="inverted_cdf")
+    if kind == "shares":
+        return np.array([(values == label).mean() for label in LEVELS[columns[0]]])
+    keys = table[columns[1]].to_numpy()
+    return np.array([values[keys == label].mean() for label in LEVELS[columns[1]]])
+
+
+class Ours:
+    """One `dp.describe` of the columns that the questions name."""
+
+    def __init__(self, table: pyarrow.Table, questions: tuple[Question, ...]) -> None:
+        named = {name for _, *columns in questions for name in columns}
+        self.schema = dataclasses.replace(SCHEMA, columns=tuple(x for x in SCHEMA.columns if x.name in named))
+        self.table = table
+        self.by = sorted({columns[1] for kind, *columns in questions if kind == "mean by"})
+        self.questions = questions
+
+    def draw(self) -> tuple[Answers, dict[Question, tuple[np.ndarray, np.ndarray]]]:
+        """Answers, and the ends of their intervals."""
+        quantiles = sorted({float(columns[1]) for kind, *columns in self.questions if kind == "quantile"})
+        found = dp.describe(
+            self.table,
+            self.schema,
+            epsilon=EPSILON,
+            delta=DELTA,
+            by=self.by,
+            level=LEVEL,
+            quantiles=quantiles or (0.5,),
+        )
+        figures = {question: self._figures(found, question) for question in self.questions}
+        answers = {question: np.array([x.value for x in own]) for question, own in figures.items()}
+        ends = {
+            question: (np.array([x.low for x in own]), np.array([x.high for x in own]))
+            for question, own in figures.items()
+        }
+        return answers, ends
+
+    @staticmethod
+    def _figures(found: Any, question: Question) -> list[Any]:
+        kind, *columns = question
+        if kind == "count":
+            return [found.num_records]
+        if kind == "mean by":
+            return [group.columns[columns[0]].mean for group in found.groups if group.by == columns[1]]
+        own = found.columns[columns[0]]
+        if kind == "mean":
+            return [own.mean]
+        if kind == "deviation":
+            return [own.sd]
+        if kind == "quantile":
+            return [own.quantiles[float(columns[1])]]
+        return [dp.marginals.Figure(*map(float, ends)) for ends in zip(*own.shares, strict=True)]
+
+
+def diffprivlib(table: pyarrow.Table, questions: tuple[Question, ...]) -> Callable[[], Answers]:
+    """`diffprivlib.tools`, each question at epsilon over their number."""
+    tools = load("diffprivlib.tools")
+    each = EPSILON / len(questions)
+
+    def answer(question: Question) -> np.ndarray:
+        kind, *columns = question
+        if kind == "count":
+            return np.array([float(tools.count_nonzero(np.ones(len(table)), epsilon=each))])
+        values = table[columns[0]].to_numpy()
+        if kind == "shares":
+            places = np.searchsorted(np.array(LEVELS[columns[0]]), values)
+            size = len(LEVELS[columns[0]])
+            counts, _ = tools.histogram(places, epsilon=each, bins=size, range=(-0.5, size - 0.5))
+            return counts / max(1, counts.sum())
+        bounds = BOUNDS[columns[0]]
+        if kind == "mean":
+            return np.array([tools.mean(values, epsilon=each, bounds=bounds)])
+        if kind == "deviation":
+            return np.array([tools.std(values, epsilon=each, bounds=bounds)])
+        if kind == "quantile":
+            return np.array([tools.quantile(values, float(columns[1]), epsilon=each, bounds=bounds)])
+        keys = table[columns[1]].to_numpy()
+        groups = [values[keys == label] for label in LEVELS[columns[1]]]
+        return np.array([tools.mean(group, epsilon=each, bounds=bounds) for group in groups])
+
+    return lambda: {question: answer(question) for question in questions}
+
+
+def opendp(table: pyarrow.Table, questions: tuple[Question, ...]) -> Callable[[], Answers]:
+    """OpenDP's Polars interface, each question at an equal share of the zero-concentrated budget."""
+    remedy = "pip install 'opendp[polars]'"
+    library = load("opendp.prelude", remedy)
+    polars = load("polars", remedy)
+    library.enable_features("contrib")
+    # It refuses categories, whose order is that of the records.
+    texts = [polars.col(name).cast(polars.String) for name in LEVELS]
+    frame = polars.from_arrow(table).with_columns(texts).lazy()
+    margin = library.polars.Margin
+    # The keys of groups are public, as ours are.
+    groups = [
+        margin(by=[name], max_length=10**6, max_groups=len(levels), invariant="keys") for name, levels in LEVELS.items()
+    ]
+
+    def numbers(name: str) -> tuple[Any, float, float]:
+        low, high = BOUNDS[name]
+        middle = (low + high) / 2
+        return polars.col(name).cast(float).fill_nan(middle).fill_null(middle) - middle, middle, (high - low) / 2
+
+    def answer(context: Any, question: Question, means: Answers) -> np.ndarray:
+        kind, *columns = question
+        query = context.query()
+        if kind == "count":
+            return query.select(library.len()).release().collect().to_numpy()[0].astype(float)
+        if kind == "shares":
+            found = query.group_by(columns[0]).agg(library.len()).release().collect()
+            counts = dict(zip(found[columns[0]], found["len"], strict=True))
+            shares = np.array([float(counts[label]) for label in LEVELS[columns[0]]])
+            return shares / shares.sum()
+        centred, middle, half = numbers(columns[0])
+        if kind == "mean":
+            return middle + query.select(centred.dp.mean((-half, half))).release().collect().to_numpy()[0]
+        if kind == "deviation":
+            squares = query.select((centred * centred).dp.mean((0.0, half * half))).release().collect().to_numpy()[0]
+            return np.sqrt(np.maximum(0, squares - (means["mean", columns[0]] - middle) ** 2))
+        if kind == "quantile":
+            low, high = BOUNDS[columns[0]]
+            values = polars.col(columns[0]).cast(float).fill_nan(low).fill_null(low)
+            candidates = [float(value) for value in np.arange(low, high + 1)]
+            return query.select(values.dp.quantile(float(columns[1]), candidates)).release().collect().to_numpy()[0]
+        found = query.group_by(columns[1]).agg(centred.dp.mean((-half, half)).alias("mean")).release().collect()
+        by_key = dict(zip(found[columns[1]], found["mean"], strict=True))
+        return middle + np.array([by_key[label] for label in LEVELS[columns[1]]])
+
+    def draw() -> Answers:
+        context = library.Context.compositor(
+            data=frame,
+            privacy_unit=library.unit_of(contributions=1),
+            privacy_loss=library.loss_of(rho=concentrated(EPSILON, DELTA)),
+            split_evenly_over=len(questions),
+            margins=[margin(max_length=10**6), *groups],
+        )
+        answers: Answers = {}
+        for question in questions:
+            answers[question] = answer(context, question, answers)
+        return answers
+
+    return draw
+
+
+RIVALS = {"diffprivlib": diffprivlib, "OpenDP": opendp}
+
+
+def measure(scale: Scale) -> list[Outcome]:
+    """One outcome for each list of questions."""
+    table = _table(scale)
+    return [_one(name, questions, table, scale) for name, questions in WORKLOADS.items()]
+
+
+def _one(name: str, questions: tuple[Question, ...], table: pyarrow.Table, scale: Scale) -> Outcome:
+    outcome = Outcome(f"figures-{name.replace(' ', '-')}", f"{name} of {len(table):,} rows, ε = {EPSILON:g}")
+    draws = scale.size(scale.steps(DRAWS), 2)
+    right = {question: truth(table, question) for question in questions}
+    ours = Ours(table, questions)
+    held: dict[Question, list[float]] = {question: [] for question in questions}
+    widths: dict[Question, list[float]] = {question: [] for question in questions}
+    seconds = []
+    errors: dict[str, dict[Question, list[np.ndarray]]] = {"discreet": {question: [] for question in questions}}
+    for _ in range(draws):
+        started = time.process_time()
+        answers, ends = ours.draw()
+        seconds.append(time.process_time() - started)
+        for question in questions:
+            low, high = ends[question]
+            errors["discreet"][question].append(answers[question] - right[question])
+            held[question].append(float(((low <= right[question]) & (right[question] <= high)).mean()))
+            widths[question].append(float(((high - low) / 2).mean()))
+    outcome.timings.append(Timing("discreet", seconds, 1, "processor time of all questions"))
+    for rival, build in RIVALS.items():
+        try:
+            draw = build(table, questions)
+        except AbsentError as reason:
+            outcome.skipped[rival] = str(reason)
+            continue
+        found = [draw() for _ in range(10 * draws if rival == "diffprivlib" else draws)]
+        errors[rival] = {q: [answers[q] - right[q] for answers in found] for q in questions}
+    _add_figures(outcome, name, errors, held, widths)
+    return outcome
+
+
+def _add_figures(
+    outcome: Outcome,
+    name: str,
+    errors: dict[str, dict[Question, list[np.ndarray]]],
+    held: dict[Question, list[float]],
+    widths: dict[Question, list[float]],
+) -> None:
+    """Our intervals, and the ratio of our errors to each rival's; a bound where the issue of figures asks for one."""
+    root = {who: {q: _root_mean_square(own) for q, own in x.items()} for who, x in errors.items()}
+    asked = "OpenDP" if name == "group means" else "diffprivlib"
+    nearer = dict.fromkeys(errors, 0)
+    for question in held:
+        words = " ".join(question)
+        outcome.facts[words] = {who: found[question] for who, found in root.items()}
+        outcome.facts[words] |= {
+            "held": statistics.mean(held[question]),
+            "half-width": statistics.mean(widths[question]),
+        }
+        own = root["discreet"][question]
+        outcome.figures.append(Figure(f"{words}: error", own))
+        others = {rival: found[question] for rival, found in root.items() if rival != "discreet"}
+        for rival, error in others.items():
+            nearer[rival] += own <= error
+            # A quantile among whole numbers can be right in every draw.
+            if error > 0:
+                bound = ("<=", ASKED[name]) if rival == asked and name in ASKED else None
+                outcome.figures.append(Figure(f"{words}: error, discreet / {rival}", own / error, bound=bound))
+        if name in WIDTHS and "diffprivlib" in errors:
+            sure = float(np.quantile(np.abs(errors["diffprivlib"][question]), LEVEL))
+            wide = statistics.mean(widths[question]) / sure
+            outcome.figures.append(
+                Figure(f"{words}: half-width, discreet / diffprivlib", wide, bound=("<=", WIDTHS[name]))
+            )
+    coverage = 100 * statistics.mean(x for own in held.values() for x in own)
+    outcome.figures.append(Figure(f"{100 * LEVEL:g} % intervals that hold", coverage, "%"))
+    for rival, count in nearer.items():
+        if rival != "discreet" and len(held) > 1:
+            bound = (">=", MOST_OF_TEN) if name == "ten questions" else None
+            outcome.figures.append(Figure(f"questions with an error of at most that of {rival}", count, bound=bound))
+
+
+def _root_mean_square(errors: list[np.ndarray]) -> float:
+    return math.sqrt(float(np.mean(np.square(np.stack(errors)))))
+
+
+def _table(scale: Scale) -> pyarrow.Table:
+    """Adult, or for the tests an invented table of the same columns."""
+    if scale.tiny:
+        rng = np.random.default_rng(0)
+        numbers = {name: np.round(rng.uniform(*bounds, 2_000)) for name, bounds in BOUNDS.items()}
+        return pyarrow.table({**numbers, **{name: rng.choice(levels, 2_000) for name, levels in LEVELS.items()}})
+    folders = [Path(os.environ.get("DISCREET_DATA", ".")), _results.ROOT.parent / "shared" / "data"]
+    found = next((path for folder in folders if (path := folder / "adult.csv.gz").is_file()), None)
+    if found is None:
+        raise AbsentError("adult.csv.gz is not here: set DISCREET_DATA to the folder that holds it")
+    return read_table(found, SCHEMA)
+
+
+if __name__ == "__main__":
+    main(measure, __doc__)
