@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -47,13 +47,15 @@ from discreet.privacy import random
 from discreet.privacy.act import Act
 from discreet.privacy.clipping import contribution_bound
 from discreet.privacy.gradients import BookKeepingEngine, EngineReport
-from discreet.privacy.ledger import Ledger
 from discreet.privacy.mechanisms import Shards, levels_for
 from discreet.privacy.plan import PrivacyPlan
 from discreet.privacy.report import Statement, Unit, make_statement, statement_from_dict
 from discreet.privacy.sampling import PoissonSampling
 from discreet.privacy.verify import Certificate
 from discreet.storage import exclusive
+
+if TYPE_CHECKING:
+    from discreet.privacy.ledger import Ledger
 
 
 @contextmanager
