@@ -10,6 +10,7 @@ import copy
 import functools
 import inspect
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -21,8 +22,8 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 from numpyro.primitives import Messenger
 
-from discreet._jax import one_process, warn_of_release, warn_of_spread
-from discreet._numpyro import warn_of_numpyro
+from discreet._jax import one_process, untried_jax, warn_of_spread
+from discreet._numpyro import untried_numpyro
 from discreet._validate import integer
 from discreet.methods.inference._tables_outside import make_arguments
 from discreet.privacy.mechanisms import InFiles
@@ -89,8 +90,8 @@ def take_apart(args: Sequence[Any], kwargs: Values, mesh: Any = None, programs: 
     """
     refuse_options(kwargs)
     passed = jax.tree.leaves((tuple(args), dict(kwargs)))
-    warn_of_release()
-    warn_of_numpyro()
+    for why in filter(None, (untried_jax(), untried_numpyro())):
+        warnings.warn(why, UserWarning, stacklevel=2)
     one_process("discreet", passed)
     if mesh is None:
         warn_of_spread("discreet", passed)

@@ -80,17 +80,18 @@ class _Devices:
     parts: dict[Batch, Part] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.sharding = sharding_of(self.equation)
-        self.loop = Loop(self.sharding.devices)
+        self.body, self.axes, devices, self.ins, self.outs = sharding_of(self.equation)
+        self.loop = Loop(devices)
         self.line = source_line(self.equation)
-        if -1 in (*self.sharding.cut[0], *self.sharding.cut[1]):
+        if -1 in (*self.ins, *self.outs):
             text = f"shard_map at {self.line} cuts an array over some of its devices only, or along two axes."
             raise Why.DEVICES.refusal(text, self.line)
 
     def run(self, operands: list[Value]) -> list[Value]:
         """The results of the whole equation."""
-        ins, outs = self.sharding.cut
-        body = self.sharding.body
+        ins = self.ins
+        outs = self.outs
+        body = self.body
         # If devices differ by more than their records, a row of a random sample depends on its place in the sample.
         apart = any(cut is not None and not isinstance(x, Private) for x, cut in zip(operands, ins, strict=True))
         met = [y for x in body.jaxpr.eqns for y in _over_devices(x)]
@@ -138,7 +139,7 @@ class _Devices:
         within = inner_programs(equation)
         line = source_line(equation)
         named = not within and (is_over_devices(equation) or equation.primitive in _PSUMS)
-        if named and devices_named(equation) != self.sharding.axes:
+        if named and devices_named(equation) != self.axes:
             text = f"{equation.primitive.name} at {line} covers only some of the devices."
             raise Why.DEVICES.refusal(text, self.line, line)
         if equation.primitive is p.axis_index_p:
