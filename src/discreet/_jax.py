@@ -43,7 +43,7 @@ from jax.extend.core import (
     Literal,
     Primitive,
     Var as Var,
-    jaxpr_as_fun,
+    jaxpr_as_fun as jaxpr_as_fun,
     primitives as primitives,
 )
 from jax.extend.random import define_prng_impl as define_prng_impl
@@ -474,11 +474,6 @@ def types_of(tree: Any) -> Any:
     )
 
 
-def run_jaxpr(closed: ClosedJaxpr, *operands: Any) -> list[Any]:
-    """The outputs of a traced program."""
-    return jaxpr_as_fun(closed)(*operands)
-
-
 def with_lookups(closed: ClosedJaxpr, value: float) -> tuple[ClosedJaxpr, list[JaxprEqn]]:
     """A program in which a lookup outside of an array gives `value` (rounded, of integers), and its equations that look up.
 
@@ -701,7 +696,7 @@ def run_kept(function: Callable[..., Any], *args: Any) -> Any:
     program, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
     name = program_digest(program)
     if name not in _KEPT:
-        _KEPT[name] = run_once(partial(run_jaxpr, program))
+        _KEPT[name] = run_once(jaxpr_as_fun(program))
     return jax.tree.unflatten(jax.tree.structure(shapes), _KEPT[name](*jax.tree.leaves(args)))
 
 

@@ -2,7 +2,7 @@
 
 Files, in reading order:
 
-- the model: `_records` and `_plates` (which rows), `_programs`, `_tables_outside`, `_structure` with `_autoguides` and
+- the model: `_records`, `_levels` and `_plates` (which rows), `_programs`, `_tables_outside`, `_structure` with `_autoguides` and
   `_point_guide`, `_elbo` with `_start`, `_couplings` and `_support` (what is refused);
 - the fit: `_step_keys`, `_draws`, `_local`, `_step`, `_trace`, `_saved`, `_checkpoint`, `_processes`, `_loop`, `_proof`;
 - its result: `_forms`, `_tail`, `_noise_aware`, `_result`;
@@ -24,7 +24,6 @@ from discreet.methods.inference._records import (
     Records as Records,
     check_public as check_public,
     take_apart as take_apart,
-    with_levels as with_levels,
 )
 from discreet.methods.inference._result import (
     DPSVIResult as DPSVIResult,
@@ -42,6 +41,7 @@ from discreet.methods.inference._trace import Trace as Trace
 _LATER = {
     "_defaults": ("Defaults", "defaults_for", "guide_for"),
     "_dpsgld": ("DPSGLD", "DPSGLDResult", "releases_of"),
+    "_levels": ("with_levels",),
     "_noise_aware": ("NoiseAware",),
     "_ops": ("OnePosteriorSample", "OPSResult"),
     "_points": ("Latents", "latents_of", "objective_of_points"),
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         DPSGLDResult as DPSGLDResult,
         releases_of as releases_of,
     )
+    from discreet.methods.inference._levels import with_levels as with_levels
     from discreet.methods.inference._noise_aware import NoiseAware as NoiseAware
     from discreet.methods.inference._ops import OnePosteriorSample as OnePosteriorSample, OPSResult as OPSResult
     from discreet.methods.inference._points import (

@@ -37,11 +37,8 @@ from discreet.privacy.accounting._pairs import (
     GaussianCurve,
     GaussianPair,
     LaplacePair,
-    MixturePair,
     Pair,
     PoissonPair,
-    PoissonReplacePair,
-    WithoutReplacementPair,
 )
 
 if TYPE_CHECKING:
@@ -423,9 +420,13 @@ def _pair(step: DpEvent, relation: Relation, added: bool, choices: int = 1) -> P
         return NOISES[type(step)]((2 if replace else 1) / noise)
     if isinstance(step, PoissonSampledDpEvent):
         if replace:
+            from discreet.privacy.accounting._replaced import PoissonReplacePair
+
             return PoissonReplacePair(1 / noise, step.sampling_probability)
         return PoissonPair(NOISES[type(step.event)](1 / noise), step.sampling_probability, added)
     if isinstance(step, SampledWithoutReplacementDpEvent):
+        from discreet.privacy.accounting._replaced import WithoutReplacementPair
+
         return WithoutReplacementPair(GaussianPair(2 / noise), step.sample_size / step.source_dataset_size)
     if isinstance(step, TruncatedSubsampledGaussianDpEvent):
         return _truncated(step, relation, added)
@@ -436,6 +437,8 @@ def _truncated(event: TruncatedSubsampledGaussianDpEvent, relation: Relation, ad
     # Condition on whether the batch would overflow given that the record is in it; where it does, one record in takes another's
     # place, which is a replacement at twice the sensitivity (arXiv 2508.15089, as dp_accounting has it).
     from scipy.stats import binom
+
+    from discreet.privacy.accounting._replaced import MixturePair, PoissonReplacePair
 
     rate = event.sampling_probability
     size = event.dataset_size

@@ -99,7 +99,8 @@ def make_statement(
         delta = suggest(num_records=plan.num_records).delta
         chosen = f"chosen by default: 1 / (10 × number of {unit.noun}s) rounded down to one digit, and 1e-5 at most"
     delta = float(delta)
-    bound = _contribution(plan.clipping) if contribution_bound is None else contribution_bound
+    clipping = plan.clipping
+    bound = _contribution(clipping) if contribution_bound is None else contribution_bound
     count = f"The number of {unit.noun}s, N = {plan.num_records}"
     if plan.relation == Relation.ADD_OR_REMOVE_ONE:
         count += " (neighbouring tables differ in it by one; publishing it exactly was not charged)"
@@ -115,14 +116,20 @@ def make_statement(
         figures=_figures(paid.profile(), paid.risk(delta), paid.event(), chosen, ACCOUNTANT),
         unit=unit,
         cautions=(BATCHES_ARE_THE_CALLERS,) * user_supplied_batches,
-        mechanism=_mechanism_words(plan, bound, unit.noun),
+        mechanism=(
+            f"Each step drew a batch ({plan.sampling.in_words(plan.num_records, unit.noun)}). "
+            f"{clipping.stated(bound, unit.noun)}; the contributions were summed, and {plan.mechanism.words} "
+            f"{plan.noise_multiplier * bound / (clipping.start if clipping.adapts else 1.0):.6g}{' C' * clipping.adapts} "
+            f"({plan.noise_multiplier:.6g} times that bound) was added to {plan.mechanism.hidden}."
+            f"{f' {INTEGERS}' if plan.mechanism.on_grid else ''}"
+        ),
         plan=plan_facts(plan, bound),
         steps_completed=steps_completed,
         horizon=horizon,
         versions=versions(),
         public=(
             f"{count}.",
-            f"The plan: how batches are drawn, the {'rule for the clipping norm' if plan.clipping.adapts else 'clipping norm'}, "
+            f"The plan: how batches are drawn, the {'rule for the clipping norm' if clipping.adapts else 'clipping norm'}, "
             "the noise and the number of steps.",
             *public,
         ),
@@ -154,17 +161,6 @@ def _not_covered(unit: Unit, *, exact: bool) -> tuple[str, ...]:
     """The limits of every statement; `exact` if the noise is of integers."""
     several = (SEVERAL_RECORDS,) * (unit.person is None)
     return (LAST_BITS,) * (not exact) + several + NOT_COVERED
-
-
-def _mechanism_words(plan: PrivacyPlan, bound: float, noun: str) -> str:
-    clipping = plan.clipping
-    size = plan.noise_multiplier * bound / (clipping.start if clipping.adapts else 1.0)
-    return (
-        f"Each step drew a batch ({plan.sampling.in_words(plan.num_records, noun)}). {clipping.stated(bound, noun)}; the "
-        f"contributions were summed, and {plan.mechanism.words} {size:.6g}{' C' * clipping.adapts} "
-        f"({plan.noise_multiplier:.6g} times that bound) was added to {plan.mechanism.hidden}."
-        f"{f' {INTEGERS}' if plan.mechanism.on_grid else ''}"
-    )
 
 
 def plan_facts(plan: PrivacyPlan, contribution_bound: float | None = None) -> dict[str, Any]:

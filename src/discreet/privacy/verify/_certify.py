@@ -30,7 +30,7 @@ from discreet._jax import (
     all_constants,
     compiled,
     is_key,
-    run_jaxpr,
+    jaxpr_as_fun,
     untried_jax,
     users_file,
     without_dead_code,
@@ -530,7 +530,7 @@ class Runner:
     """A program to be called, compiled for each kind and place of its operands."""
 
     def __init__(self, program: ClosedJaxpr) -> None:
-        self.run = jax.jit(functools.partial(run_jaxpr, program))
+        self.run = jax.jit(jaxpr_as_fun(program))
         self._kept: dict[Any, Callable[..., list[Any]]] = {}
 
     def of(self, leaves: Sequence[Any], *, repeats: bool = False, quickly: bool = False) -> Callable[..., list[Any]]:

@@ -21,7 +21,6 @@ from discreet._jax import (
     is_over_devices,
     primitives as p,
     psum_invariant_p,
-    shard_map_p,
     sharding_of,
     source_line,
 )
@@ -39,7 +38,7 @@ from discreet.privacy.verify._domain import (
     new_symbol,
 )
 from discreet.privacy.verify._errors import Why
-from discreet.privacy.verify._interpreter import STRUCTURED, Checker, rule, shape_of
+from discreet.privacy.verify._interpreter import Checker, shape_of
 
 _PSUMS = (p.psum_p, psum_invariant_p)
 _TWICE = Why.DEVICES("a sum over all devices' records is added up again, once per device")
@@ -235,6 +234,6 @@ def _over_devices(equation: JaxprEqn) -> list[JaxprEqn]:
     return [equation, *within] if is_over_devices(equation) else within
 
 
-@rule(shard_map_p, table=STRUCTURED)
-def _shard_map(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+def shard_map(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """The rule of `shard_map`."""
     return _Devices(checker, equation).run(operands)
