@@ -17,7 +17,7 @@ from numpyro.infer.autoguide import AutoNormal
 import discreet as dp
 from discreet.methods.audit import worst_case
 from discreet.privacy.accounting import NOISES, event_from_dict, event_to_dict
-from discreet.privacy.accounting._pairs import PurePair
+from discreet.privacy.accounting._choices import PurePair
 from discreet.privacy.mechanisms import FLOAT_GAUSSIAN, GAUSSIAN, LAPLACE, MECHANISMS, FloatMechanism, add_noise
 from discreet.privacy.report import make_statement, statement_from_dict
 

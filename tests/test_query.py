@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import discreet as dp
-from discreet.methods.moments import MomentsPlan
-from discreet.methods.newton import ModelPlan, NewtonPlan
+from discreet.methods.moments import MomentsPlan, fit_moments
+from discreet.methods.newton import ModelPlan, NewtonPlan, fit_newton
 from discreet.privacy.act import Act
 from discreet.privacy.gradients import SPARE
 from discreet.privacy.mechanisms import clip_records, sum_records
@@ -27,7 +27,7 @@ from discreet.privacy.query import (
 )
 from discreet.tabular.marginals import MarginalsPlan
 from discreet.tabular.scores import ScorePlan
-from discreet.tabular.standardise import Standardisation
+from discreet.tabular.standardise import Standardisation, private_standardisation
 
 ADD, REPLACE = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
 PLAN = ScorePlan.calibrate(epsilon=0.5, delta=1e-7)
@@ -219,3 +219,18 @@ def test_a_plan_costs_what_was_asked_for_and_refuses_numbers_out_of_range(name: 
     for field, value in wrong:
         with pytest.raises(ValueError, match=f"{field} is "):
             dataclasses.replace(plan, **{field: value})
+
+
+@pytest.mark.parametrize("name", ["moments", "standardisation", "Newton"])
+def test_more_records_than_sums_are_exact_for_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A standardisation took any number of them: beyond 2^27 its sums would have been rounded."""
+    monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
+    plan: Any = PLANS[name]()
+    zeros = np.broadcast_to(np.float64(0), (2**26 + 1, 2))  # no memory
+    fits: dict[str, Any] = {
+        "moments": lambda key: fit_moments(key, zeros, zeros[:, 0], plan),
+        "standardisation": lambda key: private_standardisation(key, zeros, low=0, high=1, plan=plan),
+        "Newton": lambda key: fit_newton(key, zeros, zeros[:, 0], plan),
+    }
+    with pytest.raises(ValueError, match="sums are exact for at most 67,108,864"):
+        fits[name](dp.random.key())

@@ -85,6 +85,8 @@ PHRASES = {
     "privacy/accounting/_events.py": "from an event to dominating pairs",
     "privacy/accounting/_compose.py": "composition of all steps",
     "privacy/accounting/_pairs.py": "what one use of a mechanism costs",
+    "privacy/accounting/_filter.py": "a cap for all fits together",
+    "privacy/accounting/_renyi.py": "divergences that always add up",
     "privacy/accounting/_risk.py": "one person's risk, in words",
     "methods/inference/_trace.py": "the iterates that will be kept",
     "privacy/verify/_certify.py": "from a function to a certificate",

@@ -43,7 +43,7 @@ from jax.extend.core import (
     Literal,
     Primitive,
     Var as Var,
-    jaxpr_as_fun,
+    jaxpr_as_fun as jaxpr_as_fun,
     primitives as primitives,
 )
 from jax.extend.random import define_prng_impl as define_prng_impl
@@ -79,12 +79,6 @@ def untried_jax() -> str:
         f"discreet was tested on JAX {TRIED_FROM} to the last release before {UNTRIED_FROM}, and this is JAX {jax.__version__}, "
         f"whose jaxprs the proofs may misread: pip install 'jax>={TRIED_FROM},<{UNTRIED_FROM}'."
     )
-
-
-def warn_of_release() -> None:
-    """Warn about an untested release of JAX."""
-    if why := untried_jax():
-        warnings.warn(why, UserWarning, stacklevel=3)
 
 
 def release_numbers(version: str) -> tuple[int, ...]:
@@ -208,7 +202,7 @@ def outputs_of_zeros(program: ClosedJaxpr, inputs: Sequence[bool] = ()) -> list[
     """
     zeros = set(itertools.compress(program.jaxpr.invars, inputs))
     held = zip(program.jaxpr.constvars, program.consts, strict=True)
-    zeros |= {variable for variable, value in held if not (_is_key(value) or np.any(value))}
+    zeros |= {variable for variable, value in held if not (is_key(value) or np.any(value))}
 
     def is_zero(atom: Any) -> bool:
         return not np.any(atom.val) if isinstance(atom, Literal) else atom in zeros
@@ -243,7 +237,7 @@ def program_text(function: Callable[..., Any], *args: Any) -> str:
     closed = jax.make_jaxpr(function)(*args)
     jaxpr, used = dce_jaxpr(open_program(closed.jaxpr), [True] * len(closed.jaxpr.outvars))
     held = zip(closed.consts, used, strict=False)
-    constants = [np.asarray(x).tobytes().hex() for x, is_used in held if is_used and not _is_key(x)]
+    constants = [np.asarray(x).tobytes().hex() for x, is_used in held if is_used and not is_key(x)]
     used = used[len(closed.consts) :]
     return f"{jaxpr} {used} {constants}"
 
@@ -257,7 +251,7 @@ def program_digest(closed: ClosedJaxpr) -> str:
     jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
     digest = hashlib.sha256(jaxpr.pretty_print(use_color=False).encode())
     for constant in all_constants(closed):
-        words = jax.random.key_data(constant) if _is_key(constant) else constant
+        words = jax.random.key_data(constant) if is_key(constant) else constant
         digest.update(f"{constant.dtype}{constant.shape}".encode() + np.asarray(words).tobytes())
     return digest.hexdigest()
 
@@ -265,7 +259,7 @@ def program_digest(closed: ClosedJaxpr) -> str:
 def captured_arrays(function: Callable[..., Any], *args: Any) -> list[Any]:
     """The arrays that a function closes over and its outputs need."""
     program = jax.make_jaxpr(function)(*args)
-    return [x for x in all_constants(program, used_only=True) if not _is_key(x)]
+    return [x for x in all_constants(program, used_only=True) if not is_key(x)]
 
 
 def inner_programs(equation: JaxprEqn) -> list[ClosedJaxpr]:
@@ -334,7 +328,8 @@ def is_closed_book(equation: JaxprEqn) -> bool:
     return equation.primitive is _HI_PRIMITIVE and not inner_programs(equation)
 
 
-def _is_key(x: Any) -> bool:
+def is_key(x: Any) -> bool:
+    """True if an array, or its shape, is of PRNG keys."""
     return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
@@ -418,18 +413,12 @@ def is_over_devices(equation: JaxprEqn) -> bool:
     return bool(equation.effects) and all(isinstance(x, _NamedAxisEffect) for x in equation.effects)
 
 
-class Sharding(NamedTuple):
-    """The parts of a `shard_map` equation."""
-
-    body: ClosedJaxpr  # The program that each device runs
-    axes: frozenset[str]  # Names of the mesh axes
-    devices: int  # The number of devices
-    # For each operand and each result the array axis sharded over all of the devices; None: replicated; -1: anything else
-    cut: tuple[tuple[int | None, ...], tuple[int | None, ...]]
+Cuts = tuple[int | None, ...]
+"""For each operand or result the array axis sharded over all of the devices; None: replicated; -1: anything else."""
 
 
-def sharding_of(equation: JaxprEqn) -> Sharding:
-    """The parts of a `shard_map` equation."""
+def sharding_of(equation: JaxprEqn) -> tuple[ClosedJaxpr, frozenset[str], int, Cuts, Cuts]:
+    """The parts of a `shard_map` equation: the program of each device, mesh axes, devices; the cuts of operands and results."""
     params: Any = equation.params
     axes = frozenset(params["newly_manual_axes"])
     sizes = dict(params["mesh"].shape)
@@ -444,9 +433,8 @@ def sharding_of(equation: JaxprEqn) -> Sharding:
         whole = len(named) == 1 and len(names) == len(axes) and frozenset(names) == axes
         return axis if whole else -1
 
-    cuts = tuple(tuple(map(cut, params[name])) for name in ("in_specs", "out_specs"))
-    devices = math.prod(sizes[name] for name in axes)
-    return Sharding(inner_programs(equation)[0], axes, devices, (cuts[0], cuts[1]))
+    ins, outs = (tuple(map(cut, params[name])) for name in ("in_specs", "out_specs"))
+    return inner_programs(equation)[0], axes, math.prod(sizes[name] for name in axes), ins, outs
 
 
 def devices_named(equation: JaxprEqn) -> frozenset[str] | None:
@@ -484,11 +472,6 @@ def types_of(tree: Any) -> Any:
     return jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False)), kinds
     )
-
-
-def run_jaxpr(closed: ClosedJaxpr, *operands: Any) -> list[Any]:
-    """The outputs of a traced program."""
-    return jaxpr_as_fun(closed)(*operands)
 
 
 def with_lookups(closed: ClosedJaxpr, value: float) -> tuple[ClosedJaxpr, list[JaxprEqn]]:
@@ -713,7 +696,7 @@ def run_kept(function: Callable[..., Any], *args: Any) -> Any:
     program, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
     name = program_digest(program)
     if name not in _KEPT:
-        _KEPT[name] = run_once(partial(run_jaxpr, program))
+        _KEPT[name] = run_once(jaxpr_as_fun(program))
     return jax.tree.unflatten(jax.tree.structure(shapes), _KEPT[name](*jax.tree.leaves(args)))
 
 

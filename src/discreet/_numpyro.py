@@ -36,15 +36,13 @@ one_model = threading.RLock()
 model would be found in the trace of another's. Models run while they are traced, not in the compiled program."""
 
 
-def warn_of_numpyro() -> None:
-    """Warn about an untested release of NumPyro."""
+def untried_numpyro() -> str:
+    """A sentence that warns users of an untested release of NumPyro; empty for a tested one."""
     if release_numbers(TRIED_FROM) <= release_numbers(numpyro.__version__) < release_numbers(UNTRIED_FROM):
-        return
-    warnings.warn(
+        return ""
+    return (
         f"discreet was tested on NumPyro {TRIED_FROM} to the last release before {UNTRIED_FROM}, and this is NumPyro "
-        f"{numpyro.__version__}, which may run a model otherwise: pip install 'numpyro>={TRIED_FROM},<{UNTRIED_FROM}'.",
-        UserWarning,
-        stacklevel=3,
+        f"{numpyro.__version__}, which may run a model otherwise: pip install 'numpyro>={TRIED_FROM},<{UNTRIED_FROM}'."
     )
 
 

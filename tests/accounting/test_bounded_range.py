@@ -19,8 +19,8 @@ from discreet.privacy.accounting import (
     event_to_dict,
     profile,
 )
+from discreet.privacy.accounting._choices import SelectionPair
 from discreet.privacy.accounting._compose import compose
-from discreet.privacy.accounting._pairs import SelectionPair
 
 ADD = Relation.ADD_OR_REMOVE_ONE
 

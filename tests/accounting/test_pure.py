@@ -9,8 +9,8 @@ import pytest
 from dp_accounting import dp_event
 
 from discreet.privacy.accounting import Relation, profile, pure_event
+from discreet.privacy.accounting._choices import PurePair
 from discreet.privacy.accounting._compose import compose
-from discreet.privacy.accounting._pairs import PurePair
 
 RELATIONS = (Relation.REPLACE_ONE, Relation.ADD_OR_REMOVE_ONE)
 

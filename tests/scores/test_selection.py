@@ -28,7 +28,7 @@ import discreet as dp
 from discreet.methods.audit import judge
 from discreet.methods.newton import NewtonPlan, fit_newton
 from discreet.privacy.accounting import FINE_ORDERS, RenyiBound, event_from_dict, event_to_dict, profile
-from discreet.privacy.accounting._profile import _selected
+from discreet.privacy.accounting._renyi import _selected
 from discreet.tabular.scores import ScorePlan, SelectionPlan, _selection, private_metrics, select
 
 BOTH = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE

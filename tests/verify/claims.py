@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discreet._jax import bind, inner_programs
+from discreet._jax import bind, inner_programs, is_key
 from discreet.privacy.accounting import Relation
 from discreet.privacy.mechanisms import CHOICE, CHOOSE, NOISE
 from discreet.privacy.verify._domain import PRIVATE, SECRET, Batch, Key, Origin, Private, Public, Rows, Table
-from discreet.privacy.verify._interpreter import INLINED, STRUCTURED, Checker, is_key
+from discreet.privacy.verify._interpreter import INLINED, STRUCTURED, Checker
 
 TABLE, NEIGHBOUR, REORDERED = 0, 1, 2
 ROUNDING = 1e-4

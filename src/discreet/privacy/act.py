@@ -13,16 +13,18 @@ claims a key for a whole release or debits a ledger; tests/test_house.py checks 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dp_accounting.dp_event import ComposedDpEvent, SelfComposedDpEvent
 from jaxtyping import PRNGKeyArray
 
 from discreet.privacy import random
 from discreet.privacy.accounting import Planned
-from discreet.privacy.ledger import Ledger
 from discreet.privacy.report import Receipt, Statement
 from discreet.privacy.verify import Certificate, check_expected
+
+if TYPE_CHECKING:
+    from discreet.privacy.ledger import Ledger
 
 __all__ = ["Act"]
 

@@ -29,6 +29,10 @@ from discreet.privacy.sampling import Sampling
 
 ClippingNorm = float | AdaptiveClipping
 _DELTA_HINT = "It should be well below 1 / num_records, such as 1e-6."
+_MOST_NOISE = 1e6
+"""Largest noise multiplier. The prover follows factors of C up to 10^7, and a record's joint bound may be larger than C."""
+_MOST_SIZE = 1e18
+"""Noise, and gradients that are made of it, lie between this and its inverse: their squares are 32-bit numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,10 +71,54 @@ class PrivacyPlan:
     mechanism: Mechanism = GAUSSIAN
 
     def __post_init__(self) -> None:
-        _check_facts(self.sampling, self.clipping_norm, self.num_records, self.relation, self.mechanism)
+        if not isinstance(self.sampling, Sampling):
+            raise TypeError(
+                f"sampling is {self.sampling!r}, which is not a sampler. Pass PoissonSampling(rate), FixedSizeSampling(size) or "
+                "FullBatch(), or a sampler of your own, a subclass of discreet.sampling.Sampling."
+            )
+        if not isinstance(self.relation, Relation):
+            raise TypeError(f"relation is {self.relation!r}; pass Relation.ADD_OR_REMOVE_ONE or Relation.REPLACE_ONE.")
+        if not isinstance(self.mechanism, Mechanism) or self.mechanism.norm != 2:
+            raise TypeError(
+                f"mechanism is {self.mechanism!r}; a plan's sums have an L2 bound, and its mechanism is one whose noise is "
+                "relative to the L2 norm: discreet.mechanisms.GAUSSIAN, or a subclass of discreet.mechanisms.Mechanism with "
+                "norm = 2."
+            )
+        hint = "It is the public number of records; an empty table cannot be fitted."
+        integer("num_records", self.num_records, hint=hint)
+        norm = self.clipping_norm
+        if isinstance(norm, AdaptiveClipping):
+            least, most = norm.limits
+        else:
+            hint = (
+                "It is the L2 bound on one record's contribution. 1.0 is a common choice; discreet.AdaptiveClipping() finds "
+                "one while fitting."
+            )
+            least = most = positive("clipping_norm", norm, hint=hint)
+            if not LEAST_NORM <= most <= MOST_NORM:
+                raise ValueError(
+                    f"clipping_norm is {norm!r}; squares of 32-bit numbers neither vanish nor overflow for norms between "
+                    f"{LEAST_NORM:g} and {MOST_NORM:g}. Scale the loss, or choose a C near the length of one record's gradient."
+                )
+        self.sampling.check(self.num_records, self.relation)
         hint = "Leave num_steps out of PrivacyPlan.calibrate to learn how many steps epsilon affords."
         integer("num_steps", self.num_steps, hint=hint)
-        _check_noise(self.noise_multiplier, self.clipping_norm, self.rate)
+        hint = (
+            "It is the noise's standard deviation divided by clipping_norm; PrivacyPlan.calibrate(epsilon=..., delta=...) finds "
+            "it for you."
+        )
+        noise = positive("noise_multiplier", self.noise_multiplier, hint=hint)
+        if noise > _MOST_NOISE:
+            raise ValueError(
+                f"noise_multiplier is {noise:,.6g}; privacy is proved for noise of at most {_MOST_NOISE:,.0f} times "
+                "clipping_norm, and more than that hides what millions of records have in common. Raise epsilon or delta, or "
+                "take fewer steps or a smaller sampling rate."
+            )
+        if noise * most / self.rate > _MOST_SIZE or noise * least < 1 / _MOST_SIZE:
+            raise ValueError(
+                f"noise_multiplier is {noise!r}, and C between {least:g} and {most:g}: noise of standard deviation "
+                f"noise_multiplier * C, or a gradient made of it, is too small or too large for 32-bit arithmetic. {hint}"
+            )
         if self.target_delta is not None:
             probability("delta", self.target_delta, hint=_DELTA_HINT)
         # NumPy's numbers become Python's, so that a plan hashes, prints and pickles alike wherever they came from.
@@ -289,64 +337,3 @@ class PrivacyPlan:
             probability("delta", delta, hint=_DELTA_HINT)
             return delta
         return self.target_delta if self.target_delta is not None else suggest(num_records=self.num_records).delta
-
-
-def _check_facts(
-    sampling: Sampling, clipping_norm: ClippingNorm, num_records: int, relation: Relation, mechanism: Mechanism
-) -> None:
-    if not isinstance(sampling, Sampling):
-        raise TypeError(
-            f"sampling is {sampling!r}, which is not a sampler. Pass PoissonSampling(rate), FixedSizeSampling(batch_size) or "
-            "FullBatch(), or a sampler of your own, a subclass of discreet.sampling.Sampling."
-        )
-    if not isinstance(relation, Relation):
-        raise TypeError(f"relation is {relation!r}; pass Relation.ADD_OR_REMOVE_ONE or Relation.REPLACE_ONE.")
-    if not isinstance(mechanism, Mechanism) or mechanism.norm != 2:
-        raise TypeError(
-            f"mechanism is {mechanism!r}; a plan's sums have an L2 bound, and its mechanism is one whose noise is relative to "
-            "the L2 norm: discreet.mechanisms.GAUSSIAN, or a subclass of discreet.mechanisms.Mechanism with norm = 2."
-        )
-    integer("num_records", num_records, hint="It is the public number of records; an empty table cannot be fitted.")
-    if not isinstance(clipping_norm, AdaptiveClipping):
-        hint = (
-            "It is the L2 bound on one record's contribution. 1.0 is a common choice; discreet.AdaptiveClipping() finds one "
-            "while fitting."
-        )
-        positive("clipping_norm", clipping_norm, hint=hint)
-        if not LEAST_NORM <= clipping_norm <= MOST_NORM:
-            raise ValueError(
-                f"clipping_norm is {clipping_norm!r}; squares of 32-bit numbers neither vanish nor overflow for norms between "
-                f"{LEAST_NORM:g} and {MOST_NORM:g}. Scale the loss, or choose a C near the length of one record's gradient."
-            )
-    sampling.check(num_records, relation)
-
-
-_MOST_NOISE = 1e6
-"""Largest noise multiplier. The prover follows factors of C up to 10^7, and a record's joint bound may be larger than C."""
-
-
-_MOST_SIZE = 1e18
-"""Noise, and gradients that are made of it, lie between this and its inverse: their squares are 32-bit numbers."""
-
-
-def _check_noise(noise_multiplier: float, clipping_norm: ClippingNorm, rate: float) -> None:
-    hint = (
-        "It is the noise's standard deviation divided by clipping_norm; PrivacyPlan.calibrate(epsilon=..., delta=...) finds it "
-        "for you."
-    )
-    positive("noise_multiplier", noise_multiplier, hint=hint)
-    if noise_multiplier > _MOST_NOISE:
-        raise ValueError(
-            f"noise_multiplier is {noise_multiplier:,.6g}; privacy is proved for noise of at most {_MOST_NOISE:,.0f} times "
-            "clipping_norm, and more than that hides what millions of records have in common. Raise epsilon or delta, or take "
-            "fewer steps or a smaller sampling rate."
-        )
-    if isinstance(clipping_norm, AdaptiveClipping):
-        least, most = clipping_norm.limits
-    else:
-        least = most = float(clipping_norm)
-    if noise_multiplier * most / rate > _MOST_SIZE or noise_multiplier * least < 1 / _MOST_SIZE:
-        raise ValueError(
-            f"noise_multiplier is {noise_multiplier!r}, and C between {least:g} and {most:g}: noise of standard deviation "
-            f"noise_multiplier * C, or a gradient made of it, is too small or too large for 32-bit arithmetic. {hint}"
-        )

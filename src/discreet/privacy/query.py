@@ -38,6 +38,7 @@ from discreet.privacy.accounting import BoundedRangeDpEvent, Relation, calibrate
 from discreet.privacy.act import Act
 from discreet.privacy.gradients import SPARE
 from discreet.privacy.mechanisms import GAUSSIAN, clip_records, exponential_mechanism, planned_gaussian
+from discreet.privacy.report import Statement, Unit, make_release_statement
 from discreet.privacy.verify import Certificate, Given, certify
 
 TURN = 128
@@ -150,6 +151,51 @@ class GaussianPlan:
         """Price at `delta`; None: the plan's."""
         spent = profile(self.event(), self.relation, slack=self.slack)
         return spent.epsilon(self.delta if delta is None else delta)
+
+    def _stated(self, reproducible: bool, unit: Unit, **words: Any) -> Statement:
+        """The statement of all releases, in these words: fields of it, as in `make_release_statement`."""
+        return make_release_statement(
+            self.event(),
+            self.relation,
+            unit=unit,
+            delta=self.delta,
+            slack=self.slack,
+            num_releases=self.num_releases,
+            reproducible=reproducible,
+            **words,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlanOfRecords(GaussianPlan):
+    """A `GaussianPlan` for a public number of records.
+
+    Attributes:
+        num_records: That number. Under ADD_OR_REMOVE_ONE it is a figure near the true one.
+    """
+
+    num_records: int
+
+    def __post_init__(self) -> None:
+        integer("num_records", self.num_records, most=MOST_RECORDS)
+        super().__post_init__()
+
+    def check_size(self, num_records: int) -> None:
+        """Refuse more records than exact sums have, and another number than a public one.
+
+        Raises:
+            ValueError: One of these.
+        """
+        if num_records > MOST_RECORDS:
+            raise ValueError(
+                f"There are {num_records:,} records; sums are exact for at most {MOST_RECORDS:,}. Draw fewer of them."
+            )
+        # Under ADD_OR_REMOVE_ONE the exact number of records is what neighbours differ in: no check may show it.
+        if self.relation is Relation.REPLACE_ONE and num_records != self.num_records:
+            raise ValueError(
+                f"There are {num_records} records, but the plan says num_records={self.num_records}, a public number where one "
+                f"record is replaced. Calibrate a plan for {num_records} records."
+            )
 
 
 @dataclasses.dataclass(frozen=True)

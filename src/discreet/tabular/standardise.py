@@ -18,9 +18,9 @@ from discreet.privacy.accounting import Relation
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
 from discreet.privacy.mechanisms import clip_records, sum_records
-from discreet.privacy.query import GRID_OF_PRODUCTS, MOST_RECORDS, Gaussian, GaussianPlan, Query
+from discreet.privacy.query import GRID_OF_PRODUCTS, Gaussian, PlanOfRecords, Query
 from discreet.privacy.released import Released
-from discreet.privacy.report import RECORD, Statement, Unit, counted, make_release_statement
+from discreet.privacy.report import RECORD, Statement, Unit, counted
 
 # The least standard deviation, as a share of a column's half range.
 _LEAST_SPREAD = 1e-3
@@ -28,7 +28,7 @@ _ROOM = 1.0 + 2.0**-14  # so much longer is the clipping norm than the longest r
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Standardisation(GaussianPlan):
+class Standardisation(PlanOfRecords):
     """The privacy plan of one joint release of the mean and the mean square of some columns. Public.
 
     Attributes:
@@ -46,11 +46,9 @@ class Standardisation(GaussianPlan):
     """
 
     num_columns: int
-    num_records: int
 
     def __post_init__(self) -> None:
         integer("num_columns", self.num_columns)
-        integer("num_records", self.num_records, most=MOST_RECORDS)
         super().__post_init__()
 
     @classmethod
@@ -93,12 +91,9 @@ class Standardisation(GaussianPlan):
         """Make the statement of the release, for a unit of privacy."""
         noun = unit.noun
         columns = counted(self.num_columns, "column")
-        return make_release_statement(
-            self.event(),
-            self.relation,
-            unit=unit,
-            delta=self.delta,
-            slack=self.slack,
+        return self._stated(
+            reproducible,
+            unit,
             method="standardisation",
             mechanism=(
                 f"Each cell was moved into its column's public bounds and mapped to z in [-1, 1]. The sums over the {noun}s of z "
@@ -112,8 +107,6 @@ class Standardisation(GaussianPlan):
                 "noise_multiplier": self.noise_multiplier,
                 "noise_standard_deviation": self.stddev,
             },
-            num_releases=self.num_releases,
-            reproducible=reproducible,
             released=[f"Noisy means and mean squares of {columns}, and what is computed from them"],
             public=[f"The number of {noun}s, N = {self.num_records}", "The bounds of the columns, and the noise"],
             about=f"Means and spreads of {columns}, {self.num_records:,} {noun}s.",
@@ -266,12 +259,7 @@ def _checked(
             f"private_standardisation: x has shape {cells.shape} and dtype {cells.dtype}; pass numbers, records by "
             f"{plan.num_columns} columns, as in the plan."
         )
-    # Under ADD_OR_REMOVE_ONE the exact number of records is what neighbours differ in: no check may show it.
-    if plan.relation is Relation.REPLACE_ONE and len(cells) != plan.num_records:
-        raise ValueError(
-            f"private_standardisation: x holds {len(cells)} records, but the plan says num_records={plan.num_records}, a "
-            f"public number where one record is replaced. Make a plan for {len(cells)} records."
-        )
+    plan.check_size(len(cells))
     try:
         lows, highs = (np.broadcast_to(np.asarray(b, np.float32), cells.shape[1:]).copy() for b in (low, high))
     except ValueError:

@@ -2,7 +2,7 @@
 
 Files, in reading order:
 
-- the model: `_records` and `_plates` (which rows), `_programs`, `_tables_outside`, `_structure` with `_autoguides` and
+- the model: `_records`, `_levels` and `_plates` (which rows), `_programs`, `_tables_outside`, `_structure` with `_autoguides` and
   `_point_guide`, `_elbo` with `_start`, `_couplings` and `_support` (what is refused);
 - the fit: `_step_keys`, `_draws`, `_local`, `_step`, `_trace`, `_saved`, `_checkpoint`, `_processes`, `_loop`, `_proof`;
 - its result: `_forms`, `_tail`, `_noise_aware`, `_result`;
@@ -13,24 +13,17 @@ Files, in reading order:
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from discreet.methods.inference._defaults import (
-    Defaults as Defaults,
-    defaults_for as defaults_for,
-    guide_for as guide_for,
-)
 from discreet.methods.inference._dpsvi import (
     DPSVI as DPSVI,
     starting_objective as starting_objective,
     update_in_loop as update_in_loop,
 )
-from discreet.methods.inference._noise_aware import NoiseAware as NoiseAware
 from discreet.methods.inference._point_guide import NoPointError as NoPointError
 from discreet.methods.inference._processes import FAILED as FAILED, START_AGAIN as START_AGAIN, Processes as Processes
 from discreet.methods.inference._records import (
     Records as Records,
     check_public as check_public,
     take_apart as take_apart,
-    with_levels as with_levels,
 )
 from discreet.methods.inference._result import (
     DPSVIResult as DPSVIResult,
@@ -46,7 +39,10 @@ from discreet.methods.inference._trace import Trace as Trace
 
 # What a fit by DPSVI does not need is loaded when it is first used (PEP 562).
 _LATER = {
+    "_defaults": ("Defaults", "defaults_for", "guide_for"),
     "_dpsgld": ("DPSGLD", "DPSGLDResult", "releases_of"),
+    "_levels": ("with_levels",),
+    "_noise_aware": ("NoiseAware",),
     "_ops": ("OnePosteriorSample", "OPSResult"),
     "_points": ("Latents", "latents_of", "objective_of_points"),
     "_products": ("kinds_of", "other_values"),
@@ -54,11 +50,18 @@ _LATER = {
 }
 
 if TYPE_CHECKING:
+    from discreet.methods.inference._defaults import (
+        Defaults as Defaults,
+        defaults_for as defaults_for,
+        guide_for as guide_for,
+    )
     from discreet.methods.inference._dpsgld import (
         DPSGLD as DPSGLD,
         DPSGLDResult as DPSGLDResult,
         releases_of as releases_of,
     )
+    from discreet.methods.inference._levels import with_levels as with_levels
+    from discreet.methods.inference._noise_aware import NoiseAware as NoiseAware
     from discreet.methods.inference._ops import OnePosteriorSample as OnePosteriorSample, OPSResult as OPSResult
     from discreet.methods.inference._points import (
         Latents as Latents,

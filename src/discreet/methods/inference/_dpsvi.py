@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from numpyro import optim as numpyro_optim
 from numpyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
 
-from discreet._jax import as_one_curator, in_own_settings, program_digest, tracing
+from discreet._jax import as_one_curator, in_own_settings, program_digest, refuse_traced
 from discreet._numpyro import NumPyroOptim
 from discreet._validate import choice, fraction, integer, probability, real
 from discreet.methods.inference._checkpoint import Checkpoint
@@ -46,14 +46,17 @@ from discreet.methods.inference._trace import TraceRecorder
 from discreet.privacy import random
 from discreet.privacy.act import Act
 from discreet.privacy.clipping import contribution_bound
-from discreet.privacy.gradients import BookKeepingEngine, EngineReport
-from discreet.privacy.ledger import Ledger
+from discreet.privacy.gradients import BookKeepingEngine
 from discreet.privacy.mechanisms import Shards, levels_for
 from discreet.privacy.plan import PrivacyPlan
 from discreet.privacy.report import Statement, Unit, make_statement, statement_from_dict
 from discreet.privacy.sampling import PoissonSampling
 from discreet.privacy.verify import Certificate
 from discreet.storage import exclusive
+
+if TYPE_CHECKING:
+    from discreet.privacy.gradients import EngineReport
+    from discreet.privacy.ledger import Ledger
 
 
 @contextmanager
@@ -546,11 +549,7 @@ class DPSVI:
             SpentError: The plan exceeds the ledger's remaining budget.
             TypeError, ValueError: Wrong input, before any budget is spent.
         """
-        if tracing():
-            raise TypeError(
-                "run was called inside of a function that JAX traces (jit, vmap, grad, ...). It compiles its own loop, and "
-                "checks and debits before it. Call it outside."
-            )
+        refuse_traced("run")
         with Processes(mesh) as processes, ExitStack() as stack:
             with processes.together():
                 if processes.first:

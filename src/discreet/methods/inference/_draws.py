@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from discreet._jax import ClosedJaxpr, JaxprEqn, Literal, Var, aval, bind, primitives, run_jaxpr, types_of, unstack_p
+from discreet._jax import ClosedJaxpr, JaxprEqn, Literal, Var, aval, bind, jaxpr_as_fun, primitives, types_of, unstack_p
 from discreet.privacy import random
 
 KeyedLoss = Callable[[Any, Any, PRNGKeyArray], Float[Array, ""]]
@@ -74,7 +74,7 @@ class Draws:
     def loss(self, parameters: Any, record: Any, key: PRNGKeyArray, bits: Sequence[Array]) -> Float[Array, ""]:
         """The record's loss with these bits; `key` serves the requests that are not among them."""
         inputs = jax.tree.leaves((parameters, record, key))
-        (loss,) = _Run(bits)(self.program, inputs) if self.requests else run_jaxpr(self.program, *inputs)
+        (loss,) = _Run(bits)(self.program, inputs) if self.requests else jaxpr_as_fun(self.program)(*inputs)
         return loss
 
 

@@ -26,12 +26,12 @@ from discreet._jax import (
     Memo,
     all_constants,
     inputs_of_outputs,
+    jaxpr_as_fun,
     outputs_of_zeros,
     part_of_program,
     program_digest,
     program_text,
     programs_in,
-    run_jaxpr,
     used_inputs,
 )
 from discreet._numpyro import one_model, scale_and_mask
@@ -351,7 +351,7 @@ class Objective:
                     found.append(not zeros[number])
                 else:
                     with jax.ensure_compile_time_eval():
-                        (gradient,) = run_jaxpr(part_of_program(program, [number])[0])
+                        (gradient,) = jaxpr_as_fun(part_of_program(program, [number])[0])()
                     found.append(bool(np.any(np.asarray(gradient))))
             _REACHED[self, num_records] = tuple(found)
         if not any(_REACHED[self, num_records]):

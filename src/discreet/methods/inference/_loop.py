@@ -115,7 +115,9 @@ def run_steps(
     everywhere = (lambda x: x) if step.shards is None else step.shards.copied
     numbers, tables = everywhere((numbers, tables))
     kept_in_errors = _kept_in_errors(recorder, unravel, lambda: progress)
-    with _interruptible() as received, _bar(num_steps, progress_bar and processes.first) as bar, kept_in_errors:
+    shown = {"delay": 2.0, "unit": "step", "desc": "private fit", "mininterval": 0.2}
+    bar = tqdm(total=num_steps, disable=None if progress_bar and processes.first else True, **shown)
+    with _interruptible() as received, bar, kept_in_errors:
         # Compiled before anything is released, and kept by JAX for the next fit of the same shape.
         static = (step, drawing, chunk_length, recorder.every_step, keep_gradients)
         program = functools.partial(_chunk, *static)
@@ -163,7 +165,9 @@ def run_steps(
                 recorder.extend(done, np.asarray(iterate)[None])
             bar.update(made)
             # The bar redraws itself at its own pace: each time would cost more than all else here.
-            bar.set_postfix_str(_postfix(progress.figures[-1][:, 0], step.num_records), refresh=False)
+            loss = float(np.mean(progress.figures[-1][:, 0])) / step.num_records
+            words = f"clipped private loss {loss:.4g} nats/record" if np.isfinite(loss) else ""
+            bar.set_postfix_str(words, refresh=False)
             if due or stop or done == num_steps:
                 here = step.gathered(state, memory=bool(checkpoint.run_id))
                 checkpoint.keep(here, progress, recorder, finished=done == num_steps)
@@ -196,17 +200,6 @@ def _kept_in_errors(
             norms = np.concatenate(found.norms)[:done]
             error.__dict__["partial_outcome"] = Outcome(last, figures, norms, trace, done)
         raise
-
-
-def _bar(num_steps: int, enabled: bool) -> Any:
-    return tqdm(
-        total=num_steps, disable=None if enabled else True, delay=2.0, unit="step", desc="private fit", mininterval=0.2
-    )
-
-
-def _postfix(losses: np.ndarray, num_records: int) -> str:
-    mean = float(np.mean(losses)) / num_records
-    return f"clipped private loss {mean:.4g} nats/record" if np.isfinite(mean) else ""
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), donate_argnums=(5, 6))

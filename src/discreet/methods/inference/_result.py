@@ -8,7 +8,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from discreet._validate import choice, integer
 from discreet.methods.inference._elbo import Objective
 from discreet.methods.inference._forms import ArrayForm, Form, is_plain, kinds, objective_of
-from discreet.methods.inference._noise_aware import METHODS, NoiseAware
 from discreet.methods.inference._records import Program, take_apart
 from discreet.methods.inference._step import PrivateStep, StepFigures
 from discreet.methods.inference._trace import Trace
@@ -31,6 +30,9 @@ from discreet.privacy.mechanisms import GAUSSIAN
 from discreet.privacy.plan import PrivacyPlan
 from discreet.privacy.released import KEPT_NOWHERE, NOT_IN_DICT, Released
 from discreet.privacy.report import NOT_USABLE, PREDICTION, Statement, headline, use_words
+
+if TYPE_CHECKING:
+    from discreet.methods.inference._noise_aware import NoiseAware
 
 
 class Outcome(NamedTuple):
@@ -320,6 +322,8 @@ class DPSVIResult(Released, what="result of a private fit", parts=kinds):
             "trace": Jälkö, Prediger, Honkela and Kaski, DPVIm, 2023. "regression": Alrawajfeh, Jälkö and Honkela,
             AISTATS 2025.
         """
+        from discreet.methods.inference._noise_aware import METHODS
+
         if method is None:
             method = "trace" if self.trace.gradients is None else "regression"
         choice("method", method, METHODS)

@@ -19,16 +19,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from discreet.methods.inference._draws import Draws
 from discreet.methods.inference._elbo import Objective
+from discreet.methods.inference._step_keys import StepKeys
 from discreet.privacy import mechanisms, random
-from discreet.privacy.gradients import BookKeepingEngine, Channels, EngineReport, GradientEngine
+from discreet.privacy.gradients import BookKeepingEngine, Channels, GradientEngine
 from discreet.privacy.plan import PrivacyPlan
 from discreet.privacy.sampling import Batch, Drawing, Sampling
 
 if TYPE_CHECKING:
     from discreet.methods.inference._local import LocalUpdates
-from discreet.methods.inference._draws import Draws
-from discreet.methods.inference._step_keys import StepKeys
+    from discreet.privacy.gradients import EngineReport
 
 
 class DPSVIState(NamedTuple):

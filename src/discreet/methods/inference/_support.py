@@ -31,8 +31,8 @@ from discreet._jax import (
     ClosedJaxpr,
     Memo,
     inputs_of_outputs,
+    jaxpr_as_fun,
     part_of_program,
-    run_jaxpr,
     run_kept,
     source_line,
     with_lookups,
@@ -116,7 +116,7 @@ def outside_of_arrays(objective: Objective, psi: Values) -> Callable[[Sequence[A
     def astray(record: Sequence[Array]) -> Array:
         # Python takes -1, by which pandas codes a missing cell, for the last element: far below 0 it is outside.
         far = [jnp.where(x < 0, jnp.iinfo(x.dtype).min // 2, x) if x.dtype.kind == "i" else x for x in record]
-        losses = [run_jaxpr(program, *start, *far)[0] for program in look.filled]
+        losses = [jaxpr_as_fun(program)(*start, *far)[0] for program in look.filled]
         return ~jnp.isclose(*losses, rtol=1e-4, atol=1e-6, equal_nan=True)
 
     return astray
@@ -157,7 +157,7 @@ def _look_at(objective: Objective, psi: Values) -> _Look:
     filled, equations = zip(*(with_lookups(loss, value) for value in (0.25, 0.75)), strict=True)
     _LOOKS[objective] = _Look(
         reads=[i - first for i in used],
-        outside=lambda record: jnp.stack(run_jaxpr(program, *(x[None] for x in record))),
+        outside=lambda record: jnp.stack(jaxpr_as_fun(program)(*(x[None] for x in record))),
         sites=list(outputs),
         words=words,
         lookups=list(dict.fromkeys(source_line(x) for x in equations[0])),

@@ -23,7 +23,7 @@ from discreet.privacy import random
 from discreet.privacy.accounting import Relation
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
-from discreet.privacy.query import MOST_RECORDS, Gaussian, Query, in_turns, turns_for
+from discreet.privacy.query import Gaussian, Query, in_turns, turns_for
 from discreet.privacy.released import Released
 from discreet.privacy.report import Statement, Unit
 from discreet.privacy.verify import Certificate
@@ -157,16 +157,7 @@ def fit_moments(
             f"x and y have the shapes {rows.shape} and {target.shape}: pass (record, {plan.num_features}) and (record,), as in "
             "the plan."
         )
-    if len(rows) > MOST_RECORDS:
-        raise ValueError(
-            f"x has {len(rows):,} records; sums are exact for at most {MOST_RECORDS:,}. Draw fewer of them."
-        )
-    # Under ADD_OR_REMOVE_ONE the exact number of records is what neighbours differ in: no check may show it.
-    if plan.relation is Relation.REPLACE_ONE and len(rows) != plan.num_records:
-        raise ValueError(
-            f"x has {len(rows)} records, but the plan says num_records={plan.num_records}, a public number where one record is "
-            f"replaced. Calibrate a plan for {len(rows)} records."
-        )
+    plan.check_size(len(rows))
     act = Act.on(plan, key, random.Purpose.MOMENTS, ledger=ledger, unit=Unit(person))
     # XLA compiles a loop of one turn otherwise.
     table = in_turns([rows, target], max(2, turns_for(len(rows), TURN)), TURN)

@@ -11,8 +11,8 @@ from discreet._validate import integer
 from discreet.methods.newton import NUM_BINS
 from discreet.privacy.accounting import Relation
 from discreet.privacy.mechanisms import GAUSSIAN
-from discreet.privacy.query import MOST_RECORDS, GaussianPlan
-from discreet.privacy.report import RECORD, Statement, Unit, counted, make_release_statement
+from discreet.privacy.query import PlanOfRecords
+from discreet.privacy.report import RECORD, Statement, Unit, counted
 
 METHOD = "noisy moments"
 KINDS = "products", "products", "lengths", *["gradient"] * 6
@@ -22,7 +22,7 @@ PRODUCTS = KINDS.index("lengths")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MomentsPlan(GaussianPlan):
+class MomentsPlan(PlanOfRecords):
     """The privacy plan for the noisy moments of a linear regression. Public.
 
     Attributes:
@@ -35,11 +35,9 @@ class MomentsPlan(GaussianPlan):
     """
 
     num_features: int
-    num_records: int
 
     def __post_init__(self) -> None:
         integer("num_features", self.num_features)
-        integer("num_records", self.num_records, most=MOST_RECORDS)
         super().__post_init__()
 
     @classmethod
@@ -87,12 +85,9 @@ class MomentsPlan(GaussianPlan):
         stddevs = self.stddevs
         noises = ", ".join(f"{stddev:.6g}" for stddev in stddevs)
         values = (self.num_features + 2) ** 2
-        return make_release_statement(
-            self.event(),
-            self.relation,
-            unit=unit,
-            delta=self.delta,
-            slack=self.slack,
+        return self._stated(
+            reproducible,
+            unit,
             method=METHOD,
             mechanism=(
                 f"The products of all pairs of a {noun}'s numbers (features, a constant and the target) were given a weight such "
@@ -108,8 +103,6 @@ class MomentsPlan(GaussianPlan):
                 "noise_multiplier": self.noise_multiplier,
                 "noise_standard_deviations": list(stddevs),
             },
-            num_releases=self.num_releases,
-            reproducible=reproducible,
             released=[
                 f"{PRODUCTS} × {values:,} noisy sums of products, {NUM_BINS} counts and {len(stddevs) - PRODUCTS - 1} × "
                 f"{self.num_features + 1:,} sums of gradients, and what is computed from them"

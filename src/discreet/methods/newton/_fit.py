@@ -65,7 +65,6 @@ from discreet.privacy import random
 from discreet.privacy.accounting import Relation
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
-from discreet.privacy.query import MOST_RECORDS
 from discreet.privacy.released import Released
 from discreet.privacy.report import COEFFICIENTS, LEARNED, NOT_USABLE, PREDICTION, Statement, Unit, listed
 from discreet.storage import exclusive
@@ -327,16 +326,7 @@ def _checked(x: Any, y: Any, mask: Any, weights: Any, levels: Any, plan: NewtonP
         raise ValueError(
             "mask must be a Boolean for each row of each person, or for each record if the plan drops some; else None."
         )
-    if len(features) > MOST_RECORDS:
-        raise ValueError(
-            f"x has {len(features):,} records; sums are exact for at most {MOST_RECORDS:,}. Draw fewer of them."
-        )
-    # Under ADD_OR_REMOVE_ONE the exact number of records is what neighbours differ in: no check may show it.
-    if plan.relation is Relation.REPLACE_ONE and len(features) != plan.num_records:
-        raise ValueError(
-            f"x has {len(features)} records, but the plan says num_records={plan.num_records}, a public number where one record "
-            f"is replaced. Calibrate a plan for {len(features)} records."
-        )
+    plan.check_size(len(features))
     allowed = (target >= 0) & (target == np.round(target))
     allowed &= (plan.family == COUNTS) | (target < plan.num_classes)
     if not allowed[present].all():

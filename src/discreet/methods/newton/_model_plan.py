@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 from discreet.methods.newton._model import MOST_CURVED
 from discreet.methods.newton._plan import Release, SharedBudget
 from discreet.privacy.accounting import Relation
-from discreet.privacy.report import RECORD, Statement, Unit, counted, make_release_statement
+from discreet.privacy.report import RECORD, Statement, Unit, counted
 
 METHOD = "private Newton of a model"
 
@@ -113,12 +113,9 @@ class ModelPlan(SharedBudget):
         derivatives = "their derivatives" if num_touched <= MOST_CURVED else "such products again"
         matrices = sum(1 + bool(stage.directions) + bool(stage.curvature) for stage in STAGES)
         numbers = NUM_GRADIENTS * num_touched + matrices * num_touched**2
-        return make_release_statement(
-            self.event(),
-            self.relation,
-            unit=unit,
-            delta=self.delta,
-            slack=self.slack,
+        return self._stated(
+            reproducible,
+            unit,
             method=METHOD,
             mechanism=(
                 f"Sums over the {noun}s were released one after another, in {len(STAGES)} stages: of products of the directions "
@@ -134,8 +131,6 @@ class ModelPlan(SharedBudget):
                 "noise_multiplier": self.noise_multiplier,
                 "noise_standard_deviations": [release.noise for release in self.releases],
             },
-            num_releases=self.num_releases,
-            reproducible=reproducible,
             released=[f"{numbers:,} noisy numbers, noisy counts of lengths, and what is computed from them"],
             public=[
                 f"The number of {noun}s, N = {self.num_records}",

@@ -83,7 +83,6 @@ from discreet.privacy import random
 from discreet.privacy.accounting import Relation
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
-from discreet.privacy.query import MOST_RECORDS
 from discreet.privacy.released import Released
 from discreet.privacy.report import Statement, Unit, headline, use_words
 from discreet.storage import exclusive
@@ -367,15 +366,7 @@ class DPNewton:
 
     def _latents(self, key: PRNGKeyArray, records: Records) -> tuple[Latents, Vector]:
         """The model's latents, and where they start; no release, and all that is refused for the model or the records."""
-        if self.plan.relation is Relation.REPLACE_ONE and records.size != self.plan.num_records:
-            raise ValueError(
-                f"The arrays hold {records.size} records, but the plan says num_records={self.plan.num_records}, a public "
-                f"number where one record is replaced. Calibrate a plan for {records.size} records."
-            )
-        if records.size > MOST_RECORDS:
-            raise ValueError(
-                f"There are {records.size:,} records; sums are exact for at most {MOST_RECORDS:,}. Draw fewer of them."
-            )
+        self.plan.check_size(records.size)
         made_of = {"model": self.model, "placeholder": self.placeholder, "static": self.static_kwargs}
         latents = latents_of(records, key, num_records=self.plan.num_records, **made_of)
         refuse_many(latents)

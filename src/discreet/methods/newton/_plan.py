@@ -12,8 +12,8 @@ from discreet._validate import choice, integer
 from discreet.methods.newton._counts import NUM_BINS
 from discreet.privacy.accounting import Relation
 from discreet.privacy.mechanisms import GAUSSIAN
-from discreet.privacy.query import MOST_RECORDS, GaussianPlan
-from discreet.privacy.report import RECORD, Statement, Unit, counted, make_release_statement
+from discreet.privacy.query import PlanOfRecords
+from discreet.privacy.report import RECORD, Statement, Unit, counted
 
 METHOD = "private Newton"
 BINARY = "binary"
@@ -42,7 +42,7 @@ class Release(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SharedBudget(GaussianPlan, ABC):
+class SharedBudget(PlanOfRecords, ABC):
     """The plan of Gaussian releases that share one budget. Public.
 
     A release with the share s has noise of the standard deviation noise_multiplier / sqrt(s), in units of the bound on one
@@ -54,12 +54,6 @@ class SharedBudget(GaussianPlan, ABC):
         delta: The delta at which epsilon is stated.
         relation: The neighbouring relation.
     """
-
-    num_records: int
-
-    def __post_init__(self) -> None:
-        integer("num_records", self.num_records, most=MOST_RECORDS)
-        super().__post_init__()
 
     def noise(self, share: float) -> float:
         """Standard deviation of the noise of a release with a share, in units of the bound on one record."""
@@ -226,12 +220,9 @@ class NewtonPlan(SharedBudget):
             + "of numbers of rows, " * sized
             + "of survey weights, " * weighted
         )
-        return make_release_statement(
-            self.event(),
-            self.relation,
-            unit=unit,
-            delta=self.delta,
-            slack=self.slack,
+        return self._stated(
+            reproducible,
+            unit,
             method=METHOD,
             mechanism=(
                 f"Sums over the {noun}s were released one after another: of squared features, of products of features, twice of "
@@ -253,8 +244,6 @@ class NewtonPlan(SharedBudget):
                 "noise_multiplier": self.noise_multiplier,
                 "noise_standard_deviations": [release.noise for release in self.releases],
             },
-            num_releases=self.num_releases,
-            reproducible=reproducible,
             released=[f"{numbers:,} noisy numbers, and what is computed from them"],
             public=[
                 f"The number of {noun}s, N = {self.num_records}",

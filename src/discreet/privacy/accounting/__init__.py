@@ -1,12 +1,8 @@
 """Privacy accounting: epsilon and delta of events, calibration, and the risk for one person. Does not use JAX."""
 
-from discreet.privacy.accounting._compare import (
-    Account as Account,
-    AccountantComparison as AccountantComparison,
-    Bound2015 as Bound2015,
-    compare_accountants as compare_accountants,
-    langevin_epsilon_2015 as langevin_epsilon_2015,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from discreet.privacy.accounting._events import (
     NOISES as NOISES,
     BoundedRangeDpEvent as BoundedRangeDpEvent,
@@ -16,20 +12,12 @@ from discreet.privacy.accounting._events import (
     pure_event as pure_event,
 )
 from discreet.privacy.accounting._profile import (
-    FINE_ORDERS as FINE_ORDERS,
-    ORDERS as ORDERS,
-    Cost as Cost,
     Planned as Planned,
-    PrivacyFilter as PrivacyFilter,
     PrivacyProfile as PrivacyProfile,
-    RenyiBound as RenyiBound,
     calibrate_noise_multiplier as calibrate_noise_multiplier,
     calibrate_num_steps as calibrate_num_steps,
     composed as composed,
-    cost_of as cost_of,
     profile as profile,
-    renyi_bound as renyi_bound,
-    repetitions as repetitions,
 )
 from discreet.privacy.accounting._risk import (
     Risk as Risk,
@@ -39,3 +27,38 @@ from discreet.privacy.accounting._risk import (
     suggest as suggest,
     upper as upper,
 )
+
+# What a plan and its profile do not need is loaded when it is first used (PEP 562).
+_LATER = {
+    "_compare": ("Account", "AccountantComparison", "Bound2015", "compare_accountants", "langevin_epsilon_2015"),
+    "_filter": ("Cost", "PrivacyFilter", "cost_of"),
+    "_renyi": ("FINE_ORDERS", "ORDERS", "RenyiBound", "renyi_bound", "repetitions"),
+}
+
+if TYPE_CHECKING:
+    from discreet.privacy.accounting._compare import (
+        Account as Account,
+        AccountantComparison as AccountantComparison,
+        Bound2015 as Bound2015,
+        compare_accountants as compare_accountants,
+        langevin_epsilon_2015 as langevin_epsilon_2015,
+    )
+    from discreet.privacy.accounting._filter import (
+        Cost as Cost,
+        PrivacyFilter as PrivacyFilter,
+        cost_of as cost_of,
+    )
+    from discreet.privacy.accounting._renyi import (
+        FINE_ORDERS as FINE_ORDERS,
+        ORDERS as ORDERS,
+        RenyiBound as RenyiBound,
+        renyi_bound as renyi_bound,
+        repetitions as repetitions,
+    )
+
+
+def __getattr__(name: str) -> Any:
+    for file, names in _LATER.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{file}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

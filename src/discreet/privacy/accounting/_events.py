@@ -5,9 +5,11 @@ fields: what is in neither is refused by name, here and in files. `_elementary` 
 its dominating pair.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attr
 import numpy as np
@@ -32,20 +34,21 @@ from discreet.privacy.accounting._compose import compose
 from discreet.privacy.accounting._pairs import (
     NO_NOISE,
     NO_RELEASE,
-    Curve,
     GaussianCurve,
     GaussianPair,
     LaplacePair,
-    MixturePair,
     Pair,
     PoissonPair,
-    PoissonReplacePair,
-    PureCurve,
-    PurePair,
-    SelectionPair,
-    WithoutReplacementPair,
-    selection_curve,
 )
+
+if TYPE_CHECKING:
+    from discreet.privacy.accounting._choices import PureCurve
+    from discreet.privacy.accounting._pairs import GridCurve
+    from discreet.privacy.accounting._renyi import RenyiCurve
+
+    Curve = GaussianCurve | GridCurve | PureCurve | RenyiCurve
+    """delta(epsilon) for epsilon >= 0: convex in e^epsilon and non-increasing. `delta` gives upper bounds at each epsilon >= 0;
+    `knots` are epsilons, ascending from 0, between which the curve is smooth; the last has a negligible delta."""
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
@@ -168,8 +171,12 @@ def curve_of(event: DpEvent, relation: Relation, *, tolerance: float) -> Curve:
     if gaussian == 0 and len(others) == 1:
         [(only, times)] = others.items()
         if isinstance(only, RandomizedResponseDpEvent) and times <= _MOST_IN_CLOSED_FORM:
+            from discreet.privacy.accounting._choices import PureCurve
+
             return PureCurve(pure_epsilon(only), times)
         if isinstance(only, BoundedRangeDpEvent) and times <= _MOST_CHOICES:
+            from discreet.privacy.accounting._choices import selection_curve
+
             return selection_curve(_range_of(only, relation), times)
     directions: list[list[tuple[Pair, int]]] = []
     for added in (False, True):
@@ -224,7 +231,7 @@ def _pairs(others: dict[DpEvent, int], relation: Relation, added: bool) -> list[
     }
     together = max(choices, key=choices.__getitem__, default=None)
     return [
-        (SelectionPair(_range_of(step, relation), n), 1) if step is together else (_pair(step, relation, added), n)
+        (_pair(step, relation, added, n), 1) if step is together else (_pair(step, relation, added), n)
         for step, n in others.items()
     ]
 
@@ -396,21 +403,30 @@ def _noise_of(event: DpEvent) -> float:
     return float(noise)
 
 
-def _pair(step: DpEvent, relation: Relation, added: bool) -> Pair:
-    """The dominating pair of one elementary step. Noise multipliers are stddev / C: REPLACE_ONE moves a sum by up to 2C."""
+def _pair(step: DpEvent, relation: Relation, added: bool, choices: int = 1) -> Pair:
+    """The dominating pair of one elementary step, or of several choices.
+
+    Noise multipliers are stddev / C: REPLACE_ONE moves a sum by up to 2C.
+    """
     replace = relation is Relation.REPLACE_ONE
-    if isinstance(step, RandomizedResponseDpEvent):
-        return PurePair(pure_epsilon(step))
-    if isinstance(step, BoundedRangeDpEvent):
-        return SelectionPair(_range_of(step, relation), 1)
+    if isinstance(step, RandomizedResponseDpEvent | BoundedRangeDpEvent):
+        from discreet.privacy.accounting._choices import PurePair, SelectionPair
+
+        if isinstance(step, RandomizedResponseDpEvent):
+            return PurePair(pure_epsilon(step))
+        return SelectionPair(_range_of(step, relation), choices)
     noise = _noise_of(step)
     if type(step) in NOISES:
         return NOISES[type(step)]((2 if replace else 1) / noise)
     if isinstance(step, PoissonSampledDpEvent):
         if replace:
+            from discreet.privacy.accounting._replaced import PoissonReplacePair
+
             return PoissonReplacePair(1 / noise, step.sampling_probability)
         return PoissonPair(NOISES[type(step.event)](1 / noise), step.sampling_probability, added)
     if isinstance(step, SampledWithoutReplacementDpEvent):
+        from discreet.privacy.accounting._replaced import WithoutReplacementPair
+
         return WithoutReplacementPair(GaussianPair(2 / noise), step.sample_size / step.source_dataset_size)
     if isinstance(step, TruncatedSubsampledGaussianDpEvent):
         return _truncated(step, relation, added)
@@ -421,6 +437,8 @@ def _truncated(event: TruncatedSubsampledGaussianDpEvent, relation: Relation, ad
     # Condition on whether the batch would overflow given that the record is in it; where it does, one record in takes another's
     # place, which is a replacement at twice the sensitivity (arXiv 2508.15089, as dp_accounting has it).
     from scipy.stats import binom
+
+    from discreet.privacy.accounting._replaced import MixturePair, PoissonReplacePair
 
     rate = event.sampling_probability
     size = event.dataset_size

@@ -1,29 +1,28 @@
-"""The privacy profile of an event (delta for every epsilon, epsilon for every delta), calibration to a target, and a filter.
+"""The privacy profile of an event (delta for every epsilon, epsilon for every delta), and calibration to a target.
 
 Calibration looks for the least noise, or the most steps, that keep epsilon at or below the target. It searches with a coarse
 grid first, and returns only what the fine grid confirms: always the safe side.
 
-A profile of a composition holds for events that were fixed in advance. Where each event was chosen after seeing what the earlier
-ones released, its Rényi divergences still add up, as long as a stopping rule keeps their sum below a bound that was fixed first
-(Feldman and Zrnic, NeurIPS 2021, Theorem 4.3): that rule is `PrivacyFilter`. The divergences are taken, at a fixed set of
-orders, from the same dominating pairs, on the same grids, as the profiles: they only grow where one pair dominates another,
-since that one can be made from it by a random map (Blackwell).
+A profile of a composition holds for events that were fixed in advance; `_filter` is for events chosen one after another.
 """
+
+from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 from numpy.typing import ArrayLike, NDArray
 
 from discreet._validate import positive, probability
-from discreet.privacy.accounting._compose import discretise, log_moment
-from discreet.privacy.accounting._events import Relation, curve_of, direction_parts, selections_of
-from discreet.privacy.accounting._pairs import Curve, Pair, RenyiCurve
+from discreet.privacy.accounting._events import Relation, curve_of, selections_of
+
+if TYPE_CHECKING:
+    from discreet.privacy.accounting._events import Curve
 
 Array = NDArray[np.floating[Any]]
 
@@ -205,6 +204,8 @@ def profile(event: DpEvent, relation: Relation, *, slack: float = 0.0, tolerance
         )
     if selections_of(event)[0]:
         # They are accounted for by their Rényi divergences, which add up.
+        from discreet.privacy.accounting._renyi import FINE_ORDERS, RenyiCurve, renyi_bound
+
         bound = renyi_bound(event, relation, orders=FINE_ORDERS)
         curve = RenyiCurve(FINE_ORDERS, bound.divergences, bound.slack)
     else:
@@ -454,225 +455,3 @@ def _check_targets(epsilon: float, delta: float, slack: float, *, epsilon_remedy
             f"delta={delta:g} is infeasible: what runs differs from what is accounted for by a total variation of {slack:.3g}, "
             f"which costs at least {2 * slack:.3g} of delta whatever the noise. To be feasible, {epsilon_remedy}."
         )
-
-
-ORDERS: NDArray[np.float64] = 1.0 + np.geomspace(0.5, 2000.0, 24)
-"""The orders at which divergences are kept; all of them above 1."""
-FINE_ORDERS: NDArray[np.float64] = 1.0 + np.geomspace(0.02, 20_000.0, 240)
-"""Orders from which the price of a selection is taken."""
-_TAIL_MASS = 1e-20
-"""Probability that the cut of one pair's losses may send to infinity."""
-_MOST_CELLS = 2**20
-_MOST_RUNS = 10**6
-_CELLS_A_DEVIATION = 50
-"""At which the grid adds to a cumulant no more than a few parts in ten thousand of it."""
-
-
-@dataclass(frozen=True)
-class RenyiBound:
-    """Rényi divergences at some orders, but for a probability `slack`; of both directions of a relation, the larger."""
-
-    divergences: NDArray[np.float64]  # one for each order, in nats; infinite where there is no noise
-    slack: float  # the probability of what the divergences leave out
-
-
-def renyi_bound(
-    event: DpEvent, relation: Relation, *, slack: float = 0.0, orders: NDArray[np.float64] = ORDERS
-) -> RenyiBound:
-    """Upper bounds on the Rényi divergences between what an event releases on two neighbouring data sets.
-
-    Args:
-        event: As for `profile`.
-        relation: The neighbouring relation.
-        slack: Probability with which the run may leave the event, such as `PrivacyPlan.slack`.
-        orders: Orders of the divergences, all above 1.
-
-    Raises:
-        ValueError: An event or relation without a known worst case.
-
-    >>> from dp_accounting import dp_event
-    >>> bound = renyi_bound(dp_event.GaussianDpEvent(2.0), Relation.ADD_OR_REMOVE_ONE)
-    >>> bool(np.allclose(bound.divergences, ORDERS / 8))
-    True
-    """
-    if not 0 <= slack < 1:
-        raise ValueError(f"slack is {slack!r}; it is a probability below 1.")
-    chosen, rest = selections_of(event)
-    divergences = np.zeros(len(orders))
-    lost = 0.0
-    for mu, parts in direction_parts(rest, relation):
-        total = orders * mu**2 / 2  # Gaussians: Mironov, CSF 2017, Proposition 7
-        left_out = 0.0
-        for pair, count in parts:
-            one, infinity = _of_pair(pair, tuple(orders))
-            total = total + count * one
-            left_out += count * infinity
-        divergences = np.maximum(divergences, total)
-        lost = max(lost, left_out)
-    for selection, count in chosen:
-        # Every order that helps, whichever are asked for.
-        one = renyi_bound(selection.event, relation, orders=np.union1d(orders, FINE_ORDERS))
-        both = _selected(np.union1d(orders, FINE_ORDERS), one, selection.mean, selection.shape)
-        divergences = divergences + count * both[np.isin(np.union1d(orders, FINE_ORDERS), orders)]
-        lost += count * selection.mean * one.slack
-    return RenyiBound(divergences, slack + lost)
-
-
-def _selected(orders: NDArray[np.float64], run: RenyiBound, mean: float, shape: float) -> NDArray[np.float64]:
-    """Divergences of the best of a random number of runs, from those of one run.
-
-    Papernot and Steinke, Hyperparameter tuning with Rényi differential privacy, ICLR 2022: Theorem 6 for Poisson numbers of runs
-    (shape infinite), Theorem 2 for truncated negative binomial ones.
-
-    The tails: the divergences of a run are those of a law P' within total variation s of its law P, from the law Q beside it,
-    and of some Q' within s of Q from P. So all runs are within `mean` s of runs by P', to which Lemma 7 is applied beside Q. Its
-    first term is P' from Q. Its second asks how much likelier an event is by Q than by P', and there both cuts count: Q(E) <=
-    Q'(E) + s, and P(E) <= P'(E) + s. For an event of P'(E) >= gamma, with k = 1 - 1 / order and divergence d, Q(E) / P'(E) <=
-    exp(k d) gamma^(-1 / order) (1 + s / gamma) + s / gamma, whose logarithm is larger by 2 s / gamma at most. In Theorem 6 the
-    delta of a run at epsilon is larger by (1 + e^epsilon) s.
-    """
-    gamma = repetitions(mean, shape)
-    divergences = run.divergences
-    more = np.log(mean) / (orders - 1)
-    if shape == math.inf:
-        one = RenyiCurve(orders, divergences, run.slack)
-        found = divergences + mean * one.delta(np.log1p(1 / (orders - 1))) + more
-    else:
-        # Its second order is free.
-        least = float(np.min((1 - 1 / orders) * divergences - math.log(gamma) / orders)) + 2 * run.slack / gamma
-        found = divergences + (1 + shape) * least + more
-    # Divergences grow with the order, so a bound at a larger one holds as well.
-    return np.minimum.accumulate(found[::-1])[::-1] * (1 + 1e-12)
-
-
-def repetitions(mean: float, shape: float) -> float:
-    """The parameter gamma of the truncated negative binomial law with this mean and shape; NaN for a Poisson law.
-
-    The mean number of runs is above 1 (of a Poisson law, at least 1). The shape eta is 0 for the logarithmic law, 1 for the
-    geometric one, another number from 1e-6 to 100, or infinity for the Poisson law, which may be 0.
-
-    >>> round(repetitions(20, 1), 6)  # geometric: one over the mean
-    0.05
-    """
-    if not (isinstance(mean, int | float) and 1 <= mean <= _MOST_RUNS and (mean > 1 or shape == math.inf)):
-        raise ValueError(f"the mean number of runs is {mean!r}; it lies above 1 and is at most {_MOST_RUNS:,}.")
-    if not (isinstance(shape, int | float) and (shape == 0 or 1e-6 <= shape <= 100 or shape == math.inf)):
-        raise ValueError(
-            f"the shape of the number of runs is {shape!r}: give 0 (logarithmic), 1 (geometric), another number from 1e-6 to "
-            "100, or infinity (Poisson)."
-        )
-    if shape == math.inf:
-        return math.nan
-    from scipy.optimize import brentq
-
-    def too_many(log_gamma: float) -> float:
-        gamma = math.exp(log_gamma)
-        odds = math.expm1(-log_gamma)  # (1 - gamma) / gamma
-        if shape == 0:
-            return math.log(odds / -log_gamma) - math.log(mean)
-        return (
-            math.log(shape * odds / -math.expm1(shape * log_gamma)) - math.log(mean) if gamma < 1 else -math.log(mean)
-        )
-
-    return math.exp(float(cast(float, brentq(too_many, -200.0, -1e-12, xtol=1e-15))))
-
-
-@functools.lru_cache(maxsize=64)
-def _of_pair(pair: Pair, at: tuple[float, ...]) -> tuple[NDArray[np.float64], float]:
-    orders = np.array(at)
-    nodes = pair.nodes()
-    kept = nodes.upper > 0
-    loss = nodes.loss[kept]
-    weight = nodes.upper[kept] / np.sum(nodes.upper[kept])
-    mean = float(weight @ loss)
-    deviation = math.sqrt(float(weight @ (loss - mean) ** 2))
-    span = float(np.ptp(loss))
-    spacing = max(deviation / _CELLS_A_DEVIATION, span / _MOST_CELLS, 1e-12)
-    cells = discretise(pair, spacing, _TAIL_MASS)
-    # Given that the loss is finite, which it is with probability 1 - infinity.
-    given = -math.log1p(-cells.infinity)
-    moments = np.array([log_moment(cells, order - 1.0) for order in orders])
-    # A moment is a sum of positive numbers near 1: off by some units in the last place.
-    moments += 16 * np.finfo(np.float64).eps * (1 + np.abs(moments))
-    return np.maximum((moments + orders * given) / (orders - 1.0), 0.0), cells.infinity
-
-
-_BASIC_SHARE = 0.5
-"""Share of delta for the sum of the fits' own epsilons and deltas."""
-_ROUNDING = 1e-9
-"""Share of delta for rounding of sums of deltas slightly above their half."""
-_LEAST_CAP = 20.0
-"""Slack is weighed as for a cap of this epsilon at least, so that lowering a cap admits no more of it."""
-_SLACK_SHARE = 1e-3
-"""Share of delta for negligible probabilities that no divergence includes."""
-
-
-@dataclass(frozen=True)
-class Cost:
-    """The cost that one event adds to a filter."""
-
-    epsilon: float  # with `delta`, the event alone
-    delta: float  # 0 for a pure event
-    renyi: RenyiBound  # its divergences
-
-
-def cost_of(event: DpEvent, relation: Relation, *, delta: float, slack: float = 0.0) -> Cost:
-    """The cost of an event at its planned delta (0: a pure event); `slack` as in `renyi_bound`."""
-    epsilon = profile(event, relation=relation, slack=slack).epsilon(delta)
-    return Cost(epsilon, delta, renyi_bound(event, relation, slack=slack))
-
-
-@dataclass(frozen=True)
-class PrivacyFilter:
-    """Admit events one by one, with (epsilon, delta) for all of them together, even if each is chosen adaptively.
-
-    Composition as in `profile` is a theorem about events that were fixed beforehand. Whoever looks at a fit before planning the
-    next one needs another: a rule that stops before a sum passes a bound that was fixed first. Here there are several sums, and
-    one of them within its bound is enough, for delta is shared out among them: half for the sum of the events' own epsilons
-    and deltas (Rogers, Roth, Ullman and Vadhan, NeurIPS 2016, section 3), the other half in equal parts for Rényi
-    divergences of 24 orders (Feldman and Zrnic, NeurIPS 2021, Theorem 4.3). Whatever happens, one of the sums admitted the last
-    event; where it was a given one, a filter of that sum alone would have stopped nothing, so the chance of a large loss is at
-    most its share.
-
-    Attributes:
-        epsilon: The cap, above 0.
-        delta: The cap's delta, above 0 and below 1; the events' own deltas have to fit into half of it.
-
-    >>> cap = PrivacyFilter(epsilon=3.0, delta=1e-5)
-    >>> from dp_accounting import dp_event
-    >>> step = cost_of(dp_event.GaussianDpEvent(5.0), Relation.ADD_OR_REMOVE_ONE, delta=1e-6)
-    >>> [round(cap.spent([step] * times), 2) for times in (1, 2, 5)]
-    [0.83, 1.4, 2.3]
-    >>> cap.admits([step] * 5), cap.admits([step] * 9)
-    (True, False)
-    """
-
-    epsilon: float
-    delta: float
-
-    def __post_init__(self) -> None:
-        epsilon = positive("The cap's epsilon", self.epsilon, hint="3 is a common cap.")
-        delta = probability("The cap's delta", self.delta, hint="It should be well below 1 / number of records.")
-        object.__setattr__(self, "epsilon", epsilon)
-        object.__setattr__(self, "delta", delta)
-
-    def spent(self, costs: Sequence[Cost]) -> float:
-        """Compute the least cap, at this delta, that would have admitted these events; infinite if none would."""
-        if not costs:
-            return 0.0
-        fits = math.fsum(cost.delta for cost in costs) <= (_BASIC_SHARE + _ROUNDING / 2) * self.delta
-        basic = math.fsum(cost.epsilon for cost in costs) if fits else math.inf
-        # A probability on either of two neighbours: once as it is, once multiplied by e^epsilon.
-        weight = 1 + math.exp(min(max(self.epsilon, _LEAST_CAP), 700.0))
-        slack = weight * math.fsum(cost.renyi.slack for cost in costs)
-        if slack > _SLACK_SHARE * self.delta:
-            return basic
-        share = (1 - _BASIC_SHARE - _SLACK_SHARE - _ROUNDING) * self.delta / len(ORDERS)
-        total: NDArray[np.float64] = np.sum([cost.renyi.divergences for cost in costs], axis=0)
-        # Canonne, Kamath and Steinke, NeurIPS 2020, Proposition 12.
-        epsilons = total + np.log1p(-1 / ORDERS) - (math.log(share) + np.log(ORDERS)) / (ORDERS - 1)
-        return min(basic, max(0.0, float(np.min(epsilons))))
-
-    def admits(self, costs: Sequence[Cost]) -> bool:
-        """Check that these events, in this order, stay below the cap together."""
-        return self.spent(costs) <= self.epsilon

@@ -5,6 +5,8 @@ Files, in reading order: `_contract` (what an engine guarantees), `_rows` (clipp
 `_convolutions` (the factors of a gradient), `_norms`, `_bookkeeping` (the engine), `_report`.
 """
 
+from typing import TYPE_CHECKING
+
 from discreet.privacy.gradients._bookkeeping import BookKeepingEngine as BookKeepingEngine
 from discreet.privacy.gradients._contract import (
     Channels as Channels,
@@ -12,7 +14,6 @@ from discreet.privacy.gradients._contract import (
     GradientEngine as GradientEngine,
 )
 from discreet.privacy.gradients._reference import ReferenceEngine as ReferenceEngine
-from discreet.privacy.gradients._report import EngineReport as EngineReport
 from discreet.privacy.gradients._rows import (
     check_positive as check_positive,
     clip_records as clip_records,
@@ -22,3 +23,6 @@ from discreet.privacy.gradients._rows import (
     sum_records as sum_records,
 )
 from discreet.privacy.gradients._sums import DEVICES as DEVICES, SPARE as SPARE
+
+if TYPE_CHECKING:  # `explain` of an engine makes one
+    from discreet.privacy.gradients._report import EngineReport as EngineReport

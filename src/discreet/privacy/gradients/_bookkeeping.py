@@ -16,7 +16,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,6 @@ from discreet.privacy.gradients._contract import Channels, ClippedSum, Norm, Rec
 from discreet.privacy.gradients._layer import Layer
 from discreet.privacy.gradients._layers import Lookup
 from discreet.privacy.gradients._norms import HIGHEST_PRECISION, MOST_CANCELLATION, Group, factors_of, squared_norm
-from discreet.privacy.gradients._report import EngineReport, LeafReport
 from discreet.privacy.gradients._rows import check_clipping, row_weights, scale_rows, squared_norms, sum_doubles
 from discreet.privacy.gradients._sums import (
     MOST_LOST_BETWEEN,
@@ -41,6 +40,9 @@ from discreet.privacy.gradients._sums import (
     whole_lanes,
 )
 from discreet.privacy.gradients._uses import Plan, Use, find_uses, restrict, run, uses_with, zero_taps
+
+if TYPE_CHECKING:
+    from discreet.privacy.gradients._report import EngineReport
 
 # Up to so many parameters a sum in float64 costs little beside the rest of a step.
 _FEW = 2**14
@@ -230,8 +232,22 @@ class BookKeepingEngine:
         return ClippedSum(gradient, loss, count, channels.joint_bound(norm) * (1.0 + rounding), rounding)
 
     def explain(self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int) -> EngineReport:
+        from discreet.privacy.gradients._report import EngineReport, LeafReport
+
         book = _Book(record_loss, parameters, record)
-        return EngineReport(book.report(), num_rows, self._chunk(book)[0])
+        lines = []
+        for i, (name, leaf) in enumerate(zip(book.names, book.leaves, strict=True)):
+            groups = book.groups.get(i)
+            if groups is None:
+                lines.append(LeafReport(name, leaf.shape, "per record", 2 * leaf.size, 4 * leaf.size))
+            elif not groups:
+                lines.append(LeafReport(name, leaf.shape, "unused", 0, 0))
+            else:
+                ways = " + ".join(sorted({x.way for x in groups}))
+                flops = sum(x.flops for x in groups)
+                floats = sum(x.floats for x in groups)
+                lines.append(LeafReport(name, leaf.shape, ways, flops, 4 * floats))
+        return EngineReport(tuple(lines), num_rows, self._chunk(book)[0])
 
     def _chunk(self, book: _Book) -> tuple[int, int]:
         """Rows of a chunk, and its blocks within which sums are in float32; 0: all sums are in float64.
@@ -350,22 +366,6 @@ class _Book:
         direct = sum(self.leaves[i].size for i in self.direct)
         between = sum(math.prod(aval(v).shape) for x in self.program.jaxpr.eqns for v in x.outvars)
         return 4 * max(1, booked + 2 * direct + between)
-
-    def report(self) -> tuple[LeafReport, ...]:
-        """A line for each leaf."""
-        lines = []
-        for i, (name, leaf) in enumerate(zip(self.names, self.leaves, strict=True)):
-            groups = self.groups.get(i)
-            if groups is None:
-                lines.append(LeafReport(name, leaf.shape, "per record", 2 * leaf.size, 4 * leaf.size))
-            elif not groups:
-                lines.append(LeafReport(name, leaf.shape, "unused", 0, 0))
-            else:
-                ways = " + ".join(sorted({x.way for x in groups}))
-                flops = sum(x.flops for x in groups)
-                floats = sum(x.floats for x in groups)
-                lines.append(LeafReport(name, leaf.shape, ways, flops, 4 * floats))
-        return tuple(lines)
 
 
 Met = list[tuple[Array, Array]]

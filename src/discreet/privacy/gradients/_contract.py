@@ -18,11 +18,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from jaxtyping import Array, Bool, Float
 
-from discreet.privacy.gradients._report import EngineReport
+if TYPE_CHECKING:
+    from discreet.privacy.gradients._report import EngineReport
 
 Norm = float | Float[Array, ""]
 """A clipping norm: a number, or a scalar array that may be traced."""

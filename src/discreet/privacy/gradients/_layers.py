@@ -18,7 +18,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from discreet._jax import JaxprEqn, aval, primitives
-from discreet.privacy.gradients._convolutions import convolution
 from discreet.privacy.gradients._layer import Elements, Layer, OneHot, Sizes, Vectors, at_least_float32
 
 
@@ -238,9 +237,15 @@ def _bias(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer |
     return _Bias(equation, weight) if same_size and of_record[1 - weight] else None
 
 
+def _convolution(equation: JaxprEqn, weight: int, of_record: Sequence[bool]) -> Layer | None:
+    from discreet.privacy.gradients._convolutions import convolution  # few models have one
+
+    return convolution(equation, weight, of_record)
+
+
 _LAYERS: dict[Any, Callable[[JaxprEqn, int, Sequence[bool]], Layer | Lookup | None]] = {
     primitives.dot_general_p: _product,
-    primitives.conv_general_dilated_p: convolution,
+    primitives.conv_general_dilated_p: _convolution,
     primitives.gather_p: _lookup,
     primitives.dynamic_slice_p: _slice,
     primitives.add_p: _bias,

@@ -7,14 +7,13 @@ with it on every test.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from discreet.privacy.gradients._contract import Channels, ClippedSum, Norm, RecordLoss
-from discreet.privacy.gradients._report import EngineReport, LeafReport
 from discreet.privacy.gradients._rows import (
     check_clipping,
     record_size,
@@ -24,6 +23,9 @@ from discreet.privacy.gradients._rows import (
     sum_doubles,
 )
 from discreet.privacy.gradients._sums import finite_alone, is_spare, rounding_of_sums, sum_by_chunks, whole_lanes
+
+if TYPE_CHECKING:
+    from discreet.privacy.gradients._report import EngineReport
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +66,8 @@ class ReferenceEngine:
         return ClippedSum(gradient, loss, count, channels.joint_bound(norm) * (1.0 + rounding), rounding)
 
     def explain(self, record_loss: RecordLoss, parameters: Any, record: Any, num_rows: int) -> EngineReport:
+        from discreet.privacy.gradients._report import EngineReport, LeafReport
+
         leaves = [
             LeafReport(jax.tree_util.keystr(path), x.shape, "per record", 2 * x.size, 4 * x.size)
             for path, x in jax.tree.leaves_with_path(jax.eval_shape(lambda: parameters))

@@ -55,7 +55,7 @@ class Mark:
     """The analysis of a value: its dependence on the record and on leaves."""
 
     of_record: bool = False  # the record can change it
-    leaves: frozenset[int] = frozenset()  # the leaves that it is computed from, if the record cannot
+    leaves: frozenset[int] = frozenset()  # the leaves that it is computed from; none if the record can
     view: View | None = None  # set if it is elements of one leaf, moved and not changed
 
 
@@ -75,7 +75,7 @@ def find_uses(jaxpr: Jaxpr, num_leaves: int) -> tuple[Plan, frozenset[int]]:
     outputs, plan = finder.walk(jaxpr, marks, ())
     for mark in outputs:
         # A loss that the record does not change: its gradient belongs to no layer.
-        finder.not_booked(mark)
+        finder.direct |= mark.leaves
     return plan, frozenset(finder.direct)
 
 
@@ -94,10 +94,6 @@ def restrict(plan: Plan, direct: frozenset[int]) -> Plan:
 @dataclasses.dataclass
 class _Finder:
     direct: set[int] = dataclasses.field(default_factory=set)
-
-    def not_booked(self, mark: Mark) -> None:
-        if not mark.of_record:
-            self.direct |= mark.leaves
 
     def walk(self, jaxpr: Jaxpr, inputs: Sequence[Mark], loops: tuple[Loop, ...]) -> tuple[list[Mark], Plan]:
         marks: dict[Var, Mark] = dict(zip(jaxpr.invars, inputs, strict=True))
@@ -138,7 +134,7 @@ class _Finder:
             if found is not None and position == found[0] and mark.view is not None:
                 use = Use(found[1], mark.view, loops)
             else:
-                self.not_booked(mark)
+                self.direct |= mark.leaves
         return [_OF_RECORD] * len(equation.outvars), use
 
     def _cond(
@@ -181,7 +177,7 @@ class _Finder:
     def _join(self, marks: Sequence[Mark], chosen_by_record: bool) -> Mark:
         if chosen_by_record or any(x.of_record for x in marks):
             for mark in marks:
-                self.not_booked(mark)
+                self.direct |= mark.leaves
             return _OF_RECORD
         return Mark(leaves=frozenset[int]().union(*(x.leaves for x in marks)))
 

@@ -29,7 +29,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
@@ -39,7 +38,7 @@ from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from discreet._jax import ClosedJaxpr, marker, one_process, open_program, run_jaxpr, types_of
+from discreet._jax import ClosedJaxpr, jaxpr_as_fun, marker, one_process, open_program, types_of
 from discreet._validate import RefusedError
 from discreet.privacy import gradients, random
 from discreet.privacy.accounting import BoundedRangeDpEvent
@@ -408,8 +407,8 @@ def _run(
     """The implementation; over devices, that of each device's part of the table, summed or concatenated."""
     del parameters  # for the verifier
     if shards is None:
-        return run_jaxpr(implementation, *operands)
-    return shards.on_each(partial(run_jaxpr, implementation), operands, layout.spread, summed=layout.summed)
+        return jaxpr_as_fun(implementation)(*operands)
+    return shards.on_each(jaxpr_as_fun(implementation), operands, layout.spread, summed=layout.summed)
 
 
 def _unmapped(why: str) -> Callable[..., str | None]:
@@ -976,7 +975,7 @@ def clipped_sum(
             values = [x.at[row].get(mode="promise_in_bounds", wrap_negative_indices=False) for x in table]
             closed = ClosedJaxpr(program.jaxpr, consts)
             key = jax.random.fold_in(own, index)
-            return run_jaxpr(closed, *jax.tree.leaves(u), *values, key, *bits)[0]
+            return jaxpr_as_fun(closed)(*jax.tree.leaves(u), *values, key, *bits)[0]
 
         bits, right = record.make(local, len(indices))
         rows = None
@@ -1093,7 +1092,7 @@ def update_rows(
 
         def one(index: Array, row: Array, memory: Sequence[Array]) -> list[Array]:
             values = [x.at[row].get(mode="promise_in_bounds", wrap_negative_indices=False) for x in (*table, *memory)]
-            return run_jaxpr(ClosedJaxpr(program.jaxpr, consts), *leaves, *values, jax.random.fold_in(own, index))
+            return jaxpr_as_fun(ClosedJaxpr(program.jaxpr, consts))(*leaves, *values, jax.random.fold_in(own, index))
 
         def update(named: tuple[Array, Array], mask: Array, memory: Sequence[Array]) -> list[Array]:
             # Rows that the mask drops are written past the end, so they are discarded.

@@ -49,15 +49,13 @@ _LANES = 16
 _NEXT = np.eye(STATE_WORDS, dtype=np.uint32)[COUNTER]  # added to a state, it leads to the next block
 
 
-def _rotate_left(x: Array, bits: Array | np.uint32) -> Array:
-    return (x << bits) | (x >> (np.uint32(32) - bits))
-
-
 def _half_quarter_round(a, b, c, d, first, second):
     a = a + b
-    d = _rotate_left(d ^ a, first)
+    d = d ^ a
+    d = (d << first) | (d >> (np.uint32(32) - first))
     c = c + d
-    b = _rotate_left(b ^ c, second)
+    b = b ^ c
+    b = (b << second) | (b >> (np.uint32(32) - second))
     return a, b, c, d
 
 

@@ -50,7 +50,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from discreet._jax import refuse_forked, tracing
+from discreet._jax import is_key, refuse_forked, tracing
 from discreet.privacy.random._chacha import WORDS_PER_BLOCK, fast_keystream, keystream
 from discreet.privacy.random._prng import (
     BITS,
@@ -158,7 +158,7 @@ def is_reproducible(key: Array) -> bool:
     Args:
         key: A JAX key.
     """
-    return not (_is_typed_key(key) and jax.random.key_impl(key) == CHACHA20)
+    return not (isinstance(key, Array) and is_key(key) and jax.random.key_impl(key) == CHACHA20)
 
 
 @cache
@@ -191,7 +191,7 @@ def check_key(key: Any, name: str = "rng_key") -> Array:
         TypeError: Not a typed key, for example a legacy `jax.random.PRNGKey` array of words.
         ValueError: An array of keys.
     """
-    if not _is_typed_key(key):
+    if not (isinstance(key, Array) and is_key(key)):
         raise TypeError(f"{name} must be a typed JAX key, got {_describe(key)}. Make one with discreet.random.key().")
     if key.ndim:
         raise ValueError(
@@ -224,10 +224,6 @@ def secret_key(rng_key: Any, who: str, non_private_seed: bool) -> Array:
             "non_private_seed=True for a test."
         )
     return key
-
-
-def _is_typed_key(key: Any) -> bool:
-    return isinstance(key, Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
 
 
 def _describe(key: Any) -> str:

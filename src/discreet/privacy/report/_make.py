@@ -11,7 +11,7 @@ from typing import Any
 from dp_accounting.dp_event import DpEvent
 
 from discreet.privacy.accounting import BoundedRangeDpEvent, PrivacyProfile, Relation, Risk, profile, risk, suggest
-from discreet.privacy.clipping import contribution_bound
+from discreet.privacy.clipping import contribution_bound as _contribution
 from discreet.privacy.plan import PrivacyPlan
 from discreet.privacy.report._facts import RECORD, Figures, ProfilePoint, Statement, Unit
 
@@ -93,8 +93,17 @@ def make_statement(
         raise ValueError(f"delta is {delta}: give a number between 0 and 1, well below 1 / number of records")
     horizon = max(plan.num_steps, steps_completed)
     paid = plan if horizon == plan.num_steps else dataclasses.replace(plan, num_steps=horizon)
-    delta, chosen = _delta(plan, delta, unit.noun)
-    bound = _bound(plan, contribution_bound)
+    chosen = "the plan's target" if delta is None else "asked for"
+    delta = plan.target_delta if delta is None else delta
+    if delta is None:
+        delta = suggest(num_records=plan.num_records).delta
+        chosen = f"chosen by default: 1 / (10 × number of {unit.noun}s) rounded down to one digit, and 1e-5 at most"
+    delta = float(delta)
+    clipping = plan.clipping
+    bound = _contribution(clipping) if contribution_bound is None else contribution_bound
+    count = f"The number of {unit.noun}s, N = {plan.num_records}"
+    if plan.relation == Relation.ADD_OR_REMOVE_ONE:
+        count += " (neighbouring tables differ in it by one; publishing it exactly was not charged)"
     assumed = ()
     if user_supplied_batches:
         assumed = (
@@ -107,12 +116,23 @@ def make_statement(
         figures=_figures(paid.profile(), paid.risk(delta), paid.event(), chosen, ACCOUNTANT),
         unit=unit,
         cautions=(BATCHES_ARE_THE_CALLERS,) * user_supplied_batches,
-        mechanism=_mechanism_words(plan, bound, unit.noun),
+        mechanism=(
+            f"Each step drew a batch ({plan.sampling.in_words(plan.num_records, unit.noun)}). "
+            f"{clipping.stated(bound, unit.noun)}; the contributions were summed, and {plan.mechanism.words} "
+            f"{plan.noise_multiplier * bound / (clipping.start if clipping.adapts else 1.0):.6g}{' C' * clipping.adapts} "
+            f"({plan.noise_multiplier:.6g} times that bound) was added to {plan.mechanism.hidden}."
+            f"{f' {INTEGERS}' if plan.mechanism.on_grid else ''}"
+        ),
         plan=plan_facts(plan, bound),
         steps_completed=steps_completed,
         horizon=horizon,
         versions=versions(),
-        public=(*_public_facts(plan, unit.noun), *public),
+        public=(
+            f"{count}.",
+            f"The plan: how batches are drawn, the {'rule for the clipping norm' if clipping.adapts else 'clipping norm'}, "
+            "the noise and the number of steps.",
+            *public,
+        ),
         not_covered=(*assumed, *_not_covered(unit, exact=plan.mechanism.on_grid)),
         reproducible=reproducible,
         notes=tuple(notes),
@@ -143,32 +163,6 @@ def _not_covered(unit: Unit, *, exact: bool) -> tuple[str, ...]:
     return (LAST_BITS,) * (not exact) + several + NOT_COVERED
 
 
-def _delta(plan: PrivacyPlan, asked: float | None, noun: str) -> tuple[float, str]:
-    if asked is not None:
-        return float(asked), "asked for"
-    if plan.target_delta is not None:
-        return float(plan.target_delta), "the plan's target"
-    return (
-        suggest(num_records=plan.num_records).delta,
-        f"chosen by default: 1 / (10 × number of {noun}s) rounded down to one digit, and 1e-5 at most",
-    )
-
-
-def _bound(plan: PrivacyPlan, given: float | None) -> float:
-    return contribution_bound(plan.clipping) if given is None else given
-
-
-def _mechanism_words(plan: PrivacyPlan, bound: float, noun: str) -> str:
-    clipping = plan.clipping
-    size = plan.noise_multiplier * bound / (clipping.start if clipping.adapts else 1.0)
-    return (
-        f"Each step drew a batch ({plan.sampling.in_words(plan.num_records, noun)}). {clipping.stated(bound, noun)}; the "
-        f"contributions were summed, and {plan.mechanism.words} {size:.6g}{' C' * clipping.adapts} "
-        f"({plan.noise_multiplier:.6g} times that bound) was added to {plan.mechanism.hidden}."
-        f"{f' {INTEGERS}' if plan.mechanism.on_grid else ''}"
-    )
-
-
 def plan_facts(plan: PrivacyPlan, contribution_bound: float | None = None) -> dict[str, Any]:
     """The numbers of a plan as plain values for JSON; `contribution_bound` as in `make_statement`."""
 
@@ -176,7 +170,7 @@ def plan_facts(plan: PrivacyPlan, contribution_bound: float | None = None) -> di
         fields = dataclasses.fields(x) if dataclasses.is_dataclass(x) else ()
         return {"kind": type(x).__name__, **{field.name: getattr(x, field.name) for field in fields}}
 
-    bound = _bound(plan, contribution_bound)
+    bound = _contribution(plan.clipping) if contribution_bound is None else contribution_bound
     first = "first_" * plan.clipping.adapts
     return {
         "sampling": described(plan.sampling),
@@ -192,17 +186,6 @@ def plan_facts(plan: PrivacyPlan, contribution_bound: float | None = None) -> di
         "num_records": int(plan.num_records),
         "slack": float(plan.slack),
     }
-
-
-def _public_facts(plan: PrivacyPlan, noun: str) -> tuple[str, ...]:
-    count = f"The number of {noun}s, N = {plan.num_records}"
-    if plan.relation == Relation.ADD_OR_REMOVE_ONE:
-        count += " (neighbouring tables differ in it by one; publishing it exactly was not charged)"
-    return (
-        f"{count}.",
-        f"The plan: how batches are drawn, the {'rule for the clipping norm' if plan.clipping.adapts else 'clipping norm'}, "
-        "the noise and the number of steps.",
-    )
 
 
 def versions() -> dict[str, str]:

@@ -6,7 +6,7 @@ Each file imports only from those before it: `_errors.py`, `_domain.py` (values,
 `_interpreter.py` (the walk), `_control.py` (join, loops), `_devices.py` (shard_map), `_rules_*.py`, `_certify.py` (entry).
 """
 
-from discreet.privacy.verify import _control, _devices, _rules_elementwise, _rules_linear, _rules_markers, _rules_shape
+from discreet.privacy.verify import _control, _rules_elementwise, _rules_linear, _rules_markers, _rules_shape
 from discreet.privacy.verify._certify import (
     Certificate as Certificate,
     Runner as Runner,
@@ -16,5 +16,5 @@ from discreet.privacy.verify._certify import (
 from discreet.privacy.verify._errors import PrivacyError as PrivacyError, from_here as from_here
 from discreet.privacy.verify._events import Given as Given, check_expected as check_expected, symbol as symbol
 
-RULES_ARE_IN = (_control, _devices, _rules_elementwise, _rules_shape, _rules_linear, _rules_markers)
+RULES_ARE_IN = (_control, _rules_elementwise, _rules_shape, _rules_linear, _rules_markers)
 """The modules whose functions register themselves, by `rule`, in the tables of the interpreter."""

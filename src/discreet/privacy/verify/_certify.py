@@ -1,6 +1,6 @@
 """From a Python function to a certificate, or to the reason why there is none.
 
-`certify` traces the function, refuses opaque calls (`refuse_outside_effects`, `refuse_closed_books`) and captured records,
+`certify` traces the function, refuses side effects and opaque calls (`refuse_opaque`) and captured records,
 which would count as public (`refuse_captured_records`), walks through the program and requires every output to be public or
 released. The certificate holds the program that was proved, and calling it runs that program.
 """
@@ -29,7 +29,8 @@ from discreet._jax import (
     ClosedJaxpr,
     all_constants,
     compiled,
-    run_jaxpr,
+    is_key,
+    jaxpr_as_fun,
     untried_jax,
     users_file,
     without_dead_code,
@@ -70,7 +71,7 @@ from discreet.privacy.verify._events import (
     open_in,
     times_at,
 )
-from discreet.privacy.verify._interpreter import Checker, is_key, refuse_closed_books, refuse_outside_effects
+from discreet.privacy.verify._interpreter import Checker, refuse_opaque
 
 
 def line_of(function: Any) -> tuple[str, ...]:
@@ -529,7 +530,7 @@ class Runner:
     """A program to be called, compiled for each kind and place of its operands."""
 
     def __init__(self, program: ClosedJaxpr) -> None:
-        self.run = jax.jit(functools.partial(run_jaxpr, program))
+        self.run = jax.jit(jaxpr_as_fun(program))
         self._kept: dict[Any, Callable[..., list[Any]]] = {}
 
     def of(self, leaves: Sequence[Any], *, repeats: bool = False, quickly: bool = False) -> Callable[..., list[Any]]:
@@ -555,8 +556,7 @@ def runner_of(step: Callable[..., Any], *args: Any) -> Runner:
         PrivacyError: As there.
     """
     program, _ = trace(step, args)
-    refuse_outside_effects(program.jaxpr)
-    refuse_closed_books(program.jaxpr)
+    refuse_opaque(program.jaxpr)
     return Runner(without_dead_code(program))
 
 
@@ -579,7 +579,7 @@ def _digest(program: ClosedJaxpr) -> Any:
 
 def constant_bytes(value: Any) -> bytes:
     """The content of a captured constant; for a key only its type, since the content is secret."""
-    if str(value.dtype).startswith("key<"):
+    if is_key(value):
         return str(value.dtype).encode()
     return np.asarray(value).tobytes()
 
@@ -637,9 +637,10 @@ def certify(
         )
     if why := untried_jax():
         raise Why.RELEASE.refusal(f"there is no proof on this release of JAX: {why}")
-    check_symbols([*jax.tree.leaves(args), times])
+    if any(map(is_symbolic, leaves := [*jax.tree.leaves(args), times])):
+        check_symbols(leaves)
+        args = jax.tree.map(lambda x: fixed_at(x, {}), args)
     times = times_at(times, {})
-    args = jax.tree.map(lambda x: fixed_at(x, {}), args)
     certificate = _proved(step, args, times, records=records, mask=mask, relation=relation)
     if expect is not None:
         certificate.check(expect)
@@ -660,8 +661,7 @@ def _proved(
     positions = (records,) if isinstance(records, int) else tuple(records)
     if traced is None:
         program, out_shape = trace(step, args)
-        refuse_outside_effects(program.jaxpr)
-        refuse_closed_books(program.jaxpr)
+        refuse_opaque(program.jaxpr)
         # Drop code that no output needs, in the proof and in the run; effects were refused above.
         traced = without_dead_code(program), out_shape, jnp.result_type(float) == np.float64
     program, out_shape, wide = traced

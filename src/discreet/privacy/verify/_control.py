@@ -29,8 +29,10 @@ from discreet._jax import (
     aval,
     hi_primitives,
     inner_programs,
+    is_key,
     primitives as p,
     scan_of,
+    shard_map_p,
     source_line,
 )
 from discreet.privacy.verify._domain import (
@@ -67,7 +69,6 @@ from discreet.privacy.verify._interpreter import (
     STRUCTURED,
     Checker,
     as_sum,
-    is_key,
     rule,
     shape_of,
     varies_along,
@@ -152,6 +153,13 @@ def refuse_private(checker: Checker, equation: JaxprEqn, value: Value, what: str
     if isinstance(value, Private):
         chain = chain_of(checker.origin(equation, [value], what))
         raise Why.CONTROL.refusal(f"the {what} at {source_line(equation)} depends on records.", *chain)
+
+
+@rule(shard_map_p, table=STRUCTURED)
+def _shard_map(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    from discreet.privacy.verify._devices import shard_map  # few programs run on several devices
+
+    return shard_map(checker, equation, operands)
 
 
 @rule(p.cond_p, table=STRUCTURED)

@@ -21,7 +21,6 @@ from discreet._jax import (
     is_over_devices,
     primitives as p,
     psum_invariant_p,
-    shard_map_p,
     sharding_of,
     source_line,
 )
@@ -39,7 +38,7 @@ from discreet.privacy.verify._domain import (
     new_symbol,
 )
 from discreet.privacy.verify._errors import Why
-from discreet.privacy.verify._interpreter import STRUCTURED, Checker, rule, shape_of
+from discreet.privacy.verify._interpreter import Checker, shape_of
 
 _PSUMS = (p.psum_p, psum_invariant_p)
 _TWICE = Why.DEVICES("a sum over all devices' records is added up again, once per device")
@@ -80,17 +79,18 @@ class _Devices:
     parts: dict[Batch, Part] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.sharding = sharding_of(self.equation)
-        self.loop = Loop(self.sharding.devices)
+        self.body, self.axes, devices, self.ins, self.outs = sharding_of(self.equation)
+        self.loop = Loop(devices)
         self.line = source_line(self.equation)
-        if -1 in (*self.sharding.cut[0], *self.sharding.cut[1]):
+        if -1 in (*self.ins, *self.outs):
             text = f"shard_map at {self.line} cuts an array over some of its devices only, or along two axes."
             raise Why.DEVICES.refusal(text, self.line)
 
     def run(self, operands: list[Value]) -> list[Value]:
         """The results of the whole equation."""
-        ins, outs = self.sharding.cut
-        body = self.sharding.body
+        ins = self.ins
+        outs = self.outs
+        body = self.body
         # If devices differ by more than their records, a row of a random sample depends on its place in the sample.
         apart = any(cut is not None and not isinstance(x, Private) for x, cut in zip(operands, ins, strict=True))
         met = [y for x in body.jaxpr.eqns for y in _over_devices(x)]
@@ -138,7 +138,7 @@ class _Devices:
         within = inner_programs(equation)
         line = source_line(equation)
         named = not within and (is_over_devices(equation) or equation.primitive in _PSUMS)
-        if named and devices_named(equation) != self.sharding.axes:
+        if named and devices_named(equation) != self.axes:
             text = f"{equation.primitive.name} at {line} covers only some of the devices."
             raise Why.DEVICES.refusal(text, self.line, line)
         if equation.primitive is p.axis_index_p:
@@ -234,6 +234,6 @@ def _over_devices(equation: JaxprEqn) -> list[JaxprEqn]:
     return [equation, *within] if is_over_devices(equation) else within
 
 
-@rule(shard_map_p, table=STRUCTURED)
-def _shard_map(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+def shard_map(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """The rule of `shard_map`."""
     return _Devices(checker, equation).run(operands)

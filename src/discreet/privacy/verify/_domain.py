@@ -87,7 +87,7 @@ class Batch:
     @property
     def whole(self) -> Batch:
         """The table or sample that a part is cut from; any other batch itself."""
-        return self
+        return self.parent.whole if isinstance(self, Cut) and self.parent is not None else self
 
     @property
     def table(self) -> Batch:
@@ -112,18 +112,8 @@ class Sample(Batch):
     num_records: int = dataclasses.field(kw_only=True)  # Rows of the table
 
 
-class Cut(Batch):
-    """A part of a batch that contains each record at most once."""
-
-    @property
-    def whole(self) -> Batch:
-        """The table or sample that it is cut from."""
-        assert self.parent is not None
-        return self.parent.whole
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
-class Part(Cut):
+class Part(Batch):
     """The records of one loop iteration, disjoint from those of every other iteration."""
 
     loop: Any = dataclasses.field(kw_only=True)
@@ -133,10 +123,14 @@ class Part(Cut):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Rows(Cut):
+class Rows(Batch):
     """Rows by their numbers, each once at most: a range of them, or a choice."""
 
     numbers: range | tuple[int, ...] = dataclasses.field(kw_only=True)
+
+
+Cut = Part | Rows
+"""A part of a batch that contains each record at most once."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -295,9 +289,10 @@ def _larger(a: tuple[Term, ...] | None, b: tuple[Term, ...] | None) -> tuple[Ter
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Extent:
-    """The records that a value depends on, and the axes along which they lie."""
+class Private:
+    """A value that may differ between the runs, within the claims of five groups of fields."""
 
+    # 1. The records that it depends on, and the axes along which they lie.
     # Values of different batches or axes have no join at all, see `Private.joined`.
     # The records it depends on; None if it mixes batches
     batch: Batch | None = dataclasses.field(kw_only=False, metadata={"join": _first})
@@ -315,11 +310,7 @@ class Extent:
     # Without `axes`: the axis that numbers the records and more besides, see `Fold` in `_rules_linear`
     folded: tuple[int, int, int] | None = fact(None)
 
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Bound:
-    """The size of a value, or the distance between the two runs."""
-
+    # 2. The size of the value, or the distance between the two runs.
     # With `axes`: a bound on the L2 norm of each record's slice. Without: on the L2 norm of what one record adds, in
     # the units of the event's clipping norm C. None: no bound.
     terms: tuple[Term, ...] | None = fact(None, join=_larger)
@@ -332,11 +323,7 @@ class Bound:
     high: float | None = fact(None)  # Nor above
     most: int | None = fact(None)  # Of Booleans: upper bound on the number of True elements for each record
 
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Finiteness:
-    """Claims about NaN and infinity."""
-
+    # 3. NaN and infinity.
     finite: bool = fact(False, join=operator.and_)  # No element is NaN or infinite
     lacks: frozenset[str] = fact(frozenset())  # Those of "nan", "inf" and "-inf" that do not occur
     # Where this Boolean is True, a value is finite: in the same place ("each", spot), or in the whole record
@@ -346,11 +333,7 @@ class Finiteness:
     # For a Boolean: True exactly where the value of that spot is "nan", "inf" or "-inf"; ("never", -1): nowhere
     tells: tuple[str, int] = fact(("", -1))
 
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Identity:
-    """Names of the elements, so that a claim applies to its own value only; and how they were computed."""
-
+    # 4. Names of the elements, so that a claim applies to its own value only; and how they were computed.
     # Names the value
     serial: int = dataclasses.field(default_factory=new_symbol, compare=False, metadata={"join": None})
     holds: int = fact(-1, compared=False)  # Names the value that this copies in another shape
@@ -361,6 +344,12 @@ class Identity:
     # does, and its norm is at most n times the bound (`_interpreter.rounding_of`)
     rounding: tuple[float, float] | None = dataclasses.field(default=None, metadata={"join": None})
 
+    # 5. For messages; no proof depends on these.
+    # Where the value came from
+    origin: Origin = dataclasses.field(kw_only=False, compare=False, metadata={"join": _first})
+    # Why it has no bound, or no axes
+    why: Reason | None = dataclasses.field(default=None, compare=False, metadata={"join": _first})
+
     @property
     def content(self) -> int:
         """The name of the elements, in any shape."""
@@ -370,21 +359,6 @@ class Identity:
     def spot(self) -> int:
         """The name of the elements, each in its place."""
         return self.serial if self.place < 0 else self.place
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Explanation:
-    """Fields for messages; no proof depends on them."""
-
-    # Where the value came from
-    origin: Origin = dataclasses.field(kw_only=False, compare=False, metadata={"join": _first})
-    # Why it has no bound, or no axes
-    why: Reason | None = dataclasses.field(default=None, compare=False, metadata={"join": _first})
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Private(Explanation, Identity, Finiteness, Bound, Extent):
-    """A value that may differ between the runs, within the claims of the five groups of fields."""
 
     def guarded_by(self, condition: frozenset[tuple[str, int]]) -> bool:
         """True if it is finite where a condition holds."""

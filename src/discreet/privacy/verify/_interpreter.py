@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import jax
@@ -30,6 +30,7 @@ from discreet._jax import (
     inner_programs,
     inside,
     is_closed_book,
+    is_key,
     is_over_devices,
     jax_primitives,
     primitives as p,
@@ -776,54 +777,39 @@ def _unknown_key_use(checker: Checker, equation: JaxprEqn, operands: list[Value]
     return outputs
 
 
-def is_key(kind: Any) -> bool:
-    """True if an array's dtype is that of PRNG keys."""
-    return str(kind.dtype).startswith("key<")
+def refuse_opaque(jaxpr: Jaxpr, known: Set[Primitive] | None = None, *, on_devices: bool = False) -> None:
+    """Refuse a program that has side effects (callback, print, I/O), or calls whose content cannot be inspected.
 
-
-def refuse_outside_effects(jaxpr: Jaxpr, *, on_devices: bool = False) -> None:
-    """Refuse a program that has side effects (callback, print, I/O).
-
+    Such a call may contain records. `known`: All primitives that are JAX's or have a rule; None: they are looked up.
     `on_devices`: Within `shard_map`, whose rule covers communication between devices.
     """
+    known = jax_primitives() | RULES.keys() | KEY_RULES.keys() if known is None else known
     for equation in jaxpr.eqns:
         name = equation.primitive.name
-        if is_over_devices(equation) and on_devices:
-            continue
-        if is_over_devices(equation):
+        if is_over_devices(equation) and not on_devices:
             raise Why.DEVICES.refusal(
                 f"{name} at {source_line(equation)} combines values of several devices outside of shard_map, and no rule "
                 "bounds the influence of one record on them.",
                 source_line(equation),
             )
         outside = ("callback", "debug_print", "ffi_call", "infeed", "outfeed")
-        if equation.effects or any(word in name for word in outside):
+        if (equation.effects and not is_over_devices(equation)) or any(word in name for word in outside):
             raise Why.CALLBACK.refusal(
                 f"the operation {name} at {source_line(equation)} has side effects (callback, print, I/O) while the program "
                 "runs: no proof covers them.",
                 source_line(equation),
             )
+        exported = any(isinstance(x, jax.export.Exported) for x in equation.params.values())
+        if equation.primitive not in known or exported or is_closed_book(equation):
+            what = "an exported program" if exported else "not a primitive of JAX"
+            raise Why.BOOK.refusal(
+                f"{name} at {source_line(equation)} is {what}: its computation and constants cannot be inspected.",
+                source_line(equation),
+            )
         with inside(equation):
             for inner in inner_programs(equation):
                 sharded = on_devices or equation.primitive is shard_map_p
-                refuse_outside_effects(inner.jaxpr, on_devices=sharded)
-
-
-def refuse_closed_books(jaxpr: Jaxpr) -> None:
-    """Refuse opaque calls, whose content cannot be inspected: it may contain records."""
-    known = jax_primitives() | RULES.keys() | KEY_RULES.keys()
-    pending = [jaxpr]
-    while pending:
-        for equation in pending.pop().eqns:
-            exported = any(isinstance(x, jax.export.Exported) for x in equation.params.values())
-            if equation.primitive not in known or exported or is_closed_book(equation):
-                what = "an exported program" if exported else "not a primitive of JAX"
-                raise Why.BOOK.refusal(
-                    f"{equation.primitive.name} at {source_line(equation)} is {what}: its computation and constants cannot be "
-                    "inspected.",
-                    source_line(equation),
-                )
-            pending += [inner.jaxpr for inner in inner_programs(equation)]
+                refuse_opaque(inner.jaxpr, known, on_devices=sharded)
 
 
 def shape_of(atom: Any) -> tuple[int, ...]:

@@ -381,16 +381,10 @@ def _of_cells(checker: Checker, equation: JaxprEqn, operands: list[Value], norm:
     return dataclasses.replace(total, rounding=(math.inf, 0.0))  # exact; further counts may be large
 
 
-def caller_of(equation: JaxprEqn) -> str:
-    """The function behind a marker primitive, for messages."""
-    params: Any = equation.params
-    return str(params.get("name", equation.primitive.name))
-
-
 def spend_secret(checker: Checker, equation: JaxprEqn, key: Value) -> None:
     """Use up the key of a mechanism or a draw; refuse one that is not secret, or was used before."""
     line = source_line(equation)
-    name = caller_of(equation)
+    name: str = equation.params.get("name", equation.primitive.name)
     if not isinstance(key, Key):
         raise Why.KEY.refusal(f"the key of {name} at {line} depends on records.", line)
     kind, why = checker.keys.kind(key)
@@ -695,7 +689,7 @@ def _law(checker: Checker, drawing: Any, structure: Any, tables: list[Value]) ->
 def _check_sampler(checker: Checker, equation: JaxprEqn, sampling: Sampling) -> None:
     """Refuse a sampler without an event for this relation, or with per-record state unless records are independent."""
     line = source_line(equation)
-    name = caller_of(equation)
+    name: str = equation.params.get("name", equation.primitive.name)
     if checker.relation not in sampling.relations:
         others = " or ".join(f"dp.Relation.{x.name}" for x in sorted(sampling.relations, key=lambda x: x.name))
         why = f", which has no sound accounting for {relation_name(checker.relation.name, 'record')}"

@@ -51,7 +51,7 @@ from discreet.privacy.ledger import Ledger
 from discreet.privacy.mechanisms import CHOICE, GAUSSIAN, clip_records, count_cells, sum_records, table_distances
 from discreet.privacy.query import LAST, Choice, Gaussian, GaussianPlan, Query, padded
 from discreet.privacy.released import Released
-from discreet.privacy.report import Statement, Unit, counted, make_release_statement
+from discreet.privacy.report import Statement, Unit, counted
 from discreet.privacy.verify import Certificate
 from discreet.tabular.models import Levels, coded_columns
 from discreet.tabular.tables import PARTS_OF_SCHEMA, Column, DataError, OutOfBounds, Report, Schema, to_steps
@@ -402,12 +402,9 @@ class MarginalsPlan(GaussianPlan):
         how = "added to or removed from" if self.relation is Relation.ADD_OR_REMOVE_ONE else "replaced in"
         noun = self._unit.noun
         what = "counts and sums" if self.sums else "counts"
-        statement = make_release_statement(
-            self.event(),
-            self.relation,
-            unit=self._unit,
-            delta=self.delta,
-            slack=self.slack,
+        statement = self._stated(
+            reproducible,
+            self._unit,
             method=METHOD,
             mechanism=(
                 f"Each value was replaced by its level, a category or a slice of the public bounds, and the {noun}s in each cell "
@@ -427,8 +424,6 @@ class MarginalsPlan(GaussianPlan):
             }
             | ({"sums": 2 * sum(self.sum_cells), "sums_by_weight": _by_weight(self.sum_weights)} if self.sums else {})
             | ({"choices": self.choices, "choice_range": self.choice_epsilon} if self.choices else {}),
-            num_releases=self.num_releases,
-            reproducible=reproducible,
             released=[f"{self.in_words()}, and what is computed from them"],
             public=[
                 "the plan: the cross tables, the sums, their weights and the noise",

@@ -13,7 +13,7 @@ from discreet._validate import integer, positive, real
 from discreet.privacy.accounting import Relation
 from discreet.privacy.mechanisms import clip_records, sum_records
 from discreet.privacy.query import Gaussian, GaussianPlan, Query
-from discreet.privacy.report import RECORD, Statement, Unit, make_release_statement
+from discreet.privacy.report import RECORD, Statement, Unit
 
 ONE = 2**20
 """The integer that represents a bound in the sums."""
@@ -138,12 +138,9 @@ class ScorePlan(GaussianPlan):
                 f"Targets and predictions were moved into [{low:g}, {high:g}]. Errors, their squares, targets and their squares "
                 f"were added, errors of at most {self.largest_error:g}"
             )
-        return make_release_statement(
-            self.event(),
-            self.relation,
-            unit=unit,
-            delta=self.delta,
-            slack=self.slack,
+        return self._stated(
+            reproducible,
+            unit,
             method="private scores",
             mechanism=(
                 f"{rows}. In units of these bounds, one {unit.noun}'s sums have a Euclidean norm of at most "
@@ -159,8 +156,6 @@ class ScorePlan(GaussianPlan):
                 "max_rows": self.max_rows,
                 **({"max_loss": self.max_loss} if self.classes else {"max_error": self.largest_error}),
             },
-            num_releases=self.num_releases,
-            reproducible=reproducible,
             released=[f"{self.width} noisy sums over the held-out {unit.noun}s, and what is computed from them"],
             public=["The plan: the bins, the bounds and the noise", "The fit that was scored"],
             not_covered=[
