@@ -15,6 +15,7 @@ import json
 import math
 import numbers
 import os
+import secrets
 import struct
 import tempfile
 import threading
@@ -33,9 +34,23 @@ try:
 except ImportError:
     fcntl = None
 
-__all__ = ["Kinds", "exclusive", "read_archive", "replacing", "write_archive", "write_file"]
+__all__ = ["Kinds", "exclusive", "kept_secret", "read_archive", "replacing", "write_archive", "write_file"]
 
 _HELD: dict[str, int] = {}  # folders in use, and by which thread
+
+
+def kept_secret(path: Path) -> bytes:
+    """32 secret bytes, the same every time; in a file of its owner's alone."""
+    try:
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with replacing(path, private=True) as file:
+                file.write(secrets.token_bytes(32))
+        return path.read_bytes()
+    except OSError as error:
+        raise ValueError(
+            f"{path} cannot be written ({error.strerror}): choose another folder for the checkpoint"
+        ) from None
 
 
 @contextmanager

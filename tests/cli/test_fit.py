@@ -314,9 +314,6 @@ def test_rows_without_a_target_are_records_that_contribute_nothing(survey, no_fi
     said = " ".join(outcome.stdout.split())
     assert left_out in said
     assert f"Records with a missing cell in “{target}” are left out, as the schema asks." in said
-    if model == "linear":
-        wrong = RUN.invoke(app, arguments(survey, "--by", "moments", "--overwrite", **words))
-        assert "--by moments takes every row" in " ".join(wrong.stderr.split())
 
 
 def fitted(model: str, samples, rows) -> InSteps:

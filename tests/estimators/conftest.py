@@ -27,16 +27,24 @@ from discreet.tabular.models import (
 statement_of = functools.lru_cache(make_statement)
 
 
-def point_fit(model: Any, x: np.ndarray, y: np.ndarray, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
+MAX_WEIGHT = 10.0
+
+
+def point_fit(
+    model: Any, x: np.ndarray, y: np.ndarray, num_classes: int, survey: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Weights and intercept without privacy, by least squares or scikit-learn, in the model's shapes."""
+    own = None
+    if survey is not None:
+        x, y, own = x[survey > 0], y[survey > 0], MAX_WEIGHT * survey[survey > 0]
     if model in (linear_regression, poisson_regression, negative_binomial_regression):
-        fitted = linear_model.Ridge(alpha=1e-3).fit(x, y if model is linear_regression else np.log(y + 0.1))
+        fitted = linear_model.Ridge(alpha=1e-3).fit(x, y if model is linear_regression else np.log(y + 0.1), own)
         return fitted.coef_, fitted.intercept_
     present = np.unique(y).astype(int)
     weights, intercept = np.zeros((x.shape[1], num_classes)), np.full(num_classes, -20.0)
     intercept[present] = 0.0
     if len(present) > 1:
-        fitted = linear_model.LogisticRegression(C=10.0, solver="newton-cholesky").fit(x, y)
+        fitted = linear_model.LogisticRegression(C=10.0, solver="newton-cholesky").fit(x, y, own)
         spoken_for = present[1:] if len(present) == 2 else present
         weights[:, spoken_for], intercept[spoken_for] = fitted.coef_.T, fitted.intercept_
     if model is logistic_regression:
@@ -91,25 +99,36 @@ def fit_without_privacy(
     )
 
 
-def line_without_privacy(key: Any, x: np.ndarray, y: np.ndarray, plan: Any, ledger: Any = None) -> MomentsResult:
+def line_without_privacy(
+    key: Any, x: np.ndarray, y: np.ndarray, plan: Any, ledger: Any = None, weights: Any = None
+) -> MomentsResult:
     """Return what `fit_moments` returns, at a point and without its budget."""
     assert ledger is None
-    weights, intercept = point_fit(linear_regression, x, y, num_classes=1)
-    mean = np.concatenate([[intercept], weights])
+    slopes, intercept = point_fit(linear_regression, x, y, num_classes=1, survey=weights)
+    mean = np.concatenate([[intercept], slopes])
     statement = plan.state(reproducible=random.is_reproducible(key))
-    return MomentsResult(mean, 1e-6 * np.eye(len(mean)), mean, 0.01, 0.001, np.ones(len(mean) - 1), plan, statement)
+    return MomentsResult(
+        mean, 1e-6 * np.eye(len(mean)), mean, 0.01, 0.001, np.ones(len(mean) - 1), 1.0, plan, statement
+    )
 
 
 def newton_without_privacy(
-    key: Any, x: np.ndarray, y: np.ndarray, plan: Any, ledger: Any = None, names: Any = None, mask: Any = None
+    key: Any,
+    x: np.ndarray,
+    y: np.ndarray,
+    plan: Any,
+    ledger: Any = None,
+    names: Any = None,
+    mask: Any = None,
+    weights: Any = None,
 ) -> NewtonResult:
     """Return what `fit_newton` returns, at a point and without its budget."""
     assert ledger is None
     assert mask is None
     del names
     model = {"counts": poisson_regression, "binary": logistic_regression, "classes": None}[plan.family]
-    weights, intercept = point_fit(model, x, y, num_classes=plan.num_classes)
-    mean = np.concatenate([np.asarray(intercept)[None], weights]).T.ravel()
+    slopes, intercept = point_fit(model, x, y, num_classes=plan.num_classes, survey=weights)
+    mean = np.concatenate([np.asarray(intercept)[None], slopes]).T.ravel()
     figures = dict.fromkeys(("kept", "ratio", "moved", "lack", "counted", "dispersion"), 1.0)
     size = {
         "covariance": 1e-6 * np.eye(len(mean)),

@@ -103,6 +103,8 @@ def describe(
     check_whole(table, made, out_of_bounds, "discreet describe")
     described = options.schema_of(table, choose_model(TWIN), None, bounds, schema, False, made, person)
     warn(described, seed, ledger, table, by_bounds=bounds is not None)
+    if described.weight is not None:
+        say_error(described.weight_words())
     plan = dp.marginals.description_plan(
         described,
         epsilon=epsilon,
@@ -200,6 +202,10 @@ def score(
     probability("--level", level, hint="0.9 is the default.")
     model, schema, target, draws = _fit_of(fitted)
     warn(schema, seed, ledger)
+    unweighed = [schema.weight_words()] if schema.weight is not None else []
+    for words in unweighed:
+        say_error(words)
+    schema = schema.without_weight()
     table = dp.tables.read_table(data, schema, out_of_bounds=out_of_bounds)
     records = dp.tables.encode(table, schema, out_of_bounds=out_of_bounds)
     y = records.y
@@ -235,6 +241,7 @@ def score(
         )
         spent(f"no statement was written, so {PLAN_IS_SPENT}", RELEASED)
         statement = complete_statement(found.statement, schema, out_of_bounds, drops=True)
+        statement = statement.with_notes(*unweighed)
         statement = statement.with_about(f"Scores of the fit in “{fitted.name}” on the records of “{data.name}”.")
         content = {**found.to_dict(), "statement": statement.to_dict()}
         if not as_json:
@@ -268,7 +275,9 @@ def predict(
 
     check_file(out, endings=(".csv",), overwrite=overwrite)
     model, schema, target, draws = _fit_of(fitted)
-    features = dataclasses.replace(schema.without_person(), columns=schema.features, target=None, impossible=())
+    features = dataclasses.replace(
+        schema.without_person(), columns=schema.features, target=None, weight=None, impossible=()
+    )
     table = dp.tables.read_table(data, features, out_of_bounds=out_of_bounds)
     x = dp.tables.encode(table, features, out_of_bounds=out_of_bounds).x
     _check_size(draws, x, fitted)

@@ -27,6 +27,7 @@ class Asked:
     target: options.Target = None
     bounds: options.Bounds = None
     person: options.Person = None
+    weight: options.Weight = None
     schema: options.SchemaFile = None
     delta: options.Delta = None
     num_records: options.NumRecords = None
@@ -174,6 +175,7 @@ def method_for(asked: Asked, members: "dp.inference.Processes") -> OfRecords | C
         asked.non_private_bounds,
         made,
         asked.person,
+        asked.weight,
     )
     if asked.raw and chosen.own is None:
         raise ValueError(f"--raw is for a model of your own: {asked.model} needs scaled columns, leave --raw out")

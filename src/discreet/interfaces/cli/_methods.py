@@ -21,7 +21,7 @@ import secrets
 import shlex
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -136,6 +136,8 @@ class Method:
     in_steps = False  # True if it takes the options of steps
     continues = False  # True if it takes a checkpoint
     leaves_out = True  # True if records are left out where the schema drops them
+    weighs = False  # True if a record counts as often as its survey weight says
+    why_not_weighed = "a fit in steps counts each record once: leave the options of steps out, or fit fewer records"
 
     @classmethod
     def takes(cls, asked: "Asked") -> bool:
@@ -253,6 +255,7 @@ class Method:
             counted=count is None or asked.num_records is None,
             own=self.own,
             drops=self.leaves_out,
+            weighs=self.weighs,
             about=about_words(asked.model, self.schema, asked.dataset or asked.data.name, count),
             contact=asked.contact,
         )
@@ -316,7 +319,11 @@ class OfRecords(Method, ABC):
         self.order = row_order(asked.seed)
         if asked.seed is None and self.schema.person is not None and (checkpoint is not None or members.count > 1):
             self.order = self._from_first(
-                lambda: secrets.token_bytes(32) if checkpoint is None else kept_secret(checkpoint / "persons.key")
+                lambda: (
+                    secrets.token_bytes(32)
+                    if checkpoint is None
+                    else dp.storage.kept_secret(checkpoint / "persons.key")
+                )
             )
         if ledger is not None and asked.delta is None:
             self.most_delta = float(self._from_first(lambda: repr(tenth_of_cap(ledger)).encode()))
@@ -337,9 +344,18 @@ class OfRecords(Method, ABC):
         delta = min(self.most_delta, suggest_delta(count, None)) if asked.delta is None else asked.delta
         self.room += 16 * (asked.draws or NUM_DRAWS) * features
         method = self.instead(**vars(self)) if asked.by is None and self.is_unfit(count) else self
+        method.check_weight()
         method.plan = method.plan_for(count, delta)
         warn(self.schema, asked.seed, asked.ledger, asked.data, by_bounds=asked.bounds is not None)
         return method
+
+    def check_weight(self) -> None:
+        """Refuse survey weights that the method cannot apply."""
+        if self.schema.weight is not None and not self.weighs:
+            raise ValueError(
+                f"the schema has survey weights ('{self.schema.weight}'), and {self.why_not_weighed}; or take weight out of the "
+                "schema, by which the column is one like others"
+            )
 
     def read(self) -> None:
         """Find the model's function and read the records."""
@@ -487,7 +503,7 @@ class OfRecords(Method, ABC):
         checkpoint = self.checkpoint
         fit_key, draw_key = jax.random.split(dp.random.key(self.asked.seed))
         if checkpoint is not None and self.asked.seed is None:
-            words = np.frombuffer(kept_secret(checkpoint / "draws.key"), "<u4")
+            words = np.frombuffer(dp.storage.kept_secret(checkpoint / "draws.key"), "<u4")
             draw_key = dp.random.key_from_words(words, reproducible=False)
         return fit_key, draw_key
 
@@ -853,6 +869,9 @@ class TwinInSteps(InSteps):
     )
     leaves_out = False
 
+    def check_weight(self) -> None:
+        say_unweighed(self.schema)
+
     def read(self) -> None:
         """Read the level of each cell."""
         data = self.asked.data
@@ -895,8 +914,8 @@ class InSums(OfRecords):
     spread = "The draws in posterior.npz include the noise of the private fit."
     hidden = "The sums of {whose} can show {signal} for each of them, and the noise on each sum is {noise:.2g}."
     hints = f"{TO_PREDICT} Features are scaled to [-1, 1] by their bounds."
+    weighs = True
     several_rows = False  # True if a person may have several rows
-    takes_drops = True  # True if records may be left out where one is one row
     most_cells = 2**26  # It needs three copies of the table in 64 bits
     instead = InSteps
     waiting = "Measuring noisy sums. It takes some seconds."
@@ -909,8 +928,7 @@ class InSums(OfRecords):
 
     @classmethod
     def suits(cls, asked: "Asked", schema: "dp.tables.Schema") -> bool:
-        fitting = cls.several_rows if schema.max_rows > 1 else cls.takes_drops or not schema.drops
-        usual = not asked.distributed and fitting
+        usual = not asked.distributed and (cls.several_rows or schema.max_rows == 1)
         return cls.takes(asked) and (asked.by == cls.by or usual)
 
     def plan_for(self, num_records: int, delta: float) -> Any:
@@ -919,10 +937,6 @@ class InSums(OfRecords):
             raise ValueError(
                 f"--by {self.by} takes one row a person, and the schema's max_rows is {schema.max_rows}: write "
                 "max_rows = 1 in the schema, by which one row of each person is used, or fit in steps by --by svi"
-            )
-        if self.drops and not self.takes_drops:
-            raise ValueError(
-                f'--by {self.by} takes every row, and the schema drops some (missing = "drop"): leave --by out'
             )
         return self.calibrate(
             epsilon=self.asked.epsilon,
@@ -967,7 +981,6 @@ class Moments(InSums):
 
     by = MethodName.MOMENTS
     models = (LINEAR,)
-    takes_drops = False
     purpose = "MOMENTS"
     hints = (
         f"{TO_PREDICT} Features and target are scaled to [-1, 1] by their bounds. sigma has no interval: one would hold only for "
@@ -976,7 +989,9 @@ class Moments(InSums):
     )
 
     def calibrate(self, **terms: Any) -> "dp.moments.MomentsPlan":
-        return dp.moments.MomentsPlan.calibrate(**terms)
+        return dp.moments.MomentsPlan.calibrate(
+            weighted=self.schema.weight is not None, drops=bool(self.drops), **terms
+        )
 
     def plan_words(self, noun: str) -> str:
         stddevs = self.plan.stddevs
@@ -994,7 +1009,12 @@ class Moments(InSums):
         return self.plan.num_features + 1, self.plan.stddevs[1]
 
     def fit(self, key: "PRNGKeyArray", **how: Any) -> "dp.moments.MomentsResult":
-        return dp.moments.fit_moments(key, self.records.x, self.records.y, self.plan, **how)
+        import numpy as np
+
+        x, y = self.records.arrays
+        # A row that the schema drops is NaN throughout.
+        mask = ~np.isnan(y) if self.drops else None
+        return dp.moments.fit_moments(key, x, y, self.plan, mask=mask, weights=self.records.weights, **how)
 
 
 class Newton(InSums):
@@ -1012,6 +1032,7 @@ class Newton(InSums):
             terms |= {"num_classes": len(target.categories)}
         family = FAMILIES[str(self.asked.model)]
         terms |= {"max_rows": self.schema.max_rows, "drops": bool(self.drops)}
+        terms["weighted"] = self.schema.weight is not None
         return dp.newton.NewtonPlan.calibrate(family=family, **terms)
 
     def plan_words(self, noun: str) -> str:
@@ -1043,6 +1064,7 @@ class Newton(InSums):
             y,
             self.plan,
             mask=mask,
+            weights=self.records.weights,
             levels=dp.tables.are_levels(self.schema),
             names=self.records.feature_names,
             checkpoint=self.checkpoint,
@@ -1056,6 +1078,8 @@ class OwnNewton(InSums):
 
     by = MethodName.NEWTON
     purpose = "NEWTON"
+    weighs = False
+    why_not_weighed = "a model of your own counts each record once: fit a built-in regression"
     several_rows = True
     continues = True
     hints = ""
@@ -1098,9 +1122,7 @@ class OwnNewton(InSums):
         return self.num_parameters, self.plan.noise(self.plan.gradient_share)
 
     def fit(self, key: "PRNGKeyArray", **how: Any) -> "dp.newton.DPNewtonResult":
-        newton = dp.DPNewton(self.function, plan=self.plan)
-        newton.labels = self.labels
-        return newton.run(
+        return dp.DPNewton(self.function, plan=self.plan).run(
             key,
             *self.arguments(),
             max_rows=self.schema.max_rows,
@@ -1108,29 +1130,6 @@ class OwnNewton(InSums):
             progress_bar=self.asked.progress_bar,
             **how,
         )
-
-    @property
-    def labels(self) -> "Mapping[str, Sequence[str]]":
-        """As of `DPNewton`."""
-        return {}
-
-
-class LineOfSome(OwnNewton):
-    """A line of the records that the schema does not drop, as a model: `Moments` counts every record."""
-
-    hints = " Features and target are scaled to [-1, 1] by their bounds."
-
-    @property
-    def labels(self) -> "Mapping[str, Sequence[str]]":
-        return {"weights": [f"“{name}”" for name in self.records.feature_names]}
-
-    @classmethod
-    def takes(cls, asked: "Asked") -> bool:
-        return asked.model == LINEAR and asked.by in (None, cls.by) and not asked.in_steps
-
-    @classmethod
-    def suits(cls, asked: "Asked", schema: "dp.tables.Schema") -> bool:
-        return super().suits(asked, schema) and bool(schema.drops) and schema.max_rows == 1
 
 
 class Counts(Method):
@@ -1165,6 +1164,7 @@ class Counts(Method):
                 "leave max_rows out"
             )
         check_whole(asked.data, self.made, asked.out_of_bounds)
+        say_unweighed(schema)
         warn(schema, asked.seed, asked.ledger, asked.data, by_bounds=asked.bounds is not None)
         assert asked.epsilon is not None
         self.plan = dp.marginals.MarginalsPlan.calibrate(
@@ -1232,19 +1232,13 @@ class Counts(Method):
         say_twin(self.asked, "Fitted a twin to noisy counts", self.statement, self.files, budget)
 
 
-METHODS = (Moments, Newton, OwnNewton, LineOfSome, Counts, TwinInSteps, InSteps)
+def say_unweighed(schema: "dp.tables.Schema") -> None:
+    """Say before the run that survey weights are not applied, if the schema has any."""
+    if schema.weight is not None:
+        say_error(f"{schema.weight_words()} The column is drawn like any other.")
 
 
-def kept_secret(path: Path) -> bytes:
-    """32 secret bytes, the same every time; in a file of its owner's alone."""
-    try:
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with dp.storage.replacing(path, private=True) as file:
-                file.write(secrets.token_bytes(32))
-        return path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"{path} cannot be written ({error.strerror}): choose another --checkpoint") from None
+METHODS = (Moments, Newton, OwnNewton, Counts, TwinInSteps, InSteps)
 
 
 def fit_counts(

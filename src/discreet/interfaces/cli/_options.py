@@ -218,6 +218,14 @@ Person = Annotated[
         "two. A schema file has a person of its own.",
     ),
 ]
+Weight = Annotated[
+    str | None,
+    _table(
+        "--weight",
+        help="Column with survey weights, described beside --bounds by 0 and the largest weight: w=0:20. A schema file has a "
+        "weight of its own.",
+    ),
+]
 SchemaFile = Annotated[
     Path | None,
     _table("--schema", help="A TOML file with bounds, categories and more: discreet schema init writes a template."),
@@ -479,12 +487,15 @@ def schema_of(
     non_private_bounds: bool,
     made: "dp.tables.Conversion | None" = None,
     person: str | None = None,
+    weight: str | None = None,
 ) -> "dp.tables.Schema":
     """The public description of a table, checked against what the model needs; `data` is for `non_private_bounds` only."""
     if bounds is not None and file is not None:
         raise ValueError("--bounds and --schema describe the same thing: give only one")
     if person is not None and bounds is None:
         raise ValueError("--person is for --bounds: write person in the schema file, and leave the option out")
+    if weight is not None and bounds is None:
+        raise ValueError("--weight is for --bounds: write weight in the schema file, and leave the option out")
     if model.needs_target and target is None and file is None and made is None:
         raise ValueError(f"the model {model.name} predicts a column: name it with --target")
     public = None
@@ -494,7 +505,7 @@ def schema_of(
         public = dp.tables.schema_from_bounds(
             bounds, target=target, target_kind=model.target_kind, target_follows=non_private_bounds
         )
-        public = of_person(public, person)
+        public = dataclasses.replace(of_person(public, person), weight=weight)
     elif made is not None:
         if target not in (None, made.schema.target):
             raise ValueError(

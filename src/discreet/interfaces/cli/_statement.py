@@ -144,10 +144,14 @@ def complete_statement(
     counted: bool = True,
     own: "Prepared | None" = None,
     drops: bool = False,
+    weighs: bool = False,
     about: str = "",
     contact: str = "",
 ) -> "dp.Statement":
-    """The statement of the fit with what the command line knows besides; `drops` if it leaves out rows that the schema drops."""
+    """The statement of the fit with what the command line knows besides.
+
+    It leaves out rows that the schema drops if it `drops`, and counts rows by their survey weights if it `weighs`.
+    """
     lines = zip(schema.columns, schema.describe(), strict=True)
     public = [line for column, line in lines if column.name not in schema.inferred]
     if public:
@@ -164,6 +168,8 @@ def complete_statement(
         )
     if own_rules:
         notes.append(f"The schema has its own rules for cells that it does not allow in {', '.join(own_rules)}.")
+    if schema.weight is not None and (words := schema.weight_words(weighs=weighs)) not in statement.notes:
+        notes.append(words)
     if schema.person is not None:
         kept = "one was" if schema.max_rows == 1 else f"at most {schema.max_rows} were"
         notes.append(

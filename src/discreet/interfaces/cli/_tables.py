@@ -148,6 +148,7 @@ def check(
         facts = {
             "columns": columns,
             "target": described.target,
+            "weight": described.weight,
             "person": described.person,
             "max_rows": described.max_rows,
             "described": dict(zip(columns, described.describe(), strict=True)),

@@ -9,16 +9,16 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import Bool, Float, PRNGKeyArray
 
 from discreet._jax import in_own_settings, one_process, refuse_traced
-from discreet._validate import integer
-from discreet.methods.inference import warn_of_use
+from discreet.methods.inference import Share, warn_of_use
 from discreet.methods.moments._gradients import LastStage, reach_of
 from discreet.methods.moments._plan import KINDS, PRODUCTS, SHARES, MomentsPlan
 from discreet.methods.moments._posterior import FLOORS, SCALES, WIDE, Posterior, Release, sigma_of
-from discreet.methods.moments._sums import SHARE_OF_TARGET, TURN, Sum, whole
+from discreet.methods.moments._sums import NUM_MEANS, SHARE_OF_TARGET, TURN, Sum, whole
 from discreet.methods.moments._verdict import cautious, use_of
+from discreet.methods.newton import OfCoefficients, SurveyWeights, survey_weights
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation
 from discreet.privacy.act import Act
@@ -36,8 +36,10 @@ _HIDDEN = 3.0  # standard deviations of the noise: a column whose sum and square
 _LATEST = 3.0  # of `_flatness`: beyond it, shorter rows let no longer residuals pass
 
 
-@dataclasses.dataclass(frozen=True)
-class MomentsResult(Released, what="linear regression from noisy moments", parts=(MomentsPlan, Relation)):
+@dataclasses.dataclass(frozen=True, repr=False)
+class MomentsResult(
+    OfCoefficients, Released, what="linear regression from noisy moments", parts=(MomentsPlan, Relation)
+):
     """The posterior of a linear regression given noisy moments: privacy and sampling noise are both in it.
 
     Attributes:
@@ -47,11 +49,10 @@ class MomentsResult(Released, what="linear regression from noisy moments", parts
         variance: The residuals' variance, seen with a normal error; the prior of their standard deviation is flat on (0, 1).
         variance_spread: Standard deviation of that error.
         mean_squares: Released mean square of each feature, (feature,): of a 0/1 column about its share. Long rows count less.
+        counted: Share of the records that count, by a noisy sum; 1 where the plan has neither weights nor a mask.
         plan: The plan of the fit.
         statement: The privacy statement.
     """
-
-    noise_in_draws = True
 
     mean: Float[np.ndarray, " feature+1"]
     covariance: Float[np.ndarray, "feature+1 feature+1"]
@@ -59,6 +60,7 @@ class MomentsResult(Released, what="linear regression from noisy moments", parts
     variance: float
     variance_spread: float
     mean_squares: Float[np.ndarray, " feature"]
+    counted: float
     plan: MomentsPlan
     statement: Statement
 
@@ -68,37 +70,23 @@ class MomentsResult(Released, what="linear regression from noisy moments", parts
         return 1 - np.diag(self.covariance)
 
     @property
+    def dropped(self) -> Share:
+        """Share of the records that do not count, with the standard error of its noise."""
+        return Share(1 - self.counted, self.plan.stddevs[-1] * math.sqrt(NUM_MEANS) / self.plan.num_records)
+
+    @property
     def to_predict(self) -> dict[str, np.ndarray]:
         """The estimate, as one draw of `intercept` and `weights`."""
         return {"intercept": self.estimate[:1], "weights": self.estimate[None, 1:]}
 
-    def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
-        """Independent draws of `intercept`, (draw,), `weights`, (draw, feature), and `sigma`, (draw,). They cost nothing.
+    def _drawn(self, rng: np.random.Generator, num_samples: int) -> dict[str, np.ndarray]:
+        """With draws of `sigma`, (draw,).
 
-        Those of `sigma` take residuals to be normal, and of one spread: where they have long tails all draws are too small.
-
-        Args:
-            key: Any JAX key.
-            num_samples: Number of draws.
+        They take residuals to be normal, and of one spread: where they have long tails all draws are too small.
         """
-        secret = random.subkey(random.check_key(key), random.Purpose.POSTERIOR)
-        one, other = jax.random.split(secret)
-        drawn = np.asarray(jax.random.normal(one, (integer("num_samples", num_samples), len(self.mean))), np.float64)
-        values, vectors = np.linalg.eigh(self.covariance)
-        drawn = self.mean + (drawn * np.sqrt(np.maximum(values, 0))) @ vectors.T
         ends, chances = sigma_of(self.variance, self.variance_spread)
-        uniform = np.asarray(jax.random.uniform(other, (num_samples,)), np.float64)
-        return {
-            "intercept": drawn[:, 0],
-            "weights": drawn[:, 1:],
-            "sigma": np.interp(uniform, np.append(0, np.cumsum(chances)), ends),
-        }
-
-    def to_arviz(self, key: PRNGKeyArray, num_samples: int, **names: Any) -> Any:
-        """Draws of `posterior` for ArviZ, with the statement in their attributes; as `discreet.inference_data.to_arviz`."""
-        from discreet.methods.inference_data import to_arviz
-
-        return to_arviz(self.posterior(key, num_samples), statement=self.statement, **names)
+        drawn = super()._drawn(rng, num_samples)
+        return drawn | {"sigma": np.interp(rng.random(num_samples), np.append(0, np.cumsum(chances)), ends)}
 
 
 @in_own_settings
@@ -108,6 +96,8 @@ def fit_moments(
     y: Float[np.ndarray, " record"],
     plan: MomentsPlan,
     *,
+    mask: Bool[np.ndarray, " record"] | None = None,
+    weights: Float[np.ndarray, " record"] | None = None,
     person: str | None = None,
     ledger: Ledger | None = None,
 ) -> MomentsResult:
@@ -124,6 +114,8 @@ def fit_moments(
         x: Features of about unit size.
         y: Targets in [-1, 1].
         plan: The plan of the fit.
+        mask: If the plan `drops`, True for the records that are used; what others hold has no effect. None: all.
+        weights: If the plan is `weighted`, survey weights as in `fit_newton`.
         person: Name of the column that identifies persons, if each record is all that one person has.
         ledger: The table's budget, debited before the first release.
 
@@ -158,18 +150,26 @@ def fit_moments(
             "the plan."
         )
     plan.check_size(len(rows))
+    present = np.ones(target.shape, bool) if mask is None else np.asarray(mask)
+    if present.shape != target.shape or present.dtype != bool or (mask is not None and not plan.drops):
+        raise ValueError("mask must be a Boolean for each record if the plan drops some; else None.")
+    survey = survey_weights(weights, plan.weighted, target.shape, present)
+    counts = np.where(present, 1.0 if survey is None else survey, 0)
+    rows = np.where(present[:, None], rows, 0)
+    target = np.where(present, target, 0)
     act = Act.on(plan, key, random.Purpose.MOMENTS, ledger=ledger, unit=Unit(person))
     # XLA compiles a loop of one turn otherwise.
-    table = in_turns([rows, target], max(2, turns_for(len(rows), TURN)), TURN)
-    releases = zip(KINDS, plan.stddevs, strict=True)
-    queries = [Query(Sum(kind), Gaussian(noise, noise), plan.relation, records=(1, 2, 3)) for kind, noise in releases]
+    table = in_turns([rows, target] + [counts] * plan.measures_weights, max(2, turns_for(len(rows), TURN)), TURN)
+    places = tuple(range(1, 1 + len(table)))
+    releases = zip(plan.kinds, plan.stddevs, strict=True)
+    queries = [Query(Sum(kind), Gaussian(noise, noise), plan.relation, records=places) for kind, noise in releases]
     programs = [query.certificate(act.key, *table, *_start(plan)) for query in queries]
     act.prove(*programs, named=False)  # their fingerprints follow the number of records
     act.begin()
     keys = jax.random.split(act.key, len(programs))
-    wide, found, last = _measure(programs, keys, table, plan)
+    wide, found, last, known, counted = _measure(programs, keys, table, plan)
     paid = act.statement
-    statement = paid.with_use(*use_of(wide, found, last))
+    statement = paid.with_use(*use_of(wide, found, last, plan.weighted and known.hidden))
     back = np.linalg.inv(last.to)
     squares = np.einsum("ji,jk,ki->i", back, last.features, back)
     result = MomentsResult(
@@ -179,6 +179,7 @@ def fit_moments(
         found.seen,
         found.spread,
         mean_squares=squares[1:] / max(squares[0], last.noise),
+        counted=counted,
         plan=plan,
         statement=statement,
     )
@@ -186,18 +187,18 @@ def fit_moments(
     return result
 
 
-def _flatness(plan: MomentsPlan) -> float:
+def _flatness(plan: MomentsPlan, num_records: float) -> float:
     """How many times shorter than 1 whitened rows are on average: the shorter, the more the weights are alike.
 
     Where the line is not the mean of the target, other weights fit another line. With rows of length 1 it was up to five
     standard errors from least squares on public tables, with rows of length 1/3 up to two; noise widens intervals by a tenth
-    more. Shorter rows are harder to see under the noise, so they are so short only where there are many; residuals are clipped
-    later there, too.
+    more. Shorter rows are harder to see under the noise, so they are so short only where there are many, `num_records` of
+    weight 1; residuals are clipped later there, too.
     """
     size = plan.num_features + 1
     edge = plan.stddevs[1] * math.sqrt(2 * size)
     # An eigenvalue is N / size / (1 + flatness^2 / 2), about.
-    seen = plan.num_records / size / (_SEEN * edge)
+    seen = num_records / size / (_SEEN * edge)
     return math.sqrt(np.clip(2 * (seen - 1), 1, _FLATTEST**2))
 
 
@@ -209,24 +210,35 @@ def _start(plan: MomentsPlan) -> tuple[np.ndarray, np.ndarray, np.float64]:
 
 def _measure(
     programs: list[Certificate], keys: Any, table: Sequence[np.ndarray], plan: MomentsPlan
-) -> tuple[Posterior, Posterior, Release]:
+) -> tuple[Posterior, Posterior, Release, SurveyWeights, float]:
     """The releases, each read before the next.
 
     Returns:
-        The posterior under the wide prior, that under the prior of unknown scale, and the last release of products.
+        The posterior under the wide prior, that under the prior of unknown scale, the last release of products, what is known of
+        survey weights, and the share of the records that count.
     """
     size = plan.num_features + 1
-    total = plan.num_records * whole(plan.num_features)
     to, line, width = _start(plan)
+    weights = SurveyWeights()
+    counted = 1.0
+    if plan.measures_weights:
+        of_mean = math.sqrt(NUM_MEANS) / plan.num_records
+        noise = plan.stddevs[-1] * of_mean
+        sums = np.asarray(programs[-1](keys[-1], *table, to, line, np.float64(width)), np.float64)
+        share, mean, square = np.maximum(sums * of_mean, noise)
+        weights = SurveyWeights.of(mean, square, noise)
+        counted = min(float(share), 1.0)
+    records = plan.num_records * weights.mean
+    total = records * whole(plan.num_features)
     cut = math.inf
-    flatness = _flatness(plan)
+    flatness = _flatness(plan, records)
     rare = None
     wide, found = (Posterior.before(size, scales) for scales in (WIDE, SCALES))
-    planned = list(zip(programs, keys, plan.stddevs, strict=True))
+    planned = list(zip(programs, keys, plan.stddevs, strict=True))[: len(KINDS)]
     for (program, key, noise), share, floor in zip(planned[:PRODUCTS], SHARES, FLOORS, strict=False):
         moments = np.asarray(program(key, *table, to, line, np.float64(width)), np.float64)
         known = {"noise": noise, "share": share / (1 - SHARES[PRODUCTS])}
-        release = Release.of(moments, total, to=to, line=line, width=width, cut=cut, **known)
+        release = Release.of(moments, total, to=to, line=line, width=width, cut=cut, typical=weights.typical, **known)
         wide = wide.after(release, WIDE)
         found = found.after(release, SCALES)
         # Residuals have this variance around the line found so far, on average over the records.
@@ -255,11 +267,10 @@ def _measure(
     lengths = np.asarray(program(key, *table, even, line, np.float64(1)), np.float64)
     into = np.linalg.inv(release.to) @ even
     curvature = into.T @ release.features @ into * release.total / release.weight
-    least = found.variance * np.trace(curvature)
-    of_gradients = plan.noise_multiplier / math.sqrt(sum(SHARES[PRODUCTS + 1 :]))
-    reach, squares = reach_of(lengths, noise, of_gradients, size, least, plan.num_records)
+    least = found.variance * weights.typical * np.trace(curvature)
+    reach, squares = reach_of(lengths, noise, plan.of_gradients, size, least, plan.num_records)
     seen = float(np.trace(curvature))  # 0 where noise hides all products: then gradients tell nothing
-    variance = squares / seen if seen else found.variance
+    variance = squares / seen if seen else found.variance * weights.typical
     last = LastStage(release, even, curvature, variance)
     start = found
     start_wide = wide
@@ -273,4 +284,4 @@ def _measure(
         wide = last.posterior(start_wide, WIDE)
         found = last.posterior(start, SCALES)
         line = found.mean
-    return wide, found, release
+    return wide, found, release, weights, counted

@@ -85,7 +85,9 @@ class LastStage:
                 sharp += back.T @ seen @ np.linalg.solve(error, told)
                 likelihood += back.T @ seen @ np.linalg.solve(error + sampling, told)
             # Both see the same rows, so where they differ it is by noise, or by what weights and clipping moved before.
-            trust = _trust(start, sharp[:, :-1], sharp[:, -1]) * min(1.0, start.variance / self.variance)
+            trust = _trust(start, sharp[:, :-1], sharp[:, -1]) * min(
+                1.0, self.release.typical * start.variance / self.variance
+            )
             precision = trust * start.precision + likelihood[:, :-1]
             pull = trust * start.pull + likelihood[:, -1]
             mean, covariance = coefficients(precision, pull, scales)

@@ -19,6 +19,8 @@ KINDS = "products", "products", "lengths", *["gradient"] * 6
 SHARES = 0.2, 0.23, 0.07, *[0.5 / 6] * 6
 """Kinds of the releases, and the share of the squared inverse noise of each."""
 PRODUCTS = KINDS.index("lengths")
+WEIGHTS = 0.01
+"""The share of the means of survey weights, where there are any; the others have theirs of the rest."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,9 +34,13 @@ class MomentsPlan(PlanOfRecords):
             this divided by the square root of its share.
         delta: The delta at which epsilon is stated.
         relation: The neighbouring relation.
+        weighted: True if records have survey weights.
+        drops: True if a mask leaves records out; their number is then released with noise.
     """
 
     num_features: int
+    weighted: bool = False
+    drops: bool = False
 
     def __post_init__(self) -> None:
         integer("num_features", self.num_features)
@@ -49,6 +55,8 @@ class MomentsPlan(PlanOfRecords):
         num_features: int,
         num_records: int,
         relation: Relation = Relation.ADD_OR_REMOVE_ONE,
+        weighted: bool = False,
+        drops: bool = False,
     ) -> MomentsPlan:
         """Find the least noise with which the releases together cost (epsilon, delta).
 
@@ -58,22 +66,44 @@ class MomentsPlan(PlanOfRecords):
             num_features: As above.
             num_records: As above.
             relation: As above.
+            weighted: As above.
+            drops: As above.
 
         Raises:
             ValueError: An argument is out of range.
         """
         shape = {"num_features": num_features, "num_records": num_records, "relation": relation}
-        return cls._calibrated(epsilon, delta, **shape)
+        return cls._calibrated(epsilon, delta, weighted=weighted, drops=drops, **shape)
+
+    @property
+    def measures_weights(self) -> bool:
+        """True if means of weights are released; a record that is left out has the weight 0."""
+        return self.weighted or self.drops
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of the releases; the means of survey weights, which are measured first, are the last."""
+        return (*KINDS, *["weights"] * self.measures_weights)
 
     @property
     def stddevs(self) -> tuple[float, ...]:
         """Standard deviation of the noise on each sum, of each release."""
-        return tuple(self.noise_multiplier / math.sqrt(share) for share in SHARES)
+        shares = (*(self._rest * share for share in SHARES), *[WEIGHTS] * self.measures_weights)
+        return tuple(self.noise_multiplier / math.sqrt(share) for share in shares)
+
+    @property
+    def of_gradients(self) -> float:
+        """Standard deviation of the noise of all gradients together, over the bound at which they are clipped."""
+        return self.noise_multiplier / math.sqrt(self._rest * sum(SHARES[PRODUCTS + 1 :]))
+
+    @property
+    def _rest(self) -> float:
+        return 1 - WEIGHTS * self.measures_weights
 
     @property
     def num_releases(self) -> int:
         """Number of releases."""
-        return len(SHARES)
+        return len(self.kinds)
 
     def event(self) -> DpEvent:
         """The event of the releases, under either relation."""
@@ -85,6 +115,9 @@ class MomentsPlan(PlanOfRecords):
         stddevs = self.stddevs
         noises = ", ".join(f"{stddev:.6g}" for stddev in stddevs)
         values = (self.num_features + 2) ** 2
+        gradients = len(KINDS) - PRODUCTS - 1
+        weights = ", 3 sums of weights" * self.measures_weights
+        weighted = self.weighted
         return self._stated(
             reproducible,
             unit,
@@ -93,19 +126,27 @@ class MomentsPlan(PlanOfRecords):
                 f"The products of all pairs of a {noun}'s numbers (features, a constant and the target) were given a weight such "
                 f"that their Euclidean norm is at most 1, and summed over the {noun}s, {PRODUCTS} times. Then the {noun}s were "
                 "counted by the length of the gradient of the squared error, and these gradients, clipped to length 1, were "
-                f"summed {len(stddevs) - PRODUCTS - 1} times. Between the releases the numbers were transformed by what the "
-                f"earlier ones had shown. Gaussian noise of standard deviation {noises} was added to every sum."
+                f"summed {gradients} times. "
+                + f"Products and gradients of a {noun} count as often as its survey weight says, over the largest that one may "
+                "have. "
+                * weighted
+                + f"The number of {noun}s that count and the sums of their weights and of the squares were released, too. "
+                * self.measures_weights
+                + "Between the releases the numbers were transformed by what the earlier ones had shown. "
+                f"Gaussian noise of standard deviation {noises} was added to every sum."
             ),
             plan={
                 "num_records": self.num_records,
                 "num_features": self.num_features,
+                **({"weighted": True} if weighted else {}),
+                **({"drops": True} if self.drops else {}),
                 "contribution_bound": 1.0,
                 "noise_multiplier": self.noise_multiplier,
                 "noise_standard_deviations": list(stddevs),
             },
             released=[
-                f"{PRODUCTS} × {values:,} noisy sums of products, {NUM_BINS} counts and {len(stddevs) - PRODUCTS - 1} × "
-                f"{self.num_features + 1:,} sums of gradients, and what is computed from them"
+                f"{PRODUCTS} × {values:,} noisy sums of products, {NUM_BINS} counts{weights} and "
+                f"{gradients} × {self.num_features + 1:,} sums of gradients, and what is computed from them"
             ],
             public=[f"The number of {noun}s, N = {self.num_records}", "The plan: the noise and the number of sums"],
             about=f"A linear regression on {counted(self.num_features, 'feature')}, {self.num_records:,} {noun}s; its "

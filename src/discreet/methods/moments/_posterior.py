@@ -44,6 +44,7 @@ class Release:
     to: np.ndarray
     line: np.ndarray
     width: float
+    typical: float  # survey weight of the record that a weight is of, over the largest; 1 without weights
     cut: float  # where residuals are clipped, over the target's bound; infinite where none are that long
 
     @classmethod
@@ -116,7 +117,7 @@ class Posterior:
             before = mean
             second = np.outer(own, own) + around
             error = noise**2 / 2 * ((1 + np.trace(second)) * np.eye(size) + second)
-            error += variance * release.weight / release.total / release.share * seen
+            error += variance * release.typical * release.weight / release.total / release.share * seen
             gain = back.T @ np.linalg.solve(error, seen).T
             precision = self.precision + gain @ seen @ back
             pull = self.pull + gain @ (release.target + seen @ back @ release.line)
@@ -127,7 +128,7 @@ class Posterior:
             squares = release.square - 2 * own @ release.target + own @ seen @ own + np.trace(unsure)
             spread = math.hypot(
                 noise * (1 + own @ own) / release.weight,
-                math.sqrt(2 / release.total) * variance,
+                math.sqrt(2 * release.typical / release.total) * variance,
                 math.sqrt(2 * np.trace(unsure @ unsure)) / release.weight,
             )
             kept = width**2 / _within(release.cut / math.sqrt(variance * width**2))

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from discreet.methods.moments._posterior import FLOORS, Posterior, Release
+from discreet.methods.newton import WEIGHTS_HIDDEN
 from discreet.privacy.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 
 WHICH_LINE = (
@@ -28,17 +29,19 @@ _CAUTION = 1.28  # standard deviations: what is gained is that or more with nine
 _KEPT = 1.15  # of the share that gains the most then: 2 % less, and nothing is taken from an estimate that is sure
 
 
-def use_of(wide: Posterior, found: Posterior, last: Release) -> tuple[str, str]:
+def use_of(wide: Posterior, found: Posterior, last: Release, weights_hidden: bool) -> tuple[str, str]:
     """The verdict on the use of the result, and the reason, from the releases.
 
     The squared error of predictions is tr(S C) for second moments S of the features and the coefficients' covariance C; that
     of least squares without noise is the residuals' variance times (feature + 1) / N. Directions that the noise hides are in
     neither: there may be no records along them, as where indicators add up to 1. But at least half must be seen.
     """
+    if weights_hidden:
+        return NOT_USABLE, WEIGHTS_HIDDEN
     size = len(wide.mean)
     second = second_moments(last)
     seen = int(np.sum(last.eigenvalues > FLOORS[0] * last.noise * math.sqrt(2 * size)))
-    sampling = found.variance * max(seen, 1) / last.total
+    sampling = found.variance * last.typical * max(seen, 1) / last.total
     wider = math.sqrt(np.trace(second @ wide.covariance) / sampling)
     if wider <= _SHARP and 2 * seen >= size:
         return COEFFICIENTS, WHICH_LINE

@@ -25,7 +25,6 @@ from jaxtyping import Bool, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
 from discreet._jax import in_own_settings, one_process, refuse_traced
-from discreet._validate import integer
 from discreet.methods.inference import Share, warn_of_use
 from discreet.methods.newton._algebra import (
     LEAST_CURVATURE,
@@ -58,9 +57,11 @@ from discreet.methods.newton._plan import (
     SQUARES,
     NewtonPlan,
 )
+from discreet.methods.newton._posterior import OfCoefficients
 from discreet.methods.newton._releases import Public, RegressionSums, layout_for, plane, program_of
-from discreet.methods.newton._saved import SavedReleases, words_of
+from discreet.methods.newton._saved import SavedReleases
 from discreet.methods.newton._sums import Parts, rounded_up
+from discreet.methods.newton._weights import STANDS_OUT, WEIGHTS_HIDDEN, SurveyWeights, survey_weights
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation
 from discreet.privacy.act import Act
@@ -74,15 +75,13 @@ AT = tuple(int(share * NUM_GRADIENTS) for share in (0.2, 0.7))
 LARGEST_STEP = 2.0  # standard deviations of the predictor
 _REACH = {"binary": (0.8, 2.0, 4.0), "counts": (1.0, 1.25, 1.25), "classes": (0.8, 2.0, 4.0)}
 """Rows longer than so many times a typical one count less: at least, where the noise is little, and where it is none."""
-_STANDS_OUT = 3.0  # standard deviations
-LEAST_WEIGHT = 1e-3  # of the mean, as a share of the largest
 WARY = 3.5  # of gradients far away, for intervals
 NOISY = 3.0  # a fit for its coefficients has at most so much more noise than sampling
 SCATTERED = 2.0  # variance of counts over a Poisson distribution's, where the verdict says so
 
 
-@dataclasses.dataclass(frozen=True)
-class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relation)):
+@dataclasses.dataclass(frozen=True, repr=False)
+class NewtonResult(OfCoefficients, Released, what="private Newton fit", parts=(NewtonPlan, Relation)):
     """The posterior of a regression: privacy noise and sampling noise are both in it. Everything in it is covered by `statement`.
 
     Attributes:
@@ -106,8 +105,6 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
         plan: The plan of the fit.
         statement: The privacy statement.
     """
-
-    noise_in_draws = True
 
     mean: Float[np.ndarray, " feature+1"]
     covariance: Float[np.ndarray, "feature+1 feature+1"]
@@ -135,7 +132,8 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
     @property
     def estimate(self) -> Float[np.ndarray, "feature+1 *class"]:
         """Intercept and weights to predict with: the mean of `predictive`."""
-        return self._by_class(self.predictive.mean(axis=0))
+        intercept, weights = self._named(self.predictive.mean(axis=0, keepdims=True)).values()
+        return np.concatenate([intercept[:, None], weights], axis=1)[0]
 
     @property
     def to_predict(self) -> dict[str, np.ndarray]:
@@ -145,45 +143,14 @@ class NewtonResult(Released, what="private Newton fit", parts=(NewtonPlan, Relat
             draws = draws.mean(axis=0, keepdims=True)
         return self._named(draws)
 
-    def _named(self, draws: np.ndarray) -> dict[str, np.ndarray]:
-        draws = self._by_class(draws)
-        return {"intercept": draws[:, 0], "weights": draws[:, 1:]}
-
-    def _by_class(self, coefficients: np.ndarray) -> np.ndarray:
-        """With an axis of the classes at the end, if the target has classes."""
-        if self.plan.family != CLASSES:
-            return coefficients
-        return np.moveaxis(coefficients.reshape(*coefficients.shape[:-1], self.plan.num_classes, -1), -2, -1)
+    @property
+    def _num_classes(self) -> int:
+        return self.plan.num_classes if self.plan.family == CLASSES else 1
 
     @property
     def converged(self) -> bool:
         """True if more gradients would hardly move the estimate, and agree with the curvature."""
         return is_settled(self.moved, self.lack)
-
-    def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
-        """Independent draws of `intercept`, (draw,), and `weights`, (draw, feature): those that intervals come from. At no cost.
-
-        With classes both have an axis of them at the end.
-
-        Args:
-            key: Any JAX key.
-            num_samples: Number of draws.
-        """
-        size = integer("num_samples", num_samples), len(self.mean)
-        drawn = np.random.default_rng(words_of(key)).standard_normal(size)
-        values, vectors = np.linalg.eigh(self.covariance)
-        drawn = self.mean + (drawn * np.sqrt(np.maximum(values, 0))) @ vectors.T
-        return self._named(drawn)
-
-    def to_arviz(self, key: PRNGKeyArray, num_samples: int, **names: Any) -> Any:
-        """Draws of `posterior` for ArviZ, with the statement in their attributes; as `discreet.inference_data.to_arviz`."""
-        from discreet.methods.inference_data import to_arviz
-
-        return to_arviz(self.posterior(key, num_samples), statement=self.statement, **names)
-
-    def __repr__(self) -> str:
-        """Short, without arrays."""
-        return f"NewtonResult({len(self.mean)} coefficients, {self.statement.use}, {self.statement.brief})"
 
 
 class _Records:
@@ -335,19 +302,8 @@ def _checked(x: Any, y: Any, mask: Any, weights: Any, levels: Any, plan: NewtonP
         raise ValueError(f"y has values that are not allowed: each must be {what}.")
     shape = len(target), plan.max_rows
     table = [features.reshape(*shape, -1), target.reshape(shape), present.reshape(shape)]
-    if plan.weighted != (weights is not None):
-        raise ValueError(
-            "weights are for a plan with weighted=True, and such a plan is for weights: give both, or neither."
-        )
-    if weights is None:
-        return table
-    survey = np.asarray(weights, np.float64)
-    if survey.shape != target.shape or not ((survey >= 0) & (survey <= 1))[present].all():
-        raise ValueError(
-            f"weights must be numbers in [0, 1], of the shape {target.shape}: divide them by the largest that one may have, a "
-            "public number."
-        )
-    return [*table, survey.reshape(shape)]
+    survey = survey_weights(weights, plan.weighted, target.shape, present)
+    return table if survey is None else [*table, survey.reshape(shape)]
 
 
 class _Newton:
@@ -399,11 +355,11 @@ class _Newton:
         hidden = np.clip(sigma * len(moments), 0.003, 1)
         left = 1 - np.square(centre[1:]) / squares
         spread = np.sqrt(np.clip(squares * np.clip(left, hidden, 1), 1e-4, 1))
-        self.unseen = left <= _STANDS_OUT * hidden
+        self.unseen = left <= STANDS_OUT * hidden
         levels = self.levels
         if levels is None:
             # A column of 0 and 1 has the same mean and mean square. One that may be such keeps the narrow prior.
-            noise = _STANDS_OUT * sigma * len(moments) * np.sqrt(squares)
+            noise = STANDS_OUT * sigma * len(moments) * np.sqrt(squares)
             levels = np.abs(moments[0, 1:] - squares) <= noise
             self.unseen |= levels & (moments[0, 1:] <= noise)
         else:
@@ -420,8 +376,8 @@ class _Newton:
         The same of weights.
         """
         plan = self.plan
-        self.mean_rows = self.typical_rows = self.mean_weight = self.typical_weight = 1.0
-        self.weights_hidden = False
+        self.mean_rows = self.typical_rows = 1.0
+        weights = SurveyWeights()
         if plan.sizes:
             sigma = plan.noise(SIZES)
             seen = self.records("total", plan.sizes, sigma, self.nowhere)
@@ -433,10 +389,8 @@ class _Newton:
             else:
                 self.mean_rows = float(min(share, 1.0))
             if plan.weighted:
-                self.mean_weight = float(np.clip(means[2] / share, LEAST_WEIGHT, 1))
-                self.typical_weight = float(np.clip(means[3] / means[2], self.mean_weight, 1))
-                seen_weight = max(_STANDS_OUT * 2 * sigma / plan.num_records, LEAST_WEIGHT * share)
-                self.weights_hidden = bool(means[2] <= seen_weight)
+                weights = SurveyWeights.of(means[2], means[3], 2 * sigma / plan.num_records, share)
+        self.mean_weight, self.typical_weight, self.weights_hidden = weights
         # Of weight 1.
         self.num_rows = plan.num_records * self.mean_rows * self.mean_weight
 
@@ -659,9 +613,7 @@ def _use(
         held_back: Names of the features by which a row may lie so far out that it counts less than half.
     """
     if weights_hidden:
-        return NOT_USABLE, (
-            "the noise hides the mean weight: weights are far below the largest that one may have. A smaller max_weight helps"
-        )
+        return NOT_USABLE, WEIGHTS_HIDDEN
     if hides(said.kept, said.ratio):
         weights = f", which decides the weights of {listed(unlearned)}" if unlearned else ""
         return NOT_USABLE, (

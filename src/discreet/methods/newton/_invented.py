@@ -7,7 +7,7 @@ the noise is NumPy's, and no program is proved. So a fit of another epsilon comp
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -126,7 +126,6 @@ def fit_invented_model(
     plan: ModelPlan,
     *,
     seed: int,
-    labels: Mapping[str, Sequence[str]] | None = None,
 ) -> DPNewtonResult:
     """Fit an invented table as `DPNewton` would, without its protection. Never for records of people.
 
@@ -135,7 +134,6 @@ def fit_invented_model(
         arguments: The model's arguments, arrays with records along their leading axis.
         plan: The plan.
         seed: Seed of the noise.
-        labels: As of `DPNewton`.
 
     Returns:
         The posterior; its statement says that it is not private.
@@ -152,7 +150,7 @@ def fit_invented_model(
     with jax.enable_x64(True), tqdm(disable=True) as bar:
         releases: Any = _InventedModel(latents, records, plan, np.random.default_rng(seed))
         fit = _Fit(releases, latents, plan, start, pulls_from_far(latents, start))
-        return fit.run(bar).result(words, statement, labels)
+        return fit.run(bar).result(words, statement)
 
 
 def names_of_latents(

@@ -22,14 +22,14 @@ touches, as a hierarchy's mean and scale, need no release at all.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import numpyro
-from jaxtyping import Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Bool, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
 from discreet._jax import in_own_settings, one_process, refuse_traced
@@ -75,6 +75,7 @@ from discreet.methods.newton._model import (
     program_of,
 )
 from discreet.methods.newton._model_plan import NUM_GRADIENTS, STAGES, ModelPlan, Stage
+from discreet.methods.newton._posterior import Named, Posterior, label
 from discreet.methods.newton._sampling import draw
 from discreet.methods.newton._saved import SavedReleases
 from discreet.methods.newton._sums import Parts, layout_of
@@ -84,7 +85,7 @@ from discreet.privacy.accounting import Relation
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
 from discreet.privacy.released import Released
-from discreet.privacy.report import Statement, Unit, headline, use_words
+from discreet.privacy.report import Statement, Unit
 from discreet.storage import exclusive
 
 MOST_LATENTS = 512
@@ -117,11 +118,10 @@ FAINTLY = 0.4  # share of a latent's variance in such directions, where the verd
 FARTHEST = 0.5  # standard deviations by which an entry of the curvature is shrunk
 WIDEST = 2.0
 """Cap on the posterior's variance, over that without the curvature's error, in the allowance for that error: else both grow."""
-_SHOWN = 40
 
 
-@dataclasses.dataclass(frozen=True)
-class DPNewtonResult(Released, what="private Newton fit of a model", parts=(ModelPlan, Relation)):
+@dataclasses.dataclass(frozen=True, repr=False)
+class DPNewtonResult(Posterior, Released, what="private Newton fit of a model", parts=(ModelPlan, Relation)):
     """The posterior of a model's global latents: privacy noise and sampling noise are both in it.
 
     Everything in it is covered by `statement`.
@@ -139,8 +139,6 @@ class DPNewtonResult(Released, what="private Newton fit of a model", parts=(Mode
         plan: The plan of the fit.
         statement: The privacy statement.
     """
-
-    noise_in_draws = True
 
     draws: Mapping[str, Float[np.ndarray, "draw ..."]]
     learned: Mapping[str, Float[np.ndarray, "..."]]
@@ -185,50 +183,13 @@ class DPNewtonResult(Released, what="private Newton fit of a model", parts=(Mode
         picked = np.asarray(jax.random.choice(secret, held, (num_samples,), replace))
         return {name: value[picked] for name, value in self.draws.items()}
 
-    def to_arviz(self, key: PRNGKeyArray, num_samples: int, **names: Any) -> Any:
-        """Draws of `posterior` for ArviZ, with the statement in their attributes; as `discreet.inference_data.to_arviz`."""
-        from discreet.methods.inference_data import to_arviz
+    @property
+    def _means(self) -> Named:
+        return self.estimate
 
-        return to_arviz(self.posterior(key, num_samples), statement=self.statement, **names)
-
-    def __repr__(self) -> str:
-        """Short, without arrays."""
-        return f"DPNewtonResult({', '.join(self.draws)}, {self.statement.use}, {self.statement.brief})"
-
-    def __str__(self) -> str:
-        """A table of the latents, the verdict, and the price."""
-        rows = list(_table(self))
-        width = max(len(row[0]) for row in rows)
-        lines = [f"{'':{width}}  {'estimate':>10}  {'90 % interval':>24}  {'learned':>8}"]
-        lines += [f"{name:{width}}  {mean:>10}  {interval:>24}  {learned:>8}" for name, mean, interval, learned in rows]
-        return "\n".join([*lines, use_words(self.statement), headline(self.statement)])
-
-
-def _table(result: DPNewtonResult) -> Iterator[tuple[str, str, str, str]]:
-    """Name, estimate, interval and share learned of each element, the first ones of many."""
-    estimate = result.estimate
-    interval = result.interval
-    shown = 0
-    for name, value in estimate.items():
-        learned = np.asarray(result.learned[name])
-        for place in np.ndindex(value.shape):
-            if shown == _SHOWN:
-                others = sum(other.size for other in estimate.values()) - _SHOWN
-                yield f"... {others} others", "", "", ""
-                return
-            shown += 1
-            low, high = interval[name][(slice(None), *place)]
-            # A simplex has an element more than coordinates.
-            share = learned[place] if learned.shape == value.shape else learned.mean()
-            label = _label(name, place)
-            # As many decimals as the interval has two figures.
-            decimals = int(np.clip(1 - np.floor(np.log10(max(high - low, 1e-9))), 0, 9))
-            mean, *ends = (f"{number:.{decimals}f}" for number in (value[place], low, high))
-            yield label, mean, " to ".join(ends), f"{100 * max(share, 0):.0f} %"
-
-
-def _label(name: str, place: Sequence[int]) -> str:
-    return f"{name}[{','.join(map(str, place))}]" if place else name
+    @property
+    def _shares(self) -> Named:
+        return self.learned
 
 
 def refuse_others(model: Any) -> None:
@@ -263,10 +224,6 @@ class DPNewton:
         init: Where the fit starts: values of some latents, as in the model; public. None: the prior's mean.
         placeholder: An artificial record, as for DPSVI.
         static_kwargs: Public keyword arguments of the model.
-
-    Attributes:
-        labels: The latents that are weights of features, and the names of their elements (none: their places). The verdict
-            calls them so, and is "not usable" where the noise hides what these features explain.
 
     Raises:
         ValueError: An argument that cannot be used.
@@ -306,7 +263,6 @@ class DPNewton:
         self.model, self.plan, self.init = model, plan, dict(init or {})
         self.placeholder = placeholder
         self.static_kwargs = static_kwargs
-        self.labels: Mapping[str, Sequence[str]] = {}
 
     @in_own_settings
     def run(
@@ -360,7 +316,7 @@ class DPNewton:
                 bar = tqdm(total=NUM_GRADIENTS, desc="Newton", delay=2.0, disable=not progress_bar)
                 with saved.begun(act), bar:
                     fit = _Fit(releases, latents, self.plan, start, far).run(bar)
-                    result = fit.result(saved.words, act.statement, self.labels)
+                    result = fit.result(saved.words, act.statement)
         warn_of_use(result, act.statement)
         return result
 
@@ -370,16 +326,6 @@ class DPNewton:
         made_of = {"model": self.model, "placeholder": self.placeholder, "static": self.static_kwargs}
         latents = latents_of(records, key, num_records=self.plan.num_records, **made_of)
         refuse_many(latents)
-        touched = [
-            name
-            for name, places in latents.split(np.arange(latents.size)).items()
-            if places.max() < latents.num_touched
-        ]
-        if unknown := [name for name in self.labels if name not in touched]:
-            raise ValueError(
-                f"labels names {unknown[0]!r}, which is no latent of the model that records touch. "
-                f"These are: {', '.join(touched)}."
-            )
         return latents, self._start(latents)
 
     def _start(self, latents: Latents) -> Vector:
@@ -618,11 +564,8 @@ class _Fit:
         self.lean = lean / max(1.0, float(np.linalg.norm(lean)))
         self.lean_variance = FARTHER * kept * variance
 
-    def result(
-        self, words: np.ndarray, statement: Statement, labels: Mapping[str, Sequence[str]] | None = None
-    ) -> DPNewtonResult:
-        """The posterior: the exact prior times the normal likelihood; `labels` as of `DPNewton`."""
-        labelled: dict[str, Sequence[str]] = dict(labels or {})
+    def result(self, words: np.ndarray, statement: Statement) -> DPNewtonResult:
+        """The posterior: the exact prior times the normal likelihood."""
         latents = self.latents
         size = self.size
         back = np.linalg.inv(self.to)
@@ -665,11 +608,9 @@ class _Fit:
         moved_by, lack = agreement(self.gradients, self.improved, theta, float(np.trace(self.improved @ covariance)))
         beside = found.extra * float(np.trace(among @ among.T)) + float(np.trace(hidden))
         ratio = ratio_of(found.noise + moved + beside / size, self.sampling)
-        weights = [latents.split(np.arange(latents.size))[name].ravel().astype(int) for name in labelled]
-        names: list[str] = []
-        for name, part in latents.split(learned).items():
-            own = labelled.get(name)
-            names += own or [_label(name, place) for place in np.ndindex(part.shape)]
+        names = [
+            label(name, place) for name, part in latents.split(learned).items() for place in np.ndindex(part.shape)
+        ]
         # Of the posterior's variance, what long gradients may have moved that the noise hides.
         along = self.to @ np.linalg.solve(self.improved, self.lean)
         drawn = self.lost.left_square * np.square(along) / np.diag(self.to @ covariance @ self.to.T)
@@ -682,7 +623,6 @@ class _Fit:
             clipped=self.clipped,
             unseen=self.unseen,
             missing=self.missing,
-            kept=self._kept(vectors, np.concatenate(weights)) if weights else 1.0,
             names=names,
             learned=learned,
             moved_most=drawn > DRAWN,
@@ -701,27 +641,6 @@ class _Fit:
             plan=self.plan,
             statement=statement.with_use(*verdict(signs)),
         )
-
-    def _kept(self, vectors: Float[np.ndarray, "draw latent"], weights: Int[np.ndarray, " weight"]) -> float:
-        """`Signs.kept`, of draws of all latents, and the places of the features' weights among them."""
-        others = np.setdiff1d(np.arange(self.size), weights)
-        back = np.linalg.inv(self.to)
-
-        def added(curvature: Matrix) -> Matrix:
-            """What the weights add to the best of all others."""
-            curvature = back.T @ curvature @ back
-            across = curvature[np.ix_(others, weights)]
-            own = curvature[np.ix_(weights, weights)]
-            return own - across.T @ np.linalg.solve(curvature[np.ix_(others, others)], across)
-
-        drawn = vectors[:, weights]
-        middle = drawn.mean(axis=0)
-        own = added(self.improved)
-        spread = np.einsum("di,ij,dj->d", drawn - middle, own, drawn - middle).mean()
-        # Else noise passes off a part of what the intercept explains as the features'.
-        doubt = FARTHEST * self.curvature_sigma
-        sure = added(rebuilt(self.improved, lambda values: np.maximum(values - doubt, 1e-3 * values)))
-        return float(middle @ sure @ middle / (middle @ own @ middle + spread))
 
     def _least_fit(self) -> float:
         """`Signs.fits`. Directions that the noise may hide tell nothing, nor do long gradients that did not stand out."""

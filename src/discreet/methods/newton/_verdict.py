@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float
 
-from discreet.methods.newton._algebra import hides, is_settled
+from discreet.methods.newton._algebra import is_settled
 from discreet.privacy.report import COEFFICIENTS, LEARNED, NOT_USABLE, PREDICTION, counted, listed
 
 LOST = 30.0  # `lack` of a fit that is still under way
@@ -35,7 +35,6 @@ class Signs:
         clipped: Share of the records whose gradient was clipped.
         unseen: Share of the records that may have been, behind the noise.
         missing: Share of the records without a finite gradient.
-        kept: At least the share of what the features explain that the noise leaves (`DPNewton.labels`); 1 where none is known.
         names: Of the latents' coordinates; first of those that records touch.
         learned: For each coordinate the share of the prior's variance that is gone.
         moved_most: Coordinates whose variance is mostly that of long gradients, of those that records touch.
@@ -51,7 +50,6 @@ class Signs:
     clipped: float
     unseen: float
     missing: float
-    kept: float
     names: Sequence[str]
     learned: Float[np.ndarray, " latent"]
     moved_most: Bool[np.ndarray, " touched"]
@@ -89,11 +87,6 @@ def _of_all(signs: Signs) -> tuple[str, str]:
         return NOT_USABLE, (
             "the noise hides what the records say, and intervals are the prior's. A larger epsilon, more records or fewer "
             "latents help"
-        )
-    if hides(signs.kept, signs.ratio):
-        return NOT_USABLE, (
-            f"of what the features explain, the noise leaves about {100 * max(signs.kept, 0):.0f} %, so predictions may be no "
-            "better than one number for all. A larger epsilon, more records or fewer columns help"
         )
     if not is_settled(signs.moved, signs.lack):
         return PREDICTION, (

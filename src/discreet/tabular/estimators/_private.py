@@ -9,18 +9,21 @@ import hashlib
 import math
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from discreet._validate import integer, positive, require
+from discreet._validate import integer, positive, require, shown
 from discreet.methods.inference import DPSVI, DPSVIResult
 from discreet.methods.newton import NewtonPlan, fit_newton
 from discreet.privacy import random
+from discreet.privacy.accounting import Relation
 from discreet.privacy.ledger import Ledger
 from discreet.privacy.plan import PrivacyPlan
+from discreet.storage import exclusive, kept_secret
 from discreet.tabular.estimators._rows import Scaling, no_values, rows_of_groups
 from discreet.tabular.models import Defaults, defaults_for
 
@@ -32,6 +35,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data  # noqa: E40
 Model = Callable[..., Any]
 Draws = dict[str, np.ndarray]
 _ELEMENTS = 2**22
+_USUAL = {"checkpoint": None, "require_proof": True, "progress_bar": False}
+"""Options of `fit` that are not handed on, since the method has them so, too."""
 
 
 # Cross-validation fits tables of one shape over and over: plans and prepared fits are kept. They hold no record.
@@ -50,7 +55,8 @@ def fit_in_steps(
 ) -> DPSVIResult:
     """Spend the plan's budget on records, the model's arguments; `how` is what `DPSVI.run` takes besides."""
     dpsvi = _prepare(settings, plan, records[0].shape[1:], threading.get_ident())
-    return dpsvi.run(key, *records, progress_bar=False, **how)
+    how.setdefault("progress_bar", False)
+    return dpsvi.run(key, *records, **how)
 
 
 def mean_over_draws(
@@ -96,7 +102,9 @@ class PrivateRegression(BaseEstimator, abc.ABC):
     epsilon: float = 1.0
     delta: float | None = None
     num_records: int | None = None
+    relation: Any = None
     max_rows: int = 1
+    max_weight: float = 1.0
     num_steps: int | None = None
     batch_size: float | None = None
     clipping_norm: Any = None
@@ -130,7 +138,19 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         """Violations of the guarantee, as sentences."""
         return ()
 
-    def fit(self, X: Any, y: Any, groups: Any = None, *, ledger: Ledger | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        groups: Any = None,
+        *,
+        sample_weight: Any = None,
+        person: str | None = None,
+        ledger: Ledger | None = None,
+        checkpoint: Path | str | None = None,
+        require_proof: bool = True,
+        progress_bar: bool = False,
+    ) -> Self:
         """Fit privately: spends epsilon at delta.
 
         Args:
@@ -138,21 +158,39 @@ class PrivateRegression(BaseEstimator, abc.ABC):
             y: The target of each row, (row,).
             groups: The person that each row belongs to, (row,): texts or integers. A record is then a person with up to
                 `max_rows` rows, which are bounded together, and epsilon is that of a person. None: each row is a record.
+            sample_weight: Survey weights, (row,), from 0; those above `max_weight` count as that. The coefficients are then those
+                of the population, and their intervals have the weights' variance in them. None: all weights are 1.
+            person: What the statement calls the groups; without groups, the column that identifies persons, if each row is all
+                that one person has.
             ledger: The table's budget (`discreet.Ledger`), debited just before the first release.
+            checkpoint: Folder from which the same call continues, to the same bits, if the process dies. Keep it secret.
+            require_proof: As in `DPSVI.run`, of a fit in steps; the others always prove.
+            progress_bar: Show progress after two seconds.
 
         Returns:
             The estimator itself.
 
         Raises:
-            ValueError, TypeError: Wrong input, before any budget is spent. A message names no value of the data; but that
-                an error occurs says something about them, which epsilon does not cover.
+            ValueError, TypeError: Wrong input, or an option that the method lacks, before any budget is spent. A message names no
+                value of the data; but that an error occurs says something about them, which epsilon does not cover.
         """
-        return self._fit_rows(X, y, groups, None, ledger)
+        given = {"checkpoint": checkpoint, "require_proof": require_proof, "progress_bar": progress_bar}
+        options = {name: value for name, value in given.items() if value is not _USUAL[name]}
+        if person is not None and not isinstance(person, str):
+            raise TypeError(f"person is {shown(person)}: pass the name of the column that identifies persons, or None.")
+        with exclusive(checkpoint):
+            return self._fit_rows(X, y, groups, sample_weight, person, ledger, options)
 
     def _fit_rows(
-        self, X: Any, y: Any, groups: Any, weights: np.ndarray | None, ledger: Ledger | None, *public: str
+        self,
+        X: Any,
+        y: Any,
+        groups: Any,
+        sample_weight: Any,
+        person: str | None,
+        ledger: Ledger | None,
+        options: dict[str, Any],
     ) -> Self:
-        """As `fit`, with weights in [0, 1] and further public facts, as sentences."""
         if ledger is not None and self._violations():
             raise ValueError(
                 "A fit that is not private cannot be charged to a ledger. Leave out the ledger, or the option that breaks the "
@@ -162,15 +200,22 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         with no_values():
             numeric = self.__sklearn_tags__().estimator_type == "regressor"
             rows, target = map(np.asarray, validate_data(self, X, y, dtype=np.float64, y_numeric=numeric))
-        chosen = self._persons(groups, len(rows))
-        if weights is not None and len(weights) != len(rows):
-            raise ValueError(f"weights has {len(weights)} numbers: give one for each of the {len(rows)} rows.")
         scaling = Scaling.of(self.bounds, rows.shape[1], getattr(self, "feature_names_in_", None))
         target = self._target(target)
+        weights = self._weights(sample_weight, len(rows))
+        lacks = self._lacks()
+        for name in [*options, *["sample_weight"] * (weights is not None)]:
+            if name in lacks:
+                raise ValueError(f"{name} is not for this fit: {lacks[name]}. Leave it out.")
+        checkpoint = options.get("checkpoint")
+        kept = None if checkpoint is None or self.random_state is not None else Path(checkpoint)
+        chosen = self._persons(groups, len(rows), kept)
         table: tuple[np.ndarray, ...] = scaling.scale(rows), target
-        how: dict[str, Any] = {"ledger": ledger}
+        how: dict[str, Any] = {"ledger": ledger, **options}
+        if person is not None:
+            how["person"] = person
         if chosen is not None:
-            how |= {"person": "groups", "max_rows": self.max_rows}
+            how |= {"person": person or "groups", "max_rows": self.max_rows}
             exists = chosen >= 0
             table = tuple(array[chosen] for array in table)
             for array in table:
@@ -188,6 +233,10 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         num_records = len(table[0]) if self.num_records is None else int(self.num_records)
         # A seed of None is the operating system's entropy.
         fit_key, draw_key = jax.random.split(random.key(self.random_state))
+        if kept is not None:
+            # A fit that continues draws the same ones.
+            words = np.frombuffer(kept_secret(kept / "draws.key"), "<u4")
+            draw_key = random.key_from_words(words, reproducible=False)
         result = self._fit(fit_key, num_records, *table, **how)
         posterior = result.posterior(draw_key, int(self.num_draws))
         draws = {name: np.asarray(drawn) for name, drawn in posterior.items()}
@@ -196,8 +245,11 @@ class PrivateRegression(BaseEstimator, abc.ABC):
             notes.append("The number of records is a public figure that was given, not a count.")
         if chosen is not None:
             notes.append("Each group is one person: an identifier that is written in two ways is two persons.")
+        public = list(self._public())
+        if weights is not None:
+            public.append(f"Largest weight of a row, as which larger ones count: {self.max_weight:g}.")
         bounds = f"Bounds of the features, to which values outside were moved: {scaling.in_words()}."
-        statement = result.statement.with_public(bounds, *self._public(), *public).with_notes(*notes)
+        statement = result.statement.with_public(bounds, *public).with_notes(*notes)
         statement = statement.with_violations(*self._violations())
         self.result_ = dataclasses.replace(result, statement=statement)
         self.statement_ = statement
@@ -207,46 +259,77 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         self._learn(scaling, draws, getattr(result, "to_predict", draws))
         return self
 
-    def _fit(self, key: PRNGKeyArray, num_records: int, *table: np.ndarray, **how: Any) -> Any:
-        """Spend the budget on a table."""
+    @property
+    def _settings(self) -> dict[str, Any]:
+        """The settings of steps that are given, by the names of `Defaults`."""
         given = {
             "num_steps": self.num_steps,
             "expected_batch": self.batch_size,
             "clipping_norm": self.clipping_norm,
             "learning_rate": self.learning_rate,
         }
-        given = {name: value for name, value in given.items() if value is not None}
-        weighted = "weights" in how
-        if weighted and given:
-            raise ValueError(f"weights are for fits without steps: leave out {', '.join(given)}, which ask for steps.")
-        if self._family() and not given:
+        return {name: value for name, value in given.items() if value is not None}
+
+    @property
+    def _in_steps(self) -> bool:
+        """True if `DPSVI` makes the fit."""
+        return not self._family() or bool(self._settings)
+
+    def _lacks(self) -> dict[str, str]:
+        """Why the method lacks an option, by its name."""
+        if not self._in_steps:
+            return {"require_proof": "private Newton always proves"}
+        asked = ", ".join(self._settings)
+        return {"sample_weight": f"a fit in steps has no weights{f', and {asked} ask for steps' * bool(asked)}"}
+
+    def _terms(self, num_records: int) -> dict[str, Any]:
+        """What plans of all methods take."""
+        relation = Relation.ADD_OR_REMOVE_ONE if self.relation is None else self.relation
+        return {"epsilon": self.epsilon, "delta": self.delta, "num_records": num_records, "relation": relation}
+
+    def _fit(self, key: PRNGKeyArray, num_records: int, *table: np.ndarray, **how: Any) -> Any:
+        """Spend the budget on a table."""
+        terms = self._terms(num_records)
+        if not self._in_steps:
             x, y, *masks = table
             newton_plan = _newton_plan(
-                epsilon=self.epsilon,
-                delta=self.delta,
                 num_features=x.shape[-1],
-                num_records=num_records,
                 max_rows=how.pop("max_rows", 1),
-                weighted=weighted,
+                weighted="weights" in how,
+                **terms,
                 **self._family(),
             )
             names = getattr(self, "feature_names_in_", None)
             return fit_newton(key, x, y, newton_plan, mask=masks[0] if masks else None, names=names, **how)
-        settings = dataclasses.replace(defaults_for(self._model()), **given)
-        plan = _plan(settings, epsilon=self.epsilon, delta=self.delta, num_records=num_records)
+        settings = dataclasses.replace(defaults_for(self._model()), **self._settings)
+        plan = _plan(settings, **terms)
         return fit_in_steps(key, settings, plan, *table, **how)
 
     def _check_parameters(self) -> None:
         positive("epsilon", self.epsilon)
-        for name in ("batch_size", "learning_rate"):
+        for name in ("batch_size", "learning_rate", "max_weight"):
             if getattr(self, name) is not None:
                 positive(name, getattr(self, name))
         for name in ("num_draws", "max_rows", "num_records"):
             if getattr(self, name) is not None:
                 integer(name, getattr(self, name))
 
-    def _persons(self, groups: Any, num_rows: int) -> np.ndarray | None:
-        """The rows of each person to use; None where each row is a record."""
+    def _weights(self, sample_weight: Any, num_rows: int) -> np.ndarray | None:
+        """The survey weights over the largest; None without weights."""
+        if sample_weight is None:
+            return None
+        with no_values():
+            given = np.asarray(sample_weight, np.float64)
+        if given.shape != (num_rows,) or not (given >= 0).all():
+            raise ValueError(
+                f"sample_weight has the shape {given.shape}: give a number of at least 0 for each of the {num_rows} rows."
+            )
+        if not given.any():
+            raise ValueError("All weights are zero, so there is nothing to fit: check sample_weight.")
+        return np.minimum(given, self.max_weight) / self.max_weight
+
+    def _persons(self, groups: Any, num_rows: int, kept: Path | None) -> np.ndarray | None:
+        """The rows of each person to use; None where each row is a record. `kept` is the folder of a checkpoint."""
         if groups is None:
             if self.max_rows > 1:
                 raise ValueError(
@@ -256,6 +339,8 @@ class PrivateRegression(BaseEstimator, abc.ABC):
             return None
         seed = self.random_state
         key = None if seed is None else hashlib.sha256(str(seed).encode()).digest()
+        if kept is not None:
+            key = kept_secret(kept / "persons.key")
         return rows_of_groups(groups, num_rows, self.max_rows, key=key)
 
     def _rows(self, X: Any) -> np.ndarray:
@@ -264,37 +349,3 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         with no_values():
             rows = validate_data(self, X, dtype=np.float64, reset=False)
         return self.scaling_.clip(np.asarray(rows))
-
-
-@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
-class WeightedRegression(PrivateRegression):
-    """One whose rows may have weights."""
-
-    max_weight: float = 1.0
-
-    def fit(self, X: Any, y: Any, groups: Any = None, *, weights: Any = None, ledger: Ledger | None = None) -> Self:
-        """Fit privately: spends epsilon at delta.
-
-        Args:
-            X: As in `LinearRegression.fit`, as are y, groups and ledger.
-            y: As there.
-            groups: As there.
-            weights: Survey weights, (row,), from 0; those above `max_weight` count as that. The coefficients are then those
-                of the population, and their intervals have the weights' variance in them. None: all weights are 1.
-            ledger: As there.
-
-        Returns:
-            The estimator itself.
-
-        Raises:
-            ValueError, TypeError: As there.
-        """
-        if weights is None:
-            return self._fit_rows(X, y, groups, None, ledger)
-        most = positive("max_weight", self.max_weight)
-        with no_values():
-            given = np.asarray(weights, np.float64)
-        if given.ndim != 1 or not (given >= 0).all():
-            raise ValueError("weights must be numbers of at least 0, one for each row.")
-        told = f"Largest weight of a row, as which larger ones count: {most:g}."
-        return self._fit_rows(X, y, groups, np.minimum(given, most) / most, ledger, told)

@@ -17,7 +17,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from discreet._validate import shown
 from discreet.methods.moments import MomentsPlan, fit_moments
-from discreet.tabular.estimators._private import Draws, Model, PrivateRegression, WeightedRegression, mean_over_draws
+from discreet.tabular.estimators._private import Draws, Model, PrivateRegression, mean_over_draws
 from discreet.tabular.estimators._rows import Scaling
 from discreet.tabular.models import (
     linear_regression,
@@ -48,7 +48,10 @@ class LinearRegression(RegressorMixin, PrivateRegression):
         epsilon: The epsilon of one fit, above 0.
         delta: As in `PrivacyPlan`. None: 1 / (10 x number of records) rounded down to one digit, and 1e-5 at most.
         num_records: A public figure close to the number of records. None: the exact number, which is then public.
+        relation: The neighbouring relation (`discreet.Relation`). None: ADD_OR_REMOVE_ONE.
         max_rows: With groups in `fit`: how many rows of a person are used at most. A keyed hash chooses where there are more.
+        max_weight: With sample_weight in `fit`: the largest weight of a row, a public number. Larger ones count as that; the
+            noise grows as this over the mean weight.
         num_steps: Noisy steps, here and in the next three where `max_rows` is above 1; otherwise they have no effect here. In
             the other estimators they ask for `DPSVI`. None, for all four: `discreet.models.defaults_for`.
         batch_size: Records in a batch on average; a smaller table is read whole in each step.
@@ -97,13 +100,22 @@ class LinearRegression(RegressorMixin, PrivateRegression):
     def _model(self) -> Model:
         return linear_regression
 
+    @property
+    def _in_steps(self) -> bool:
+        return self.max_rows > 1
+
+    def _lacks(self) -> dict[str, str]:
+        if self._in_steps:
+            return super()._lacks()
+        seconds = "noisy moments take seconds"
+        return {"checkpoint": seconds, "progress_bar": seconds, "require_proof": "noisy moments are always proved"}
+
     def _fit(self, key: PRNGKeyArray, num_records: int, *table: np.ndarray, **how: Any) -> Any:
-        if self.max_rows > 1:
+        if self._in_steps:
             return super()._fit(key, num_records, *table, **how)
         how.pop("max_rows", None)
         x, y = table
-        size = {"num_features": x.shape[1], "num_records": num_records}
-        plan = _moments_plan(epsilon=self.epsilon, delta=self.delta, **size)
+        plan = _moments_plan(num_features=x.shape[1], weighted="weights" in how, **self._terms(num_records))
         return fit_moments(key, x, y, plan, **how)
 
     def _public(self) -> Sequence[str]:
@@ -137,15 +149,12 @@ _LARGEST_COUNT = 2.0**24  # beyond it, 32-bit floats skip integers
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
-class PoissonRegression(RegressorMixin, WeightedRegression):
+class PoissonRegression(RegressorMixin, PrivateRegression):
     """Bayesian Poisson regression under (epsilon, delta)-differential privacy, as a scikit-learn regressor.
 
     A count's mean is exp(intercept + x · coef). The fit is `newton.fit_newton`. Guarantee and other parameters are those of
     `LinearRegression`, but a count needs no bound: cutting its residual bounds its influence. Counts are integers from 0; one
     above 2^24 is taken as 2^24.
-
-    Args:
-        max_weight: The largest weight of a row, a public number; the noise grows as this over the mean weight.
 
     Attributes:
         coef_: The weights to predict with, (feature,), in nats per unit of the feature; shrunk where the noise hides them.
@@ -220,7 +229,7 @@ FROM_DATA = "non_private_from_data"
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
-class LogisticRegression(ClassifierMixin, WeightedRegression):
+class LogisticRegression(ClassifierMixin, PrivateRegression):
     """Bayesian logistic regression under (epsilon, delta)-differential privacy, as a scikit-learn classifier.
 
     The fit is `newton.fit_newton`, with more than two classes of a multinomial regression. Guarantee and other
@@ -230,7 +239,6 @@ class LogisticRegression(ClassifierMixin, WeightedRegression):
     Args:
         classes: The public labels that y may hold, two or more. A label that does not occur in the data is fine.
             "non_private_from_data" takes them from y; the statement then says that no ε holds.
-        max_weight: As in `PoissonRegression`.
 
     Attributes:
         classes_: The labels, sorted.

@@ -130,7 +130,8 @@ class Description:
         steps = [f"{column.name} ({column.step:g})" for column in schema.columns if column.step is not None]
         persons = "" if schema.person is None else " Of each person one row was counted."
         moved = f" Values were moved to the nearest step: {', '.join(steps)}." if steps else ""
-        return f"{COVERS.format(level=self.level)}{persons}{moved}"
+        weights = "" if schema.weight is None else f" {schema.weight_words()}"
+        return f"{COVERS.format(level=self.level)}{persons}{moved}{weights}"
 
     def to_dict(self) -> dict[str, Any]:
         """All figures and the statement, as JSON can hold them; dates as 1970-01-31."""

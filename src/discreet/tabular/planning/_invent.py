@@ -162,6 +162,18 @@ def _features(
     return block.astype(np.float32)
 
 
+def weights_of(
+    schema: Schema, rng: np.random.Generator, shape: tuple[int, ...]
+) -> Float[np.ndarray, "record *row"] | None:
+    """Survey weights over the largest that a row may have, from a distribution that is itself drawn; None without such."""
+    column = schema.weight_column
+    if column is None:
+        return None
+    low, high = column.limits
+    cells = _features(column, rng, rng.standard_normal(math.prod(shape)))[:, 0]
+    return np.clip((low + (high - low) * (cells + 1) / 2) / high, 0, 1).reshape(shape)
+
+
 def _place_of(observed: np.ndarray, name: str, arguments: Sequence[np.ndarray], mask: np.ndarray | None) -> int:
     """The position of the argument that equals what is observed at a site, in all rows that exist."""
     there = ... if mask is None else mask

@@ -41,7 +41,15 @@ from discreet.tabular.models import (
     defaults_for,
     linear_regression,
 )
-from discreet.tabular.planning._invent import InventedTable, Inventor, Model, Template, template_of, template_of_twin
+from discreet.tabular.planning._invent import (
+    InventedTable,
+    Inventor,
+    Model,
+    Template,
+    template_of,
+    template_of_twin,
+    weights_of,
+)
 from discreet.tabular.tables import Kind, Schema
 
 LINEAR = "linear"
@@ -157,6 +165,7 @@ class Regression(Trial):
         self.scattered = scattered  # counts vary more than Poisson's
         self.max_rows = schema.max_rows
         self.drops = bool(schema.drops) and schema.max_rows == 1
+        self.schema = schema
         target = schema.target_column
         self.num_classes = len(target.categories) if family == "classes" and target is not None else 2
         self.num_features = self.template.draw(np.random.default_rng(terms.seed), 1)[0].shape[-1]
@@ -197,6 +206,7 @@ class Regression(Trial):
             num_records=self.terms.num_records,
             max_rows=self.max_rows,
             num_classes=self.num_classes,
+            weighted=self.schema.weight is not None,
             drops=self.drops,
         )
 
@@ -208,6 +218,7 @@ class Regression(Trial):
             self._scaled(epsilon),
             seed=self._noise_seed(number),
             mask=table.mask,
+            weights=table.survey,
             levels=table.levels,
         )
         away = np.abs(found.mean - table.truth) / np.sqrt(np.diag(found.covariance))
@@ -261,11 +272,13 @@ class Regression(Trial):
         old = np.s_[: self.num_rows]
         new = np.s_[self.num_rows :]
         gaps = self._gaps(rng)
+        survey = weights_of(self.schema, rng, y[old].shape)
         return RegressionTable(
             family=self.family,
             x=x[old].astype(np.float32),
             y=y[old],
             mask=there[old] if mask else gaps,
+            survey=survey,
             new_x=x[new][there[new]].astype(np.float32),
             new_y=y[new][there[new]],
             limits=limits,
@@ -282,6 +295,7 @@ class RegressionTable:
     x: Float[np.ndarray, "record *row feature"]
     y: Float[np.ndarray, "record *row"]
     mask: Bool[np.ndarray, "record *row"] | None
+    survey: Float[np.ndarray, "record *row"] | None
     new_x: Float[np.ndarray, "row feature"]
     new_y: Float[np.ndarray, " row"]
     limits: tuple[float, float]  # of a count, which is cut there
@@ -310,20 +324,35 @@ class Line(Trial):
     num_tables = len(_EXPLAINED)
 
     def __init__(self, schema: Schema, terms: Terms) -> None:
+        self.schema = schema
         self.template = template_of(schema)
         self.num_features = self.template.draw(np.random.default_rng(terms.seed), 1)[0].shape[-1]
         super().__init__(terms, self.num_features)
         self.tables = [self._table(explained, self._rng(number)) for number, explained in enumerate(_EXPLAINED)]
 
     def plan(self, epsilon: float) -> MomentsPlan:
-        terms = {"num_features": self.num_features, "num_records": self.terms.num_records}
-        return MomentsPlan.calibrate(epsilon=epsilon, delta=self.terms.delta, **terms)
+        return MomentsPlan.calibrate(
+            epsilon=epsilon,
+            delta=self.terms.delta,
+            num_features=self.num_features,
+            num_records=self.terms.num_records,
+            weighted=self.schema.weight is not None,
+            drops=bool(self.schema.drops),
+        )
 
     def fit(self, epsilon: float, number: int) -> Outcome:
         x, y, truth = self.tables[number]
         old = np.s_[: self.num_rows]
         new = np.s_[self.num_rows :]
-        found = fit_moments(random.key(self._noise_seed(number)), x[old], y[old], self._scaled(epsilon))
+        rng = self._rng(number)
+        found = fit_moments(
+            random.key(self._noise_seed(number)),
+            x[old],
+            y[old],
+            self._scaled(epsilon),
+            mask=self._gaps(rng),
+            weights=weights_of(self.schema, rng, y[old].shape),
+        )
 
         def score(line: np.ndarray) -> float:
             return prediction_score(y[new], line[0] + x[new] @ line[1:])[1]
@@ -423,7 +452,6 @@ class OwnModel(OfModel):
 
     method = "Private Newton of a model"
     most_times = _MOST_TABLES
-    labels: Mapping[str, Sequence[str]] = {}  # as of `DPNewton`
 
     @classmethod
     def of(cls, model: Model, template: Template, terms: Terms, note: str = "") -> OwnModel:
@@ -441,7 +469,7 @@ class OwnModel(OfModel):
         table = self.tables[number]
         seed = self._noise_seed(number)
         plan = self._scaled(epsilon)
-        found = fit_invented_model(self.model, table.rows, plan, seed=seed, labels=self.labels)
+        found = fit_invented_model(self.model, table.rows, plan, seed=seed)
         held = []
         for name, (low, high) in found.interval.items():
             truth = np.asarray(table.truth[name])
@@ -574,6 +602,11 @@ def _trial_for(model: Any, about: Any, terms: Terms, guide: Callable[..., Any] |
         return Twin(model, terms) if counts_suffice(model.schema) else InSteps(model, template_of_twin(model), terms)
     if isinstance(model, str):
         return _regression(model, about, terms)
+    if isinstance(about, Schema) and about.weight is not None:
+        raise ValueError(
+            f"A model of your own counts each record once: take the weight {about.weight!r} out of the schema, by which the "
+            "column is one like others"
+        )
     template = template_of(() if about is None else about)
     note = "The model has a guide."
     if guide is None:
@@ -594,13 +627,14 @@ def _regression(name: str, schema: Any, terms: Terms) -> Trial:
         raise ValueError(f"{name} explains a target, and the schema has none: name it in the schema")
     if target.kind is not KINDS[name]:
         raise ValueError(f"{name} explains a {KINDS[name].value} target, and {target.name!r} is {target.kind.value}")
+    if name == LINEAR and schema.max_rows > 1 and schema.weight is not None:
+        raise ValueError(
+            f"A line of persons with several rows is fitted in steps, which count each row once: take the weight "
+            f"{schema.weight!r} out of the schema, or write max_rows = 1"
+        )
     if name == LINEAR and schema.max_rows > 1:
         note = "A line of persons with several rows is fitted in steps."
         return InSteps(linear_regression, template, terms, note=note)
-    if name == LINEAR and schema.drops:
-        trial = OwnModel.of(linear_regression, template, terms)
-        trial.labels = {"weights": ()}
-        return trial
     if name == LINEAR:
         return Line(schema, terms)
     return Regression(FAMILIES[name], schema, terms, scattered=name == SCATTERED)

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,8 @@ def convert(
     """Encode a table piece by piece into a folder, and open it.
 
     The folder has a column x, a list of numbers for each record, with a target column y, and where a person may have several
-    rows column mask; x then has the numbers of all rows, and y those of each. Each column is in shards, for devices and processes
+    rows column mask; x then has the numbers of all rows, and y those of each. Survey weights are a column
+    weights, like y. Each column is in shards, for devices and processes
     that each map their own: files x-00, y-00, mask-00 and so on (float32, mask uint8, little-endian, row by row), beside
     discreet.json with the number of records, the schema and the hash of each file. One shard has the records in their order; of
     several, each record goes to a random one, so that they differ in length. Which rows a person has is decided over the whole
@@ -192,8 +193,9 @@ def _shapes(schema: Schema, width: int) -> dict[str, tuple[tuple[int, ...], np.d
     """Shape of a record and type, of each array."""
     rows = (schema.max_rows,) * (schema.max_rows > 1)
     found: dict[str, tuple[tuple[int, ...], np.dtype]] = {"x": ((*rows, width), np.dtype("<f4"))}
-    if schema.target is not None:
-        found["y"] = rows, np.dtype("<f4")
+    for name, column in (("y", schema.target), ("weights", schema.weight)):
+        if column is not None:
+            found[name] = rows, np.dtype("<f4")
     if rows:
         found["mask"] = rows, np.dtype(bool)
     return found
@@ -242,36 +244,36 @@ def _encode(
         return matrix
 
     shapes = _shapes(layout.schema, len(layout.feature_names))
-    width = len(layout.feature_names)
     for name in shapes:
         (folder / name).touch(0o600)
     pieces = over_pieces(source, layout.schema, encoded, report, progress_bar=progress_bar)
-    kept = _append(folder, pieces, width, report) if rows is None else _place(folder, pieces, width, rows, report)
+    kept = _append(folder, pieces, layout, report) if rows is None else _place(folder, pieces, layout, rows, report)
     report.refuse()
     return {name: np.memmap(folder / name, dtype, "r", shape=(kept, *shape)) for name, (shape, dtype) in shapes.items()}
 
 
-def _append(folder: Path, pieces: Iterator[np.ndarray], width: int, report: Report) -> int:
+def _append(folder: Path, pieces: Iterator[np.ndarray], layout: Layout, report: Report) -> int:
     """Write each row as a record, in order; returns their number."""
     kept = 0
-    with open(folder / "x", "r+b") as x, open(folder / "y", "r+b") if (folder / "y").exists() else nullcontext() as y:
+    with ExitStack() as stack:
+        files = {name: stack.enter_context(open(folder / name, "r+b")) for name in layout.parts}
         for matrix in pieces:
             kept += len(matrix)
             if not report.faults:
-                x.write(np.ascontiguousarray(matrix[:, :width]).data)
-                if y is not None:
-                    y.write(np.ascontiguousarray(matrix[:, width:]).data)
+                for name, place in layout.parts.items():
+                    files[name].write(np.ascontiguousarray(matrix[:, place]).data)
     return kept
 
 
-def _place(folder: Path, pieces: Iterator[np.ndarray], width: int, rows: np.ndarray, report: Report) -> int:
+def _place(folder: Path, pieces: Iterator[np.ndarray], layout: Layout, rows: np.ndarray, report: Report) -> int:
     """Write the rows of each person, as `rows_of_persons` numbers them, into the person's place; returns the persons' number."""
     used = rows.ravel() >= 0
     order = np.argsort(rows.ravel()[used])
     numbers = rows.ravel()[used][order]
     places = np.flatnonzero(used)[order]
-    x = np.memmap(folder / "x", np.float32, "r+", shape=(rows.size, width))
-    y = np.memmap(folder / "y", np.float32, "r+", shape=rows.size) if (folder / "y").exists() else None
+    parts = layout.parts
+    shapes = {name: (rows.size, len(layout.feature_names)) if name == "x" else (rows.size,) for name in parts}
+    maps = {name: np.memmap(folder / name, np.float32, "r+", shape=shape) for name, shape in shapes.items()}
     row = 0
     mask = used.copy()
     for matrix in pieces:
@@ -282,13 +284,11 @@ def _place(folder: Path, pieces: Iterator[np.ndarray], width: int, rows: np.ndar
                 dropped = is_dropped(found)
                 found[dropped] = 0
                 mask[places[here]] = ~dropped
-            x[places[here]] = found[:, :width]
-            if y is not None:
-                y[places[here]] = found[:, width]
+            for name, place in parts.items():
+                maps[name][places[here]] = found[:, place]
         row += len(matrix)
-    x.flush()
-    if y is not None:
-        y.flush()
+    for written in maps.values():
+        written.flush()
     if rows.shape[1] > 1:
         mask.tofile(folder / "mask")
     return len(rows)

@@ -55,7 +55,7 @@ def decode(x: npt.ArrayLike, schema: Schema, y: npt.ArrayLike | None = None, *, 
             raise ValueError(f"y has the shape {values.shape}: give one entry for each of the {len(x)} records")
         centre, scale = layout.target_scaling
         columns[target.name] = cells_of(target, values * scale + centre)
-    return pyarrow.table({column.name: columns[column.name] for column in schema.columns})
+    return pyarrow.table({column.name: columns[column.name] for column in schema.columns if column.name in columns})
 
 
 def _column(column: Column, block: np.ndarray, raw: bool) -> pyarrow.Array:

@@ -8,6 +8,7 @@ which columns of the arrays a schema's columns become, `encode` fills them, and 
 
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,7 @@ class Records:
             in days since 1970-01-01.
         target_scale: See `target_centre`.
         mask: True for the rows of a person, records by `max_rows`; the cells of the others are zeros. None: a record is one row.
+        weights: float32, one entry a record: the survey weights over the largest that one may have. None: there are none.
     """
 
     x: np.ndarray
@@ -43,6 +45,7 @@ class Records:
     target_centre: float = 0.0
     target_scale: float = 1.0
     mask: np.ndarray | None = None
+    weights: np.ndarray | None = None
 
     @property
     def num_records(self) -> int:
@@ -93,12 +96,23 @@ class Layout:
         return (low + high) / 2, (high - low) / 2
 
     @property
+    def parts(self) -> dict[str, int | slice]:
+        """The arrays of the records, by name, and their columns of the matrix that `fill` fills."""
+        width = len(self.feature_names)
+        found: dict[str, int | slice] = {"x": slice(width)}
+        for name, column in (("y", self.schema.target), ("weights", self.schema.weight)):
+            if column is not None:
+                found[name] = width
+                width += 1
+        return found
+
+    @property
     def width(self) -> int:
-        """Number of features, and one for a target."""
-        return len(self.feature_names) + (self.schema.target is not None)
+        """Number of features, one for a target, and one for a weight."""
+        return len(self.feature_names) + len(self.parts) - 1
 
     def fill(self, table: pyarrow.Table, matrix: np.ndarray, report: Report) -> None:
-        """Encode a table into a float32 matrix of rows by `width`, the target last. Reported cells become zeros.
+        """Encode a table into a float32 matrix of rows by `width`, in `parts`. Reported cells become zeros.
 
         A row that the schema drops becomes NaN throughout. Records that are not finite contribute exactly zero, and the number
         of records stays that of the table: without such rows it would follow the cells, and neighbouring tables of one size
@@ -119,16 +133,19 @@ class Layout:
             matrix[:, first] = (numbers - centre) / scale
             if target.missing is Missing.DROP:
                 dropped |= missing
+        weight = self.schema.weight_column
+        if weight is not None:
+            numbers, missing = coded(weight, table.column(weight.name), report)
+            matrix[:, -1] = numbers / weight.limits[1]
+            dropped |= missing
         matrix[dropped] = np.nan
 
     def records(self, matrix: np.ndarray, mask: np.ndarray | None = None) -> Records:
         """The records that a filled matrix holds, without a copy."""
-        split = len(self.feature_names)
-        y = None if self.schema.target is None else matrix[..., split]
         centre, scale = self.target_scaling
+        arrays: dict[str, Any] = {"y": None} | {name: matrix[..., place] for name, place in self.parts.items()}
         return Records(
-            x=matrix[..., :split],
-            y=y,
+            **arrays,
             feature_names=self.feature_names,
             target_centre=centre,
             target_scale=scale,

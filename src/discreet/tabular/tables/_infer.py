@@ -85,6 +85,7 @@ def infer_columns_non_private(
         person=person,
         max_rows=schema.max_rows if schema else 1,
         each_row=schema.each_row if schema else False,
+        weight=schema.weight if schema else None,
         csv=csv,
         impossible=schema.impossible if schema else (),
     )

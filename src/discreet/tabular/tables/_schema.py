@@ -285,6 +285,8 @@ class Schema:
     Attributes:
         columns: The columns.
         target: Name of the target column; None if there is none.
+        weight: Name of the column with the row's survey weight: a number from 0, whose upper bound is the largest that one may
+            have. Regressions count a row so often, and it is no feature of theirs; counts and twins take it as any number.
         missing_values: Texts that stand for a missing cell in a CSV file.
         inferred: Names of columns whose bounds or categories were taken from the data. Not empty: no guarantee holds.
         person: Name of the column with the row's person; never a feature. None: each row is another person's.
@@ -309,6 +311,7 @@ class Schema:
     person: str | None = None
     max_rows: int = 1
     each_row: bool = False
+    weight: str | None = None
     csv: CsvFormat = CsvFormat()
     impossible: tuple[tuple[tuple[str, tuple[Any, ...]], ...], ...] = ()
 
@@ -331,8 +334,9 @@ class Schema:
                 f"the target '{self.target}' is not described: {f'{meant} If not, ' if meant else ''}"
                 "give its bounds or categories like any other column's"
             )
-        elif self.target is not None and len(names) == 1:
+        elif self.target is not None and not self.features:
             yield "the schema describes only the target: describe at least one column that explains it"
+        yield from self._weight_faults()
         for column in self.columns:
             both = sorted(set(column.categories) & set(self.missing_values))
             if both:
@@ -358,6 +362,22 @@ class Schema:
         if self.person is None and self.max_rows > 1:
             yield "the schema has max_rows, but no person: name the column that identifies persons"
         yield from self._impossible_faults()
+
+    def _weight_faults(self) -> Iterator[str]:
+        column = self.weight_column
+        if self.weight is None:
+            return
+        if column is None:
+            yield f"the weight '{self.weight}' is not described: give its bounds like any other column's"
+        elif self.weight == self.target:
+            yield f"'{self.weight}' is both target and weight: take one of them out"
+        elif column.kind not in (Kind.REAL, Kind.COUNT) or column.limits[0] < 0:
+            yield (
+                f"the weight '{self.weight}' must be a number from 0: describe it as kind real with bounds = [0, 20], the second "
+                "of which is the largest that a row may have"
+            )
+        elif column.missing is Missing.INDICATOR:
+            yield f'the weight \'{self.weight}\' has missing = "indicator": write "drop", with which such rows contribute nothing'
 
     def _impossible_faults(self) -> Iterator[str]:
         if self.impossible and self.max_rows > 1:
@@ -390,10 +410,15 @@ class Schema:
         """The description of the files of a synthetic twin, which are written with commas and points, in UTF-8."""
         return dataclasses.replace(self, csv=CsvFormat())
 
+    def without_weight(self) -> "Schema":
+        """The description of the other columns, for what takes each row as one."""
+        columns = tuple(column for column in self.columns if column.name != self.weight)
+        return dataclasses.replace(self, columns=columns, weight=None)
+
     @property
     def features(self) -> tuple[Column, ...]:
-        """All columns but the target."""
-        return tuple(column for column in self.columns if column.name != self.target)
+        """All columns but the target and the weight."""
+        return tuple(column for column in self.columns if column.name not in (self.target, self.weight))
 
     @property
     def drops(self) -> tuple[str, ...]:
@@ -405,6 +430,28 @@ class Schema:
         """The target column."""
         return next((column for column in self.columns if column.name == self.target), None)
 
+    @property
+    def weight_column(self) -> Column | None:
+        """The column of the survey weights."""
+        return next((column for column in self.columns if column.name == self.weight), None)
+
+    def weight_words(self, *, weighs: bool = False) -> str:
+        """Whether rows count by their survey weights, for a schema that has them.
+
+        >>> column = Column(name="w", kind=Kind.REAL, bounds=(0, 8))
+        >>> Schema(columns=(column,), weight="w").weight_words()
+        'The survey weights in “w” are not applied: each row counts once, so results are not those of the population.'
+        """
+        if weighs:
+            return (
+                f"A row counts as often as its survey weight in “{self.weight}” says, so results are those of the population "
+                "that the weights stand for."
+            )
+        return (
+            f"The survey weights in “{self.weight}” are not applied: each row counts once, so results are not those of the "
+            "population."
+        )
+
     def _repr_html_(self) -> str:
         headline = f"Schema of {len(self.columns)} columns, for {'rows' if self.person is None else 'persons'}"
         wrong = f". NOT PRIVATE: {', '.join(self.inferred)} from the data" if self.inferred else ""
@@ -412,10 +459,8 @@ class Schema:
 
     def describe(self) -> tuple[str, ...]:
         """One line a column, for the list of public facts in a statement."""
-        return tuple(
-            f"{column.name} ({column.kind}{', the target' if column.name == self.target else ''}): {column.rule()}"
-            for column in self.columns
-        )
+        roles = {self.weight: ", the survey weight", self.target: ", the target"}
+        return tuple(f"{x.name} ({x.kind}{roles.get(x.name, '')}): {x.rule()}" for x in self.columns)
 
 
 PARTS_OF_SCHEMA = (Schema, Column, CsvFormat, Kind, Missing, OutOfBounds)

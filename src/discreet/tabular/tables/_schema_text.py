@@ -36,18 +36,24 @@ EACH_ROW = "each row"
 def schema_from_toml(path: Path | str, *, target: str | None = None) -> Schema:
     """Read a schema file.
 
-    The file has an optional `target`, `person` and `missing_values`, and a table for each column. `person = "patient"` names
-    the column that identifies persons; one row of each is used, or up to `max_rows`. `person = "each row"` says that no person
+    The file has an optional `target`, `weight` (the column of survey weights), `person` and `missing_values`, and a table for
+    each column. `person = "patient"` names the column that identifies persons; one row of each is used, or up to `max_rows`.
+    `person = "each row"` says that no person
     has two rows::
 
         target = "smoker"
         person = {column = "patient", max_rows = 5}
+        weight = "sampled_for"
         missing_values = ["", "?"]
 
         [columns.age]
         kind = "real"
         bounds = [17, 90]
         unit = "years"
+
+        [columns.sampled_for]
+        kind = "real"
+        bounds = [0, 20]
 
         [columns.region]
         kind = "categorical"
@@ -102,7 +108,7 @@ def schema_from_dict(content: Mapping[str, Any], *, target: str | None = None) -
             faults.append(str(error))
             return default
 
-    known = {"columns", "target", "missing_values", "person", "impossible", "csv", INFERRED}
+    known = {"columns", "target", "weight", "missing_values", "person", "impossible", "csv", INFERRED}
     found(None, _only, content, known, "the schema")
     columns = content.get("columns")
     if not isinstance(columns, Mapping):
@@ -116,6 +122,7 @@ def schema_from_dict(content: Mapping[str, Any], *, target: str | None = None) -
             found(dataclasses.replace(_STAND_IN, name=name), _column, name, entry) for name, entry in columns.items()
         ),
         "target": None if asked is None else str(asked),
+        "weight": None if "weight" not in content else str(content["weight"]),
         "missing_values": found((), _texts, content.get("missing_values", DEFAULT_MISSING_VALUES), "missing_values"),
         "inferred": found((), _texts, content.get(INFERRED, ()), INFERRED),
         "person": person,
@@ -191,6 +198,7 @@ def schema_to_toml(schema: Schema, *, hints: bool = False) -> str:
         f"{key} = {_value(value)}"
         for key, value, default in [
             ("target", schema.target, None),
+            ("weight", schema.weight, None),
             ("person", _person_value(schema), None),
             ("missing_values", schema.missing_values, DEFAULT_MISSING_VALUES),
             ("impossible", [dict(pair) for pair in schema.impossible], []),
@@ -304,6 +312,7 @@ TEMPLATE_HEAD = """\
 
 # The column to explain:
 {target}
+# weight = "w"  # the column of survey weights, of kind real: its upper bound is the largest that a row may have
 # missing_values = ["", "NA"]
 # impossible = [{{sex = "male", pregnant = "yes"}}]  # values of two columns that no row of a twin has both of
 # How a CSV file is written, as a table [csv] at the end of this file, where otherwise than 1234.5 and 2024-12-31 in UTF-8:

@@ -107,7 +107,7 @@ def _rows_of_shard(rows: int, bytes_a_row: Sequence[int]) -> int:
 
 def holds_shards_alone(path: Path) -> bool:
     """True for a folder that can be replaced: it has an index, damaged or not, and no file but shards."""
-    shard = re.compile(r"(x|y|mask)-\d{2,}")
+    shard = re.compile(r"(x|y|weights|mask)-\d{2,}")
     return (path / INDEX).is_file() and all(x.name == INDEX or shard.fullmatch(x.name) for x in path.iterdir())
 
 

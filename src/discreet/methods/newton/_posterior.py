@@ -1,0 +1,143 @@
+"""What results with a posterior have in common: intervals, draws for ArviZ, and the table that `print` shows.
+
+A posterior has a statement, and by the name of each latent its mean, its 90 % interval and the share learned. `OfCoefficients` is
+the normal posterior of a regression's coefficients, of which all of these and the draws follow.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Float, PRNGKeyArray
+from scipy.special import ndtri
+
+from discreet._validate import ENDS, integer
+from discreet.methods.newton._saved import words_of
+from discreet.privacy.report import Statement, headline, use_words
+
+_SHOWN = 40
+
+Named = Mapping[str, Float[np.ndarray, "..."]]
+
+
+class Posterior(abc.ABC):
+    """A posterior with all noise in it. Subclasses are frozen dataclasses, and results (`Released`)."""
+
+    noise_in_draws: ClassVar[bool] = True
+    _called: ClassVar[str] = "estimate"  # what the table calls the means
+    statement: Statement
+
+    @property
+    @abc.abstractmethod
+    def interval(self) -> dict[str, np.ndarray]:
+        """The 90 % interval of each latent: low and high, (2, ...)."""
+
+    @abc.abstractmethod
+    def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
+        """Draws of each latent, (draw, ...), at no cost."""
+
+    @property
+    @abc.abstractmethod
+    def _means(self) -> Named:
+        """The posterior mean of each latent."""
+
+    @property
+    @abc.abstractmethod
+    def _shares(self) -> Named:
+        """The share of the prior's variance that is gone, of each."""
+
+    def to_arviz(self, key: PRNGKeyArray, num_samples: int, **names: Any) -> Any:
+        """Draws of `posterior` for ArviZ, with the statement in their attributes; as `discreet.inference_data.to_arviz`."""
+        from discreet.methods.inference_data import to_arviz
+
+        return to_arviz(self.posterior(key, num_samples), statement=self.statement, **names)
+
+    def __repr__(self) -> str:
+        """Short, without arrays."""
+        return f"{type(self).__name__}({', '.join(self._means)}, {self.statement.use}, {self.statement.brief})"
+
+    def __str__(self) -> str:
+        """A table of the latents, the verdict, and the price."""
+        rows = list(self._table())
+        width = max(len(row[0]) for row in rows)
+        lines = [f"{'':{width}}  {self._called:>10}  {'90 % interval':>24}  {'learned':>8}"]
+        lines += [f"{name:{width}}  {mean:>10}  {interval:>24}  {learned:>8}" for name, mean, interval, learned in rows]
+        return "\n".join([*lines, use_words(self.statement), headline(self.statement)])
+
+    def _table(self) -> Iterator[tuple[str, str, str, str]]:
+        """Name, mean, interval and share learned of each element, the first ones of many."""
+        means = self._means
+        interval = self.interval
+        shown = 0
+        for name, value in means.items():
+            learned = np.asarray(self._shares[name])
+            for place in np.ndindex(value.shape):
+                if shown == _SHOWN:
+                    others = sum(other.size for other in means.values()) - _SHOWN
+                    yield f"... {others} others", "", "", ""
+                    return
+                shown += 1
+                low, high = interval[name][(slice(None), *place)]
+                # A simplex has an element more than coordinates.
+                share = learned[place] if learned.shape == value.shape else learned.mean()
+                # As many decimals as the interval has two figures.
+                decimals = int(np.clip(1 - np.floor(np.log10(max(high - low, 1e-9))), 0, 9))
+                mean, *ends = (f"{number:.{decimals}f}" for number in (value[place], low, high))
+                yield label(name, place), mean, " to ".join(ends), f"{100 * max(share, 0):.0f} %"
+
+
+class OfCoefficients(Posterior):
+    """The normal posterior of a regression's intercept and weights."""
+
+    _called = "mean"
+    mean: Float[np.ndarray, " feature+1"]
+    covariance: Float[np.ndarray, "feature+1 feature+1"]
+    learned: Any
+
+    @property
+    def interval(self) -> dict[str, np.ndarray]:
+        """The 90 % intervals of `intercept`, (2,), and `weights`, (2, feature): low and high; of classes (2, ..., class)."""
+        deviations = np.sqrt(np.diag(self.covariance))
+        return self._named(self.mean + ndtri(np.array(ENDS))[:, None] * deviations)
+
+    @property
+    def _means(self) -> Named:
+        return {name: value[0] for name, value in self._named(self.mean[None]).items()}
+
+    @property
+    def _shares(self) -> Named:
+        return {name: value[0] for name, value in self._named(np.asarray(self.learned)[None]).items()}
+
+    @property
+    def _num_classes(self) -> int:
+        return 1
+
+    def _named(self, rows: Float[np.ndarray, "row coefficient"]) -> dict[str, np.ndarray]:
+        """Intercepts and weights of each row, of classes with an axis of these at the end."""
+        if self._num_classes > 1:
+            rows = np.moveaxis(rows.reshape(*rows.shape[:-1], self._num_classes, -1), -2, -1)
+        return {"intercept": rows[:, 0], "weights": rows[:, 1:]}
+
+    def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
+        """Independent draws of `intercept`, (draw,), and `weights`, (draw, feature): those that intervals come from. At no cost.
+
+        With classes both have an axis of them at the end.
+
+        Args:
+            key: Any JAX key.
+            num_samples: Number of draws.
+        """
+        return self._drawn(np.random.default_rng(words_of(key)), integer("num_samples", num_samples))
+
+    def _drawn(self, rng: np.random.Generator, num_samples: int) -> dict[str, np.ndarray]:
+        values, vectors = np.linalg.eigh(self.covariance)
+        drawn = rng.standard_normal((num_samples, len(self.mean)))
+        return self._named(self.mean + (drawn * np.sqrt(np.maximum(values, 0))) @ vectors.T)
+
+
+def label(name: str, place: Sequence[int]) -> str:
+    """An element of a latent, in words."""
+    return f"{name}[{','.join(map(str, place))}]" if place else name
