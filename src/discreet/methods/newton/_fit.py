@@ -45,6 +45,7 @@ from discreet.methods.newton._algebra import (
 )
 from discreet.methods.newton._counts import SHARE_LOST, Counts
 from discreet.methods.newton._plan import (
+    BINARY,
     CLASSES,
     COUNTS,
     CURVATURES,
@@ -75,8 +76,11 @@ AT = tuple(int(share * NUM_GRADIENTS) for share in (0.2, 0.7))
 LARGEST_STEP = 2.0  # standard deviations of the predictor
 _REACH = {"binary": (0.8, 2.0, 4.0), "counts": (1.0, 1.25, 1.25), "classes": (0.8, 2.0, 4.0)}
 """Rows longer than so many times a typical one count less: at least, where the noise is little, and where it is none."""
+HIDDEN_SPREAD = 0.02
+"""Of a column's mean square: where the noise hides its spread, the square of the one that intervals allow for."""
 WARY = 3.5  # of gradients far away, for intervals
 NOISY = 3.0  # a fit for its coefficients has at most so much more noise than sampling
+SEPARATED = 3.0  # standard deviations of the log odds, likewise
 SCATTERED = 2.0  # variance of counts over a Poisson distribution's, where the verdict says so
 
 
@@ -95,8 +99,8 @@ class NewtonResult(OfCoefficients, Released, what="private Newton fit", parts=(N
         ratio: As above.
         moved: As above.
         lack: As above.
-        unseen: True for features whose spread the noise hides, (feature,): their priors are too narrow for what they may be, so
-            that their intervals, and that of the intercept, may be.
+        unseen: True for features whose spread the noise hides, (feature,). Their priors allow for a small one: a seventh of the
+            root of their mean square. For a smaller one their intervals, and that of the intercept, may be too narrow.
         mean_squares: Released mean square of each feature, (feature,): of a 0/1 column about its share. Rows count by the
             inverse of their squared length.
         counted: Share of the records that count, by a noisy sum; 1 where the plan leaves none out.
@@ -344,10 +348,13 @@ class _Newton:
         self.to = scale[:, None] * vectors / np.sqrt(values / whole) * 2 / np.sqrt(length)
         self.back = np.linalg.inv(self.to)
         moments = (self.back.T * self.fill) @ self.back
-        self.prior = self._prior_of(moments / moments[0, 0], sigma / whole)
+        self.prior, self.stated_prior = self._priors_of(moments / moments[0, 0], sigma / whole)
 
-    def _prior_of(self, moments: Matrix, sigma: float) -> Prior:
-        """Scales follow the columns' standard deviations; where the noise hides one, its prior stays narrow."""
+    def _priors_of(self, moments: Matrix, sigma: float) -> tuple[Prior, Prior]:
+        """The prior of steps and predictions, and the one of intervals. Scales follow the columns' standard deviations.
+
+        Where the noise hides one, the first stays narrow, and the second is as wide as for a small one.
+        """
         plan = self.plan
         weight, intercept = PRIOR[plan.family]
         centre = np.clip(moments[0], -1, 1)
@@ -366,7 +373,10 @@ class _Newton:
             self.unseen &= ~np.asarray(levels, bool)
         spread = np.where(levels, 1.0, spread)
         self.centre, self.lowest = centre, np.where(levels, 0.0, -1.0)
-        return Prior.of(intercept, weight / spread, centre, self.to, plan.outputs)
+        small = np.sqrt(np.maximum(HIDDEN_SPREAD * squares, 1e-4))
+        least = np.where(self.unseen & ~np.asarray(levels, bool), np.minimum(spread, small), spread)
+        steps, stated = (Prior.of(intercept, weight / x, centre, self.to, plan.outputs) for x in (spread, least))
+        return steps, stated
 
     # How far long rows count, and where residuals are cut.
 
@@ -496,7 +506,7 @@ class _Newton:
         plan = self.plan
         most = 0.25 if plan.family != CLASSES else 1 - 1 / plan.num_classes
         if self.counts is not None:
-            spread = self._spread_of_predictor()
+            spread = min(1.5, self._spread_of_predictor(self.theta))
             most = self.first_mean * np.exp(2 * spread)
             self.counts.fit(spread)
             self.shift = self.counts.shift(self.cut)
@@ -526,11 +536,11 @@ class _Newton:
         if plan.measures_spread and which == len(CURVATURES) - 1:
             self._measure_sampling()
 
-    def _spread_of_predictor(self) -> float:
-        """Standard deviation of the predictor over the records."""
+    def _spread_of_predictor(self, theta: Vector) -> float:
+        """Standard deviation of the predictor over the records, at a point."""
         constant = self.back[:, 0]
-        along = (self.fill * self.theta * constant).sum() ** 2 / (self.fill * constant**2).sum()
-        return min(1.5, 2 * np.sqrt(max((self.fill * self.theta**2).sum() - along, 0.0)))
+        along = (self.fill * theta * constant).sum() ** 2 / (self.fill * constant**2).sum()
+        return float(2 * np.sqrt(max((self.fill * theta**2).sum() - along, 0.0)))
 
     def _measure_sampling(self) -> None:
         """Real counts vary more than Poisson's, and rows of a person less than others': the second moment of the gradients."""
@@ -561,13 +571,15 @@ class _Newton:
         likely, _, found = fit(self.last, num_scales=4, extra=extra, spread=float(np.trace(self.spread)))
         draws = self.prior.draws(found.likelihood, rng)
         # Intervals rest on the curvature as measured: gradients on the way saw a larger one, which would make them too narrow.
-        stated = functools.partial(settle, gradients, self.curvature, self.sampling, self.prior, rounds=20, trust=WARY)
+        stated = functools.partial(
+            settle, gradients, self.curvature, self.sampling, self.stated_prior, rounds=20, trust=WARY
+        )
         mean, covariance, _ = stated(likely, extra=lambda distance, spread: found.extra)
         ones = np.kron(np.eye(plan.outputs), self.back[:, :1])
         said = diagnose(gradients, curvature, self.sampling, found.noise + found.extra, draws, ones)
         to = self.to if plan.family != CLASSES else np.kron(plane(plan.num_classes), self.to)
         covariance = to @ covariance @ to.T
-        before = np.diag(to @ np.linalg.inv(self.prior.matrix(1.0)) @ to.T)
+        before = np.diag(to @ np.linalg.inv(self.stated_prior.matrix(1.0)) @ to.T)
         learned = 1 - np.diag(covariance) / before
         # Of a feature with classes, that class of which most is learned.
         most_learned = learned.reshape(-1, plan.num_features + 1)[:, 1:].max(axis=0)
@@ -577,7 +589,8 @@ class _Newton:
         # By the end of the interval that is nearest to a Poisson distribution. Noise in the spread of means may still move it.
         scatter = 1.0 if self.counts is None else 1 + self.counts.mean / self.counts.plausible[1]
         held_back = [name for name, far in zip(names, self._held_back(), strict=True) if far]
-        use = _use(said, unseen, unlearned, self.weights_hidden, scatter, held_back)
+        apart = self._spread_of_predictor(draws.mean(axis=0)) if plan.family == BINARY else 0.0
+        use = _use(said, unseen, unlearned, self.weights_hidden, scatter, held_back, apart)
         return NewtonResult(
             mean=to @ mean,
             covariance=covariance,
@@ -601,6 +614,7 @@ def _use(
     weights_hidden: bool = False,
     scatter: float = 1.0,
     held_back: Sequence[str] = (),
+    apart: float = 0.0,
 ) -> tuple[str, str]:
     """The verdict on the use of the result, and the reason, from the releases.
 
@@ -611,6 +625,7 @@ def _use(
         weights_hidden: True if the noise hides the mean of survey weights.
         scatter: Of counts, the variance over that of a Poisson distribution, as far as the histogram shows it.
         held_back: Names of the features by which a row may lie so far out that it counts less than half.
+        apart: Of two classes, the standard deviation of the log odds over the records, as fitted.
     """
     if weights_hidden:
         return NOT_USABLE, WEIGHTS_HIDDEN
@@ -624,8 +639,8 @@ def _use(
         return (
             PREDICTION,
             f"the values of {listed(unseen)} differ so little, for their bounds, that the noise hides by how much. Intervals "
-            "may be too narrow. A larger epsilon helps, as do narrower bounds, if known without the data; a rare category can be "
-            "merged with another one",
+            "allow for little, so they are wide. A larger epsilon helps, as do narrower bounds, if known without the data; a "
+            "rare category can be merged with another one",
         )
     if not is_settled(said.moved, said.lack):
         return (
@@ -644,6 +659,11 @@ def _use(
         f"the intervals include the noise and that of sampling. Rows far from the others{by} count less; where the model does "
         f"not hold, that moves the coefficients{most}"
     )
+    if apart > SEPARATED:
+        reason += (
+            f". The classes are nearly separated (log odds vary by about {apart:.2g} over the records): coefficients are then "
+            "known badly, and the intervals of the largest ones may miss"
+        )
     if scatter > SCATTERED:
         reason += (
             f". Counts may vary {scatter:.2g} times as much as a Poisson distribution's, which the intervals allow for. An exact "
