@@ -80,6 +80,21 @@ def test_what_is_neither_a_release_nor_public_is_in_no_file(tmp_path: Path) -> N
     assert Mean.load(mean.save(tmp_path / "mean")).records is None
 
 
+def test_what_has_intervals_prints_them_alike(made: tuple[Any, Any]) -> None:
+    result, _ = made
+    if not hasattr(result, "interval"):
+        return
+    drawn = result.posterior(dp.random.key(1), 5_000)
+    lines = str(result).splitlines()
+    assert "90 % interval" in lines[0]
+    assert dp.report.use_words(result.statement) in lines
+    assert "array(" not in repr(result)
+    for name, (low, high) in result.interval.items():
+        share = np.mean((drawn[name] >= low) & (drawn[name] <= high), axis=0)
+        assert np.all(np.abs(share - 0.9) < 0.03)
+        assert any(line.startswith(name) for line in lines)
+
+
 def test_draws_are_as_many_as_are_asked_for_and_go_to_arviz_with_the_statement(made: tuple[Any, Any]) -> None:
     """For ArviZ, those of a fit in steps need its guide: test_inference_data.py has them."""
     result, _ = made

@@ -51,6 +51,7 @@ def no_fit(monkeypatch: pytest.MonkeyPatch) -> None:
             variance=0.04,
             variance_spread=1e-3,
             mean_squares=np.ones(size - 1),
+            counted=1.0,
             plan=plan,
             statement=statement,
         )

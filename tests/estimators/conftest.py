@@ -36,7 +36,10 @@ def point_fit(
     """Weights and intercept without privacy, by least squares or scikit-learn, in the model's shapes."""
     own = None
     if survey is not None:
-        x, y, own = x[survey > 0], y[survey > 0], MAX_WEIGHT * survey[survey > 0]
+        kept = survey > 0
+        x = x[kept]
+        y = y[kept]
+        own = MAX_WEIGHT * survey[kept]
     if model in (linear_regression, poisson_regression, negative_binomial_regression):
         fitted = linear_model.Ridge(alpha=1e-3).fit(x, y if model is linear_regression else np.log(y + 0.1), own)
         return fitted.coef_, fitted.intercept_

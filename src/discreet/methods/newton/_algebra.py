@@ -34,6 +34,9 @@ SECANT_TRUST = 0.3
 SECANT_ERROR = 0.1  # standard deviation of an entry of J, over its mean eigenvalue, before the gradients are looked at
 SCALE_ERROR, LEAST_SCALE = 0.3, 0.1  # of `scale_of`: its standard deviation before the gradients, and its least value
 LEAST_CURVATURE = 0.003  # of the largest possible one
+DOUBTED_NOISE = 3.0
+DOUBTED_SHARE = 0.15
+"""An eigenvalue of the curvature that counts half in a posterior: in deviations of the noise, and of their mean; the less."""
 KEPT = 0.65
 HIDING = 0.8
 """A usable fit keeps that share of the gain, unless there is less noise than sampling: then there is little to gain."""
@@ -43,6 +46,12 @@ def rebuilt(matrix: Matrix, change: Callable[[Vector], Vector]) -> Matrix:
     """A symmetric matrix with changed eigenvalues."""
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
     return (vectors * change(values)) @ vectors.T
+
+
+def sure_part(curvature: Matrix, sigma: float) -> Matrix:
+    """A curvature, less in directions in which it may be noise of this deviation: there records may say nearly nothing."""
+    doubt = min(DOUBTED_NOISE * sigma, DOUBTED_SHARE * float(np.trace(curvature)) / len(curvature))
+    return rebuilt(curvature, lambda values: values**3 / (values**2 + doubt**2))
 
 
 Shrinkage = Callable[[Vector, float], Vector]

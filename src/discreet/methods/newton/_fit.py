@@ -42,6 +42,7 @@ from discreet.methods.newton._algebra import (
     settle,
     soft,
     spectrum,
+    sure_part,
 )
 from discreet.methods.newton._counts import SHARE_LOST, Counts
 from discreet.methods.newton._plan import (
@@ -501,6 +502,15 @@ class _Newton:
         later = Gradients(np.array(self.points[since:]), np.array(self.values[since:]), self.sigma)
         return secant(self.curvature, later, LEAST_CURVATURE * self.most, self.most)
 
+    def _surely(self) -> Matrix:
+        """The curvature as measured; where the noise hides columns' spreads, less in directions in which it may be noise.
+
+        There its floor would be most of it, and intervals would be as narrow as if records said so much.
+        """
+        if not self.unseen.any():
+            return self.curvature
+        return sure_part(self.curvature, self.precision_of_curvature**-0.5)
+
     def _measure(self, which: int) -> None:
         """The curvature at the present point; of counts the spread of the gradients, too, at the last one."""
         plan = self.plan
@@ -572,7 +582,7 @@ class _Newton:
         draws = self.prior.draws(found.likelihood, rng)
         # Intervals rest on the curvature as measured: gradients on the way saw a larger one, which would make them too narrow.
         stated = functools.partial(
-            settle, gradients, self.curvature, self.sampling, self.stated_prior, rounds=20, trust=WARY
+            settle, gradients, self._surely(), self.sampling, self.stated_prior, rounds=20, trust=WARY
         )
         mean, covariance, _ = stated(likely, extra=lambda distance, spread: found.extra)
         ones = np.kron(np.eye(plan.outputs), self.back[:, :1])

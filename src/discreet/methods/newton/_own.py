@@ -62,6 +62,7 @@ from discreet.methods.newton._algebra import (
     settle,
     soft,
     spectrum,
+    sure_part,
 )
 from discreet.methods.newton._far import decided_by, pulls_from_far, span_of
 from discreet.methods.newton._lengths import MIDDLE, SEEN, TAIL, TOGETHER, Lengths
@@ -107,9 +108,6 @@ ELSEWHERE = 0.2
 DRAWN = 0.7  # share of a latent's variance that long gradients make, where the verdict names it
 HIDDEN = 0.5  # the edge of a curvature's noise over its mean eigenvalue, above which directions make a better map
 LEAST = 0.05  # eigenvalue of the curvature, of their mean
-DOUBTED_NOISE = 3.0
-DOUBTED_SHARE = 0.15
-"""An eigenvalue of the curvature that counts half in the posterior: in deviations of the noise, and of their mean; the less."""
 FAINT = 0.3
 MADE_OF_NOISE = 3.0
 """A direction of which records say little: its eigenvalue, of their mean, and in deviations of the noise that may make it."""
@@ -581,12 +579,9 @@ class _Fit:
         def extra(distance: float, spread: float) -> float:
             return error * (distance + min(spread, widest))
 
-        # Records may say nearly nothing in a direction where the curvature seems small: then that is noise.
-        doubt = min(DOUBTED_NOISE * self.curvature_sigma, DOUBTED_SHARE * float(np.trace(self.improved)) / size)
-        surely = rebuilt(self.improved, lambda values: values**3 / (values**2 + doubt**2))
         theta, covariance, found = settle(
             self.gradients,
-            surely,
+            sure_part(self.improved, self.curvature_sigma),
             self.sampling + hidden + moved * np.eye(size),
             self.normal_prior,
             self.theta,

@@ -249,7 +249,8 @@ class NewtonPlan(SharedBudget):
                 f"The number of {noun}s, N = {self.num_records}",
                 "The plan: the family, the noise and its shares",
                 f"The prior: a weight is Normal(0, ({weight:g} / s)²), where s is the feature's standard deviation (1 for a 0/1 "
-                f"level), and the intercept, at the features' mean, Normal(0, {intercept:g}²)",
+                "level; where the noise hides it, a small one), and the intercept, at the features' mean, Normal(0, "
+                f"{intercept:g}²)",
             ],
             about=f"{fitted}; its coefficients were released.",
         )

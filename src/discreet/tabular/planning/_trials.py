@@ -316,6 +316,16 @@ class RegressionTable:
         return prediction_score(self.new_y, np.clip(mean, *self.limits))[1]
 
 
+class LineTable(NamedTuple):
+    """An invented table of rows to fit and, behind them, rows to predict, with the line that it comes from."""
+
+    x: Float[np.ndarray, "row feature"]
+    y: Float[np.ndarray, " row"]
+    mask: Bool[np.ndarray, " record"] | None
+    survey: Float[np.ndarray, " record"] | None
+    truth: Float[np.ndarray, " feature+1"]
+
+
 class Line(Trial):
     """A linear regression, by noisy moments."""
 
@@ -341,18 +351,15 @@ class Line(Trial):
         )
 
     def fit(self, epsilon: float, number: int) -> Outcome:
-        x, y, truth = self.tables[number]
+        table = self.tables[number]
+        x = table.x
+        y = table.y
+        truth = table.truth
         old = np.s_[: self.num_rows]
         new = np.s_[self.num_rows :]
-        rng = self._rng(number)
-        found = fit_moments(
-            random.key(self._noise_seed(number)),
-            x[old],
-            y[old],
-            self._scaled(epsilon),
-            mask=self._gaps(rng),
-            weights=weights_of(self.schema, rng, y[old].shape),
-        )
+        key = random.key(self._noise_seed(number))
+        rows = {"mask": table.mask, "weights": table.survey}
+        found = fit_moments(key, x[old], y[old], self._scaled(epsilon), **rows)
 
         def score(line: np.ndarray) -> float:
             return prediction_score(y[new], line[0] + x[new] @ line[1:])[1]
@@ -366,15 +373,21 @@ class Line(Trial):
             best=score(truth),
         )
 
-    def _table(self, explained: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Features, targets, and the line that explains a part of their variance."""
+    def _table(self, explained: float, rng: np.random.Generator) -> LineTable:
+        """A table whose line explains a part of the target's variance."""
         x = np.asarray(self.template.draw(rng, self.num_rows + _NEW_ROWS)[0], np.float64)
         middle = x.mean(axis=0)
         weights = rng.standard_normal(self.num_features)
         # A target of a standard deviation of a third, so that few are cut at the bounds.
         weights *= math.sqrt(explained) / 3 / max(((x - middle) @ weights).std(), 1e-9)
         y = (x - middle) @ weights + math.sqrt(1 - explained) / 3 * rng.standard_normal(len(x))
-        return x, np.clip(y, -1, 1), np.append(-middle @ weights, weights)
+        return LineTable(
+            x=x,
+            y=np.clip(y, -1, 1),
+            mask=self._gaps(rng),
+            survey=weights_of(self.schema, rng, (self.num_rows,)),
+            truth=np.append(-middle @ weights, weights),
+        )
 
 
 class OfModel(Trial):
