@@ -25,6 +25,7 @@ from tests.methods import (
     Method,
     N,
     X,
+    bought,
     by_moments,
     by_newton,
     by_steps,
@@ -146,7 +147,7 @@ def less_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.essential
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
-@pytest.mark.parametrize("method", [by_moments, by_newton, of_a_model, counted, scored, standardised])
+@pytest.mark.parametrize("method", [bought, by_moments, by_newton, of_a_model, counted, scored, standardised])
 def test_the_programs_are_the_plan_and_with_less_noise_they_are_refused(
     method: Method, relation: dp.Relation, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,6 +142,17 @@ Delta = Annotated[
         "in descriptions, scores and twins by marginals without --num-records."
     ),
 ]
+PrivateBounds = Annotated[
+    bool,
+    _budget("--private-bounds", help="Buy the bounds that --bounds does not state: a noisy release spends --epsilon."),
+]
+BoughtColumns = Annotated[
+    list[str] | None,
+    _budget(
+        "--column",
+        help="For --private-bounds: a column to buy bounds of; again for each. Default: all. The fewer, the less noise.",
+    ),
+]
 Sampling = Annotated[
     str,
     _method(

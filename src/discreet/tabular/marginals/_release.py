@@ -430,6 +430,8 @@ class MarginalsPlan(GaussianPlan):
                 "the columns and their levels",
             ],
         )
+        if self.schema.bought is not None:
+            statement = statement.with_notes(self.schema.bought.in_words())
         if not self.schema.inferred:
             return statement
         return statement.with_violations(

@@ -274,6 +274,48 @@ def _is_mark(text: str) -> bool:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Bought:
+    """Where the bounds of a schema come from that were released privately from the data.
+
+    Attributes:
+        columns: Names of their columns.
+        epsilon: What the release cost.
+        delta: Its delta.
+        made_on: The day of the release.
+        statement: The file of its statement; empty: not named.
+
+    Raises:
+        DataError: No release costs that.
+    """
+
+    columns: tuple[str, ...]
+    epsilon: float
+    delta: float
+    made_on: datetime.date
+    statement: str = ""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.epsilon < math.inf and 0 <= self.delta <= 1):
+            raise DataError(f"bounds were bought at ε = {self.epsilon} and δ = {self.delta}: no release has these")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in a schema file, but for the date, which is a text."""
+        return dataclasses.asdict(self) | {"made_on": str(self.made_on)}
+
+    def in_words(self) -> str:
+        """What a statement says of it, whose figures do not include it.
+
+        >>> Bought(columns=("age",), epsilon=0.1, delta=1e-6, made_on=datetime.date(2026, 5, 4)).in_words()
+        'The bounds of age were released from the data on 2026-05-04, at ε = 0.1 and δ = 1e-06. That cost comes on top.'
+        """
+        where = f" ({self.statement})" if self.statement else ""
+        return (
+            f"The bounds of {', '.join(self.columns)} were released from the data on {self.made_on}, at ε = {self.epsilon:g} "
+            f"and δ = {self.delta:g}{where}. That cost comes on top."
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Schema:
     """The columns to use, in order, the target among them, and the column that names a row's person.
 
@@ -295,6 +337,7 @@ class Schema:
             categories, or the least and the largest number or date. Rows of synthetic twins never have both; those of the table
             are not checked, and a missing cell is no such value.
         csv: The table's text format.
+        bought: The release from which bounds of columns come; None: all is publicly known, but for `inferred`.
 
     Raises:
         DataError: All that is wrong: no columns, a name twice, a target that is not among them, a person column that is, a
@@ -311,6 +354,7 @@ class Schema:
     each_row: bool = False
     csv: CsvFormat = CsvFormat()
     impossible: tuple[tuple[tuple[str, tuple[Any, ...]], ...], ...] = ()
+    bought: Bought | None = None
 
     def __post_init__(self) -> None:
         faults = list(self._faults())
@@ -343,6 +387,8 @@ class Schema:
         unknown = sorted(set(self.inferred) - set(names))
         if unknown:
             yield f"the schema says that {', '.join(unknown)} was inferred, but does not describe it"
+        if self.bought is not None and (unknown := sorted({*self.bought.columns} - {*names})):
+            yield f"the schema says that bounds of {', '.join(unknown)} were bought, but does not describe it"
         if self.each_row and self.person is not None:
             yield f"each row is another person's, so '{self.person}' identifies none: leave out one of them"
         if self.person in names:
@@ -418,5 +464,5 @@ class Schema:
         )
 
 
-PARTS_OF_SCHEMA = (Schema, Column, CsvFormat, Kind, Missing, OutOfBounds)
+PARTS_OF_SCHEMA = (Schema, Bought, Column, CsvFormat, Kind, Missing, OutOfBounds)
 """The classes of a schema's objects, for files that hold one (`storage`)."""
