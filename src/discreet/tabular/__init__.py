@@ -5,7 +5,7 @@ rows) import no reader of tables: what they make follows from a schema and relea
 those before it:
 
     tables           schemas; tables in files and in memory to arrays of records
-    private_schema   bounds bought from the data
+    private_schema   bounds and categories bought from the data
     models           ready-made models, and levels of columns
     standardise      private means and spreads of columns
     predict          predictions from draws

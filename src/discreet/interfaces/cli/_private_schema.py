@@ -1,4 +1,4 @@
-"""`discreet schema init --private-bounds`: the bounds that nobody knows, bought from the table."""
+"""`discreet schema init --private-bounds --private-categories`: what nobody knows, bought from the table."""
 
 import dataclasses
 from collections.abc import Collection, Sequence
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from discreet.tabular.private_schema import PrivateSchema
 
 HEAD = """\
-# The bounds of the columns in private_from_data were released from the table, with noise, and not taken from it. A few values may
-# lie outside: these are moved to the nearer bound (out_of_bounds = "clip"). The release is spent, beside whatever is done with
-# this schema. Where you state bounds that are publicly known instead, take the column's name out of that list."""
+# Bounds and categories of the columns in private_from_data were released from the table, with noise, and not taken from it.
+# A few numbers may lie outside, and are moved to the nearer bound (out_of_bounds = "clip"); rare texts count as "other". The
+# release is spent, beside whatever is done with this schema. Where you state what is publicly known instead, take the column's
+# name out of that list."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,8 @@ class Purchase:
     known: "Sequence[dp.tables.Column]"
     target: str | None
     person: str | None
+    bounds: bool
+    categories: bool
     only: Sequence[str]
     epsilon: float
     delta: float | None
@@ -53,15 +56,17 @@ class Purchase:
 
 
 def buy(asked: Purchase, csv: "dp.tables.CsvFormat") -> "tuple[PrivateSchema, list[Path]]":
-    """Release the counts, and write the statement and, if any bounds were found, the schema; the result, and the files."""
+    """Release the counts, and write the statement and, if anything was found, the schema; the result, and the files."""
     check_file(asked.statement_file, overwrite=asked.overwrite, makes_folder=True)
     names = [name for name in dp.tables.column_names(asked.table, csv) if name]
     kinds = dp.tables.column_kinds(asked.table)
     person = None if asked.person == dp.tables.EACH_ROW else asked.person
     if person is not None and person not in names:
         raise ValueError(_absent(person, "--person", names))
+    columns = _columns(asked.only, names, {*(column.name for column in asked.known), person}, kinds)
     plan = dp.private_schema.PrivateSchemaPlan.calibrate(
-        _columns(asked.only, names, {*(column.name for column in asked.known), person}, kinds),
+        columns if asked.bounds else (),
+        categories=columns if asked.categories else (),
         epsilon=asked.epsilon,
         delta=options.delta_of(asked.delta, asked.num_records, asked.ledger),
         known=asked.known,
@@ -84,7 +89,7 @@ def buy(asked: Purchase, csv: "dp.tables.CsvFormat") -> "tuple[PrivateSchema, li
         found = dataclasses.replace(found, statement=_complete(found, asked))
         write_file(asked.statement_file, found.statement.to_json())
         spent(f"the statement is in {asked.statement_file}", RELEASED)
-        if all(column.bounds is None for column in found.found.values()):
+        if all(column.reason for column in found.found.values()):
             return found, [asked.statement_file]
         write_file(asked.out, _text(found, asked, names, kinds))
     return found, [asked.out, asked.statement_file]
@@ -94,24 +99,27 @@ def say_bought(found: "PrivateSchema", asked: Purchase, files: list[Path]) -> No
     """Print what was found, and what it cost."""
     longest = max(map(len, found.found))
     for name, column in found.found.items():
-        bounds = f"no bounds: {column.reason}"
+        said = " | ".join(column.categories) or f"nothing found: {column.reason}"
         if column.bounds is not None:
-            bounds = f"{column.bounds[0]:.10g} to {column.bounds[1]:.10g}"
+            said = f"{column.bounds[0]:.10g} to {column.bounds[1]:.10g}"
             if column.hidden > found.plan.share:
-                bounds += f" (the noise may hide {column.hidden:.1%} of the values beyond each)"
-        say_lines(f"{name:{longest}}  {bounds}{', with missing cells' if column.missing else ''}")
-    unknown = [name for name, column in found.found.items() if column.bounds is None]
+                said += f" (the noise may hide {column.hidden:.1%} of the values beyond each)"
+        say_lines(f"{name:{longest}}  {said}{', with missing cells' if column.missing else ''}")
+    unknown = [name for name, column in found.found.items() if column.reason]
     describe = f" Describe {dp.report.listed(unknown)} in it, or delete them." if unknown else ""
     if asked.out in files:
-        say_lines(
-            f"Wrote {asked.out}. At most about {found.plan.share:.0%} of the values should lie outside of these bounds; "
-            f"they are moved to the nearer one.{describe}"
+        outside = (
+            f" At most about {found.plan.share:.0%} of the values should lie outside of these bounds; they are moved to the "
+            "nearer one."
         )
+        say_lines(f"Wrote {asked.out}.{outside if found.plan.columns else ''}{describe}")
     else:
         say_lines(
-            f"No schema was written: no column has bounds. The noise on each count has standard deviation "
+            f"No schema was written: no column has bounds or categories. The noise on each count has standard deviation "
             f"{found.plan.stddev:.4g}; fewer columns, or a larger ε, lower it."
         )
+    if found.plan.categories:
+        say_lines(f"A text is shown if its noisy count is above {found.plan.threshold:.4g}.")
     say_spent(found.statement, asked.ledger, files)
 
 
@@ -127,7 +135,7 @@ def _columns(
     without = (dp.tables.Kind.DATE, dp.tables.Kind.BINARY)
     chosen = only or [name for name in names if name not in others and kinds.get(name) not in without]
     if not chosen:
-        raise ValueError("no column is left whose bounds are not known: leave --private-bounds out")
+        raise ValueError("no column is left whose bounds are not known: there is nothing to buy")
     return list(chosen)
 
 
@@ -136,8 +144,8 @@ def _absent(name: str, option: str, names: Sequence[str]) -> str:
 
 
 def _complete(found: "PrivateSchema", asked: Purchase) -> "dp.Statement":
-    count = dp.report.counted(len(found.plan.columns), "column")
-    statement = found.statement.with_about(f"Bounds of {count} of “{asked.table.name}”, for a schema.")
+    about = found.statement.about.replace(", for a schema", f" of “{asked.table.name}”, for a schema")
+    statement = found.statement.with_about(about)
     if asked.person == dp.tables.EACH_ROW:
         statement = statement.with_public(dp.report.EACH_ROW_A_PERSON)
     return dataclasses.replace(statement, made_on=str(found.made_on))

@@ -58,6 +58,7 @@ def init(
         ),
     ] = False,
     private_bounds: options.PrivateBounds = False,
+    private_categories: options.PrivateCategories = False,
     column: options.BoughtColumns = None,
     epsilon: options.Epsilon = None,
     delta: options.Delta = None,
@@ -80,21 +81,23 @@ def init(
     Reads no cell: the template is the same for every table with this header. From the header come also the encoding and what
     stands between cells; from the types of a Parquet or Arrow file the kinds of columns.
 
-    With --private-bounds the file has bounds that follow from noisy counts of the cells, and its private_from_data says what they
-    cost; so do the statements of what is done with it. SCHEMA.statement.json is written beside it.
+    With --private-bounds and --private-categories the file has bounds and categories that follow from one release of noisy counts
+    of the cells. Its private_from_data says what that cost; so do the statements of what is done with it. The statement is
+    written beside it. Of a column, texts become categories if they are more than the numbers.
     """
     spends = {"epsilon": epsilon, "delta": delta, "num-records": num_records, "relation": relation, "ledger": ledger}
     spends |= {"column": column, "seed": seed}
     given = [f"--{name}" for name, value in spends.items() if value is not None]
-    if given and not private_bounds:
+    asked_for = "--private-bounds" if private_bounds else "--private-categories" if private_categories else ""
+    if given and not asked_for:
         raise ValueError(f"{given[0]} is for --private-bounds: a template reads no cell, and spends nothing")
-    if private_bounds and epsilon is None:
-        raise ValueError("--private-bounds spends a part of the privacy budget: say how much, as in --epsilon 0.1")
-    if private_bounds and non_private_from_data:
-        raise ValueError("--private-bounds and --non-private-from-data: give only one")
+    if asked_for and epsilon is None:
+        raise ValueError(f"{asked_for} spends a part of the privacy budget: say how much, as in --epsilon 0.1")
+    if asked_for and non_private_from_data:
+        raise ValueError(f"{asked_for} and --non-private-from-data: give only one")
     check_file(out, overwrite=overwrite, makes_folder=True)
     csv = dp.tables.sniff_csv(table)
-    if private_bounds:
+    if asked_for:
         known = None if bounds is None else dp.tables.schema_from_bounds(bounds)
         asked = Purchase(
             table=table,
@@ -103,6 +106,8 @@ def init(
             known=() if known is None else known.columns,
             target=target,
             person=person,
+            bounds=private_bounds,
+            categories=private_categories,
             only=column or (),
             epsilon=epsilon or 0.0,
             delta=delta,

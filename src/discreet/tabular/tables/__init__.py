@@ -24,6 +24,7 @@ from discreet.tabular.tables._persons import (
 from discreet.tabular.tables._schema import (
     DEFAULT_MISSING_VALUES as DEFAULT_MISSING_VALUES,
     EPOCH as EPOCH,
+    OTHER as OTHER,
     PARTS_OF_SCHEMA as PARTS_OF_SCHEMA,
     ZERO_OR_ONE as ZERO_OR_ONE,
     Bought as Bought,

@@ -40,6 +40,7 @@ def all_faults(faults: Iterable[str]) -> str:
 
 DEFAULT_MISSING_VALUES = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
 ZERO_OR_ONE = ("0", "1")
+OTHER = "other"
 EPOCH = datetime.date(1970, 1, 1)
 
 
@@ -77,12 +78,13 @@ class OutOfBounds(enum.StrEnum):
 
     REFUSE: the table is refused. CLIP: a number or date is moved to the nearer bound; anything else is refused. MISSING: the
     cell counts as missing, also one that is no number, no date or no category of the schema, and the column's rule for missing
-    cells applies.
+    cells applies. OTHER: of one categorical column, any other text counts as its category "other".
     """
 
     REFUSE = "refuse"
     CLIP = "clip"
     MISSING = "missing"
+    OTHER = "other"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,6 +143,11 @@ class Column:
         if self.out_of_bounds is OutOfBounds.CLIP and not self.kind.has_bounds:
             raise DataError(
                 f'{where} has out_of_bounds = "clip", which is for numbers and dates: write "refuse" or "missing"'
+            )
+        listed = self.kind is Kind.CATEGORICAL and OTHER in self.categories
+        if self.out_of_bounds is OutOfBounds.OTHER and not listed:
+            raise DataError(
+                f'{where} has out_of_bounds = "other": that is for a categorical column with a category "other"'
             )
         if self.kind.has_bounds:
             self._check_bounds(where)
@@ -275,7 +282,7 @@ def _is_mark(text: str) -> bool:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bought:
-    """Where the bounds of a schema come from that were released privately from the data.
+    """Where bounds and categories of a schema come from that were released privately from the data.
 
     Attributes:
         columns: Names of their columns.
@@ -306,11 +313,11 @@ class Bought:
         """What a statement says of it, whose figures do not include it.
 
         >>> Bought(columns=("age",), epsilon=0.1, delta=1e-6, made_on=datetime.date(2026, 5, 4)).in_words()
-        'The bounds of age were released from the data on 2026-05-04, at ε = 0.1 and δ = 1e-06. That cost comes on top.'
+        'The schema of age was released from the data on 2026-05-04, at ε = 0.1 and δ = 1e-06. That cost comes on top.'
         """
         where = f" ({self.statement})" if self.statement else ""
         return (
-            f"The bounds of {', '.join(self.columns)} were released from the data on {self.made_on}, at ε = {self.epsilon:g} "
+            f"The schema of {', '.join(self.columns)} was released from the data on {self.made_on}, at ε = {self.epsilon:g} "
             f"and δ = {self.delta:g}{where}. That cost comes on top."
         )
 
@@ -388,7 +395,7 @@ class Schema:
         if unknown:
             yield f"the schema says that {', '.join(unknown)} was inferred, but does not describe it"
         if self.bought is not None and (unknown := sorted({*self.bought.columns} - {*names})):
-            yield f"the schema says that bounds of {', '.join(unknown)} were bought, but does not describe it"
+            yield f"the schema says that bounds or categories of {', '.join(unknown)} were bought, but does not describe it"
         if self.each_row and self.person is not None:
             yield f"each row is another person's, so '{self.person}' identifies none: leave out one of them"
         if self.person in names:
