@@ -17,6 +17,7 @@ import discreet as dp
 from discreet.methods.audit import judge
 from discreet.privacy.act import Act
 from discreet.privacy.mechanisms import GAUSSIAN
+from discreet.privacy.query import Gaussian
 from discreet.tabular import private_schema as module
 from discreet.tabular.private_schema import (
     RANGES,
@@ -301,7 +302,7 @@ def thresholded(threshold: float, plan: PrivateSchemaPlan, count: int, stddev: f
     cells = (RANGES + 20_000,)
     total = np.zeros(cells[0])
     total[RANGES:] = count
-    noise = module._Thresholded(stddev or plan.stddev, plan.noise_multiplier, threshold, cells)
+    noise = module._Thresholded(Gaussian(stddev or plan.stddev, plan.noise_multiplier), threshold, cells)
     with jax.enable_x64(True):
         return np.asarray(noise(dp.random.key(1), total))[RANGES:] > 0
 

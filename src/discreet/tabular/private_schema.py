@@ -62,8 +62,8 @@ from discreet.privacy import random
 from discreet.privacy.accounting import Relation, upper
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
-from discreet.privacy.mechanisms import GAUSSIAN, count_cells, planned_gaussian
-from discreet.privacy.query import LAST, GaussianPlan, Query, padded
+from discreet.privacy.mechanisms import GAUSSIAN, count_cells
+from discreet.privacy.query import LAST, Gaussian, GaussianPlan, Query, padded
 from discreet.privacy.released import Released
 from discreet.privacy.report import Statement, Unit, counted, make_release_statement
 from discreet.privacy.verify import PrivacyError
@@ -501,18 +501,17 @@ class _Counts(NamedTuple):
 class _Thresholded(NamedTuple):
     """Noisy counts; those of texts are 0 where they are not above the threshold."""
 
-    stddev: float
-    noise_multiplier: float
+    noise: Gaussian
     threshold: float
     cells: tuple[int, ...]
 
     def event(self) -> DpEvent:
         """As in `Noise`."""
-        return GAUSSIAN.event(self.noise_multiplier)
+        return self.noise.event()
 
     def __call__(self, key: PRNGKeyArray, total: Array) -> Array:
         """As in `Noise`."""
-        noisy = planned_gaussian(key, total, self.stddev, self.noise_multiplier)
+        noisy = self.noise(key, total)
         texts = np.concatenate([np.arange(cells) >= RANGES for cells in self.cells])
         return jnp.where(texts & (noisy <= self.threshold), 0.0, noisy)
 
@@ -567,7 +566,7 @@ def private_schema(
     texts, counts, last = _count(table, plan, person_key)
     cells = tuple(map(len, counts))
     plan.check_threshold(sum(cells))
-    noise = _Thresholded(plan.stddev, plan.noise_multiplier, plan.threshold, cells)
+    noise = _Thresholded(Gaussian(plan.stddev, plan.noise_multiplier), plan.threshold, cells)
     query = Query(_Counts(cells), noise, plan.relation)
     # The program's fingerprint follows the number of texts.
     noisy = query.answer(act, np.concatenate(counts), *padded(last), named=not plan.categories)
