@@ -14,6 +14,7 @@ from numpyro.infer.autoguide import AutoDelta
 import discreet as dp
 from discreet.methods.moments import MomentsPlan, fit_moments
 from discreet.methods.newton import NewtonPlan, fit_newton
+from discreet.tabular.private_schema import PrivateSchemaPlan
 from discreet.tabular.scores import ScorePlan, SelectionPlan
 from discreet.tabular.tables import schema_from_bounds
 
@@ -89,6 +90,11 @@ def counted(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -
     )
 
 
+def bought(key: Any, x: Any = X, relation: dp.Relation = ADD, person: str | None = None, **options: Any) -> Any:
+    plan = PrivateSchemaPlan.calibrate(("x",), epsilon=1.0, delta=1e-6, relation=relation, person=person)
+    return dp.private_schema.private_schema(key, {"x": x, "id": np.arange(len(x))}, plan, **options)
+
+
 def scored(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
     if "person" in options:
         options["groups"] = np.arange(len(x))
@@ -119,11 +125,12 @@ METHODS: tuple[Method, ...] = (
     by_newton,
     of_a_model,
     counted,
+    bought,
     scored,
     selected,
     standardised,
 )
-ASK_FOR_A_SEED = counted, scored, selected, standardised
+ASK_FOR_A_SEED = bought, counted, scored, selected, standardised
 """Methods that refuse a key from a seed without `non_private_seed=True`."""
 
 

@@ -25,6 +25,7 @@ from tests.methods import (
     Method,
     N,
     X,
+    bought,
     by_moments,
     by_newton,
     by_steps,
@@ -146,7 +147,7 @@ def less_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.essential
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
-@pytest.mark.parametrize("method", [by_moments, by_newton, of_a_model, counted, scored, standardised])
+@pytest.mark.parametrize("method", [bought, by_moments, by_newton, of_a_model, counted, scored, standardised])
 def test_the_programs_are_the_plan_and_with_less_noise_they_are_refused(
     method: Method, relation: dp.Relation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,7 +330,7 @@ def test_the_number_of_records_is_the_plans_or_secret(method: Method, monkeypatc
     statements = [method(dp.random.key(), x=x).statement.with_use("", "") for x in (X, X[:-1])]
     whole, less = (dataclasses.replace(x, notes=x.notes[:1], data_warnings=()) for x in statements)
     assert whole == less
-    if method in (counted, scored, selected):  # their plans know no number
+    if method in (bought, counted, scored, selected):  # their plans know no number
         return
     monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
     with pytest.raises(ValueError, match=rf"{N - 1} records.*num_records( is |=){N}, a public number"):

@@ -93,7 +93,7 @@ def source_counts() -> dict[str, int | str]:
 
 def methods() -> dict[str, tuple[Callable[..., Any], type]]:
     """What is called to make a private release, and the class of what it returns, by name."""
-    from discreet import inference, marginals, moments, newton, scores, standardise
+    from discreet import inference, marginals, moments, newton, private_schema, scores, standardise
 
     return {
         "DPSVI": (inference.DPSVI.run, inference.DPSVIResult),
@@ -103,6 +103,7 @@ def methods() -> dict[str, tuple[Callable[..., Any], type]]:
         "Newton": (newton.fit_newton, newton.NewtonResult),
         "Newton of models": (newton.DPNewton.run, newton.DPNewtonResult),
         "counts": (marginals.private_marginals, marginals.Marginals),
+        "private schemas": (private_schema.private_schema, private_schema.PrivateSchema),
         "scores": (scores.private_metrics, scores.PrivateMetrics),
         "selection": (scores.select, scores.Selection),
         "standardisation": (standardise.private_standardisation, standardise.Scaling),
@@ -111,16 +112,16 @@ def methods() -> dict[str, tuple[Callable[..., Any], type]]:
 
 OPTIONS = "ledger", "person", "max_rows", "checkpoint", "mesh", "progress_bar", "require_proof"
 RESULTS = "plan", "statement", "save", "to_dict", "_repr_html_", "to_arviz"
-_QUERIES = "moments", "counts", "scores", "standardisation"
+_QUERIES = "moments", "counts", "private schemas", "scores", "standardisation"
 _NEWTON = "Newton", "Newton of models"
 NEEDLESS: dict[str, tuple[str, ...]] = {
-    "person": ("counts",),
+    "person": ("counts", "private schemas"),
     "max_rows": (*_QUERIES, "Newton"),
     "checkpoint": (*_QUERIES, "one posterior sample", "selection"),
     "mesh": (*_QUERIES, *_NEWTON, "one posterior sample", "selection"),
-    "progress_bar": ("moments", "scores", "standardisation", "selection"),
+    "progress_bar": ("moments", "private schemas", "scores", "standardisation", "selection"),
     "require_proof": (*_QUERIES, *_NEWTON, "one posterior sample", "selection"),
-    "to_arviz": ("counts", "scores", "standardisation", "selection"),
+    "to_arviz": ("counts", "private schemas", "scores", "standardisation", "selection"),
 }
 """Methods that need no such option or result: docs/other-methods.md has the reasons."""
 

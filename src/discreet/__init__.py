@@ -118,6 +118,7 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
         models as models,
         planning as planning,
         predict as predict,
+        private_schema as private_schema,
         scores as scores,
         standardise as standardise,
         synthetic as synthetic,

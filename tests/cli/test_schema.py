@@ -1,14 +1,18 @@
 import dataclasses
 import json
+import re
 import tomllib
 
+import numpy as np
 import pyarrow
+import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
 from discreet.interfaces.cli._app import app
 from discreet.interfaces.cli._methods import InSteps
+from discreet.privacy.act import Act
 from discreet.privacy.report import make_statement
 from discreet.tabular.tables import CsvFormat, DataError, read_table, schema_from_bounds, schema_from_toml
 
@@ -140,6 +144,115 @@ def test_messages_lead_from_decimal_commas_to_a_table_that_is_read(survey) -> No
     assert read_table(survey, schema_from_toml(survey.parent / "schema.toml"))["dose"].to_pylist() == [1.5, 2.25]
     run("schema", "init", survey, "--non-private-from-data", "--overwrite")
     assert schema_from_toml(survey.parent / "schema.toml").csv == CsvFormat(delimiter=";", decimal=",")
+
+
+@pytest.fixture
+def people(survey):
+    """Many enough for bounds at ε = 2."""
+    rng = np.random.default_rng(0)
+    n = 3000
+    columns = {
+        "id": range(n),
+        "age": rng.integers(17, 91, n),
+        "dose, mg": rng.lognormal(2, 1, n).round(3),
+        "region": ["north", "south"] * (n // 2),
+        "smoker": ["no", "yes"] * (n // 2),
+    }
+    pyarrow.csv.write_csv(pyarrow.table({name: list(x) for name, x in columns.items()}), survey)
+    return survey
+
+
+BUY = "schema", "init", "survey.csv", "--private-bounds", "--epsilon", "2", "--delta", "1e-6"
+
+
+@pytest.mark.essential
+def test_bounds_are_bought_and_every_statement_says_so(people) -> None:
+    run("ledger", "open", "s.ledger", "--dataset", "s", "--epsilon", "9", "--delta", "1e-4", "--unit", "one person")
+    known = "--bounds", "smoker=no|yes", "--target", "smoker", "--person", "id", "--ledger", "s.ledger"
+    done = run(*BUY, *known)
+    lines = done.stdout.splitlines()
+    assert re.fullmatch(r"age       0 to (128|256|512)", lines[0])
+    assert lines[2] == "region    nothing found: more texts than numbers: describe it by categories"
+    assert "Describe region in it, or delete them." in " ".join(lines)
+    assert "Budget: ε = 2 of 9 in s.ledger is spent" in done.stdout
+    assert "kind is not filled in" in run("schema", "check", "schema.toml", code=2).stderr
+    file = people.parent / "schema.toml"
+    text = file.read_text()
+    file.write_text(text.replace('kind = ""', 'kind = "categorical"\ncategories = ["north", "south"]'))
+    schema = schema_from_toml(file)
+    assert (schema.person, schema.target) == ("id", "smoker")
+    assert [column.name for column in schema.columns] == ["age", "dose, mg", "smoker", "region"]
+    assert schema.bought is not None
+    assert (schema.bought.columns, schema.bought.statement) == (("age", "dose, mg"), "schema.statement.json")
+    words = schema.bought.in_words()
+    assert words in " ".join(run("schema", "check", "schema.toml").stdout.split())
+    assert json.loads(run("schema", "check", "schema.toml", "--json").stdout)["bought"]["delta"] == 1e-6
+    statement = json.loads((people.parent / "schema.statement.json").read_text())
+    assert statement["about"] == "Bounds of 3 columns of “survey.csv”, for a schema."
+    assert "Of each person one row was counted" in str(statement)
+    run("describe", "survey.csv", "--schema", "schema.toml", "--epsilon", "1", "--ledger", "s.ledger", "--out", "d")
+    described = (people.parent / "d" / "statement.txt").read_text()
+    assert " ".join(described.split()).count(words) == 1
+    assert "smoker (binary, the target): no | yes; region" in " ".join(described.split())
+    assert "age (real)" not in " ".join(described.split())
+    assert len(run("ledger", "show", "s.ledger").stdout.splitlines()) > 3
+
+
+def test_bounds_of_named_columns_and_in_json(people) -> None:
+    done = run(*BUY, "--column", "dose, mg", "--person", "each row", "--json")
+    facts = json.loads(done.stdout)
+    assert list(facts["found"]) == ["dose, mg"]
+    assert facts["files"] == ["schema.toml", "schema.statement.json"]
+    schema = schema_from_toml(people.parent / "schema.toml")
+    assert [column.name for column in schema.columns] == ["dose, mg"]
+    assert schema.each_row
+    assert "schema.statement.json already exists" in run(*BUY, "--out", "schema.json", code=2).stderr
+
+
+def test_categories_are_bought_with_bounds_or_alone(people) -> None:
+    words = "--private-categories", "--person", "id"
+    done = run(*BUY, *words)
+    lines = done.stdout.splitlines()
+    assert re.fullmatch(r"age       0 to (128|256|512)", lines[0])
+    assert "region    north | south | other" in lines
+    assert "A text is shown if its noisy count is above" in done.stdout
+    schema = schema_from_toml(people.parent / "schema.toml")
+    assert [column.rule() for column in schema.columns][2:] == ["north | south | other", "no | yes | other"]
+    statement = json.loads((people.parent / "schema.statement.json").read_text())
+    assert statement["about"].startswith("Bounds of 4 columns and categories of 4 columns of “survey.csv”")
+    alone = ["schema", "init", "survey.csv", "--private-categories", "--epsilon", "2", "--delta", "1e-6", "--column"]
+    assert "region  north | south | other" in run(*alone, "region", *words[1:], "--out", "alone.toml").stdout
+    assert schema_from_toml(people.parent / "alone.toml").columns[0].out_of_bounds == "other"
+
+
+def test_a_purchase_that_finds_nothing_says_what_was_spent(people) -> None:
+    done = run(*BUY, "--column", "region", code=1)
+    said = " ".join(done.stdout.split())
+    assert "No schema was written: no column has bounds or categories." in said
+    assert "Spent: ε = 2 at δ = 1e-06." in said
+    assert "Files: schema.statement.json" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("--epsilon 1", "--epsilon is for --private-bounds: a template reads no cell"),
+        ("--column age", "--column is for --private-bounds"),
+        ("--private-bounds", "say how much, as in --epsilon 0.1"),
+        ("--private-bounds --epsilon 1 --non-private-from-data", "give only one"),
+        ("--private-bounds --epsilon 0", "epsilon is 0.0"),
+        ("--private-bounds --epsilon 1 --column agee", "--column: the table has no column 'agee': did you mean age?"),
+        ("--private-bounds --epsilon 1 --person no", "--person: the table has no column 'no'"),
+        ("--private-bounds --epsilon 1 --column age --bounds age=0:9", "names 'age', which --bounds"),
+        ("--private-bounds --epsilon 1 --bounds age=0:9,id=0:9,region=a|b,born=0:9,smoker=a|b", "no column is left"),
+    ],
+)
+def test_wrong_purchases_are_refused_before_the_table_is_read(
+    survey, words: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
+    survey.write_bytes(HEADER.encode() + b"\xff\xfe")
+    assert why in " ".join(run("schema", "init", survey, *words.split(), code=2).stderr.split())
 
 
 def test_check_says_what_a_schema_describes(survey) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from discreet.tabular.models import Levels
 from discreet.tabular.tables import (
+    Bought,
     Column,
     CsvFormat,
     DataError,
@@ -302,7 +303,17 @@ def test_editors_know_what_a_schema_may_hold() -> None:
     assert set(column) == {"kind", *(x for x in Column.__dataclass_fields__ if x not in ("name", "kind"))}
     check = jsonschema.Draft7Validator(content)
     good = schema_to_toml(
-        schema(GERMAN, person="id", max_rows=2, target="born", inferred=("born",), missing_values=("?",))
+        schema(
+            GERMAN,
+            person="id",
+            max_rows=2,
+            target="born",
+            inferred=("born",),
+            missing_values=("?",),
+            bought=Bought(
+                columns=("born",), epsilon=0.1, delta=0, made_on=datetime.date(2026, 1, 2), statement="s.json"
+            ),
+        )
     )
     assert check.is_valid(json.loads(json.dumps(tomllib.loads(good), default=str)))
     for bad in (

@@ -4,13 +4,14 @@ Imports from `discreet.methods` and `discreet.privacy`. `models`, `planning` and
 rows) import no reader of tables: what they make follows from a schema and releases. In reading order; each imports only from
 those before it:
 
-    tables        schemas; tables in files and in memory to arrays of records
-    models        ready-made models, and levels of columns
-    standardise   private means and spreads of columns
-    predict       predictions from draws
-    marginals     noisy counts of cross tables; `describe`; mixtures fitted to counts
-    estimators    scikit-learn's interface
-    scores        private scores of a fit, and the choice among fits
-    synthetic     synthetic twins, and their use
-    planning      dry runs on invented tables
+    tables           schemas; tables in files and in memory to arrays of records
+    private_schema   bounds and categories bought from the data
+    models           ready-made models, and levels of columns
+    standardise      private means and spreads of columns
+    predict          predictions from draws
+    marginals        noisy counts of cross tables; `describe`; mixtures fitted to counts
+    estimators       scikit-learn's interface
+    scores           private scores of a fit, and the choice among fits
+    synthetic        synthetic twins, and their use
+    planning         dry runs on invented tables
 """

@@ -22,10 +22,10 @@ from discreet.interfaces.cli._run import (
     PLAN_IS_SPENT,
     RELEASED,
     ROOM,
-    budget_line,
     check_folder,
     keep_compiled_programs,
     row_order,
+    say_spent,
     write_first,
 )
 from discreet.interfaces.cli._statement import (
@@ -41,9 +41,7 @@ from discreet.interfaces.cli._terminal import (
     refusing,
     say,
     say_error,
-    say_files,
     say_json,
-    say_lines,
     say_text,
     settings,
     spent,
@@ -147,7 +145,7 @@ def describe(
         say_json("describe", {**found.to_dict(), "files": files})
         return
     say_text(str(found))
-    _say_spent(statement, ledger, files)
+    say_spent(statement, ledger, files)
 
 
 def _pair(text: str, schema: "dp.tables.Schema") -> tuple[str, str]:
@@ -251,7 +249,7 @@ def score(
     if as_json:
         say_json("score", {**content, "files": files})
         return
-    _say_spent(statement, ledger, files)
+    say_spent(statement, ledger, files)
 
 
 @refusing
@@ -303,12 +301,6 @@ def predict(
 def _check_size(draws: "dict[str, np.ndarray]", x: "np.ndarray", fitted: Path) -> None:
     if draws["weights"].shape[1:] != (x.shape[-1], *draws["intercept"].shape[1:]):
         raise ValueError(f"the posterior in {fitted} is not that of the schema in its summary.json: fit again")
-
-
-def _say_spent(statement: "dp.Statement", ledger: Path | None, files: list[Path]) -> None:
-    say_lines(f"Spent: ε = {dp.accounting.upper(statement.epsilon)} at δ = {dp.accounting.upper(statement.delta)}.")
-    say_lines(f"Budget: {budget_line(ledger, statement.delta)}")
-    say_files(files)
 
 
 def _fit_of(folder: Path) -> "tuple[str, dp.tables.Schema, dp.tables.Column, dict[str, np.ndarray]]":

@@ -142,6 +142,26 @@ Delta = Annotated[
         "in descriptions, scores and twins by marginals without --num-records."
     ),
 ]
+PrivateBounds = Annotated[
+    bool,
+    _budget("--private-bounds", help="Buy the bounds that --bounds does not state: a noisy release spends --epsilon."),
+]
+PrivateCategories = Annotated[
+    bool,
+    _budget(
+        "--private-categories",
+        help="Buy categories of columns that --bounds does not state, likewise: texts that enough records have. Others become "
+        "'other'.",
+    ),
+]
+BoughtColumns = Annotated[
+    list[str] | None,
+    _budget(
+        "--column",
+        help="For --private-bounds and --private-categories: a column to buy; again for each. Default: all. The fewer, the less "
+        "noise.",
+    ),
+]
 Sampling = Annotated[
     str,
     _method(

@@ -23,6 +23,7 @@ from discreet.interfaces.cli._statement import price_words
 from discreet.interfaces.cli._terminal import (
     give_room,
     refusing,
+    say_files,
     say_lines,
     settings,
     spent,
@@ -188,6 +189,13 @@ def budget_line(ledger: Path | None, delta: float) -> str:
         why = f"δ = {delta:g} is more than a tenth of the cap's, so a fit may be charged more than its ε"
         line += f" {why}: try --delta {most:g}."
     return line
+
+
+def say_spent(statement: "dp.Statement", ledger: Path | None, files: list[Path]) -> None:
+    """Print what a release cost, the budget that is left, and the files."""
+    say_lines(f"Spent: ε = {dp.accounting.upper(statement.epsilon)} at δ = {dp.accounting.upper(statement.delta)}.")
+    say_lines(f"Budget: {budget_line(ledger, statement.delta)}")
+    say_files(files)
 
 
 def write_first(out: Path, statement: "dp.Statement", checkpoint: Path | None, done: str = "The fit ran") -> list[Path]:

@@ -153,12 +153,15 @@ def complete_statement(
     It leaves out rows that the schema drops if it `drops`, and counts rows by their survey weights if it `weighs`.
     """
     lines = zip(schema.columns, schema.describe(), strict=True)
-    public = [line for column, line in lines if column.name not in schema.inferred]
+    bought = schema.bought.columns if schema.bought is not None else ()
+    public = [line for column, line in lines if column.name not in (*schema.inferred, *bought)]
     if public:
         statement = statement.with_public(f"Columns and their bounds or categories: {'; '.join(public)}.")
     own_rules = [f"{x.name} ({x.out_of_bounds})" for x in schema.columns if x.out_of_bounds is not None]
     # The day only: a page for people says it.
     notes = [ODD_CELLS[out_of_bounds]]
+    if schema.bought is not None and schema.bought.in_words() not in statement.notes:
+        notes.append(schema.bought.in_words())
     made_on = str(datetime.datetime.now(datetime.UTC).date())
     moved = [x.name for x in schema.columns if x.kind.has_bounds and (x.out_of_bounds or out_of_bounds) == "clip"]
     if moved:

@@ -14,6 +14,7 @@ import typer
 import discreet as dp
 from discreet.interfaces.cli import _options as options
 from discreet.interfaces.cli._own_model import FILE as OWN, read_own_fit
+from discreet.interfaces.cli._private_schema import Purchase, buy, say_bought
 from discreet.interfaces.cli._statement import price_words
 from discreet.interfaces.cli._terminal import (
     PICTURES,
@@ -56,6 +57,15 @@ def init(
             "--non-private-from-data", help="Take bounds and categories from the cells. The result is NOT PRIVATE."
         ),
     ] = False,
+    private_bounds: options.PrivateBounds = False,
+    private_categories: options.PrivateCategories = False,
+    column: options.BoughtColumns = None,
+    epsilon: options.Epsilon = None,
+    delta: options.Delta = None,
+    num_records: options.DescribedRecords = None,
+    relation: options.RelationOption = None,
+    ledger: options.LedgerFile = None,
+    seed: options.Seed = None,
     overwrite: options.OverwriteFile = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -63,14 +73,60 @@ def init(
 
     `discreet schema init survey.csv --out survey.toml`
 
+    `discreet schema init survey.csv --private-bounds --epsilon 0.1 --ledger survey.ledger`
+
     With --bounds the file has these bounds and categories, and can be given to --schema as it is. A comment names the other kind
     that a column may have: bounds do not tell counts from numbers.
 
     Reads no cell: the template is the same for every table with this header. From the header come also the encoding and what
     stands between cells; from the types of a Parquet or Arrow file the kinds of columns.
+
+    With --private-bounds and --private-categories the file has bounds and categories that follow from one release of noisy counts
+    of the cells. Its private_from_data says what that cost; so do the statements of what is done with it. The statement is
+    written beside it. Of a column, texts become categories if they are more than the numbers.
     """
+    spends = {"epsilon": epsilon, "delta": delta, "num-records": num_records, "relation": relation, "ledger": ledger}
+    spends |= {"column": column, "seed": seed}
+    given = [f"--{name}" for name, value in spends.items() if value is not None]
+    asked_for = "--private-bounds" if private_bounds else "--private-categories" if private_categories else ""
+    if given and not asked_for:
+        raise ValueError(f"{given[0]} is for --private-bounds: a template reads no cell, and spends nothing")
+    if asked_for and epsilon is None:
+        raise ValueError(f"{asked_for} spends a part of the privacy budget: say how much, as in --epsilon 0.1")
+    if asked_for and non_private_from_data:
+        raise ValueError(f"{asked_for} and --non-private-from-data: give only one")
     check_file(out, overwrite=overwrite, makes_folder=True)
     csv = dp.tables.sniff_csv(table)
+    if asked_for:
+        known = None if bounds is None else dp.tables.schema_from_bounds(bounds)
+        asked = Purchase(
+            table=table,
+            out=out,
+            overwrite=overwrite,
+            known=() if known is None else known.columns,
+            target=target,
+            person=person,
+            bounds=private_bounds,
+            categories=private_categories,
+            only=column or (),
+            epsilon=epsilon or 0.0,
+            delta=delta,
+            num_records=num_records,
+            relation=relation,
+            ledger=ledger,
+            seed=seed,
+        )
+        found, files = buy(asked, csv)
+        if as_json:
+            say_json(
+                "schema init",
+                {**found.to_dict(), "found": {name: x._asdict() for name, x in found.found.items()}, "files": files},
+            )
+        else:
+            say_bought(found, asked, files)
+        if out not in files:
+            raise typer.Exit(1)
+        return
     hint = dp.tables.decimal_hint(csv)
     numbers = " It takes numbers as 1234.5; for 1234,5 remove the # in its last line." if hint else ""
     inferred: tuple[str, ...] = ()
@@ -153,6 +209,7 @@ def check(
             "max_rows": described.max_rows,
             "described": dict(zip(columns, described.describe(), strict=True)),
             "inferred": described.inferred,
+            "bought": described.bought and described.bought.to_dict(),
         }
         say_json("schema check", facts)
     else:
@@ -160,6 +217,8 @@ def check(
         say(f"Privacy unit: {unit_of(described)}.")
         if described.person is None and not described.each_row:
             say(NOBODY_SAID)
+        if described.bought is not None:
+            say(described.bought.in_words())
     _say_inferred(described)
 
 

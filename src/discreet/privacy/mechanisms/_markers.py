@@ -63,9 +63,11 @@ from discreet.privacy.mechanisms._integers import (
     Law,
     add_noise_on_grid,
     choose_on_grid,
+    grid,
     levels_for,
 )
 from discreet.privacy.mechanisms._shards import Shards, in_turns
+from discreet.privacy.random import INNER_VARIANCE, SLACK_PER_VALUE
 from discreet.privacy.sampling import Batch, Drawing, FixedSizeSampling, OpenPoisson, PoissonSampling
 
 FOR_SUMS = 2.0**-11
@@ -207,6 +209,27 @@ class GaussianMechanism(_Gaussian, GridMechanism):
 
     def law(self, levels: int) -> Law:
         return GAUSSIAN_LAWS[levels]
+
+    def exceeds(self, distance: float, stddev: float, noise_multiplier: float, dim: int) -> float:
+        """Upper bound on the probability that the noise of `planned_gaussian` on one number is more than a distance.
+
+        The noise is an integer of the law D(s), in grid points. Of z from t > 0 on, the sum of exp(-z^2 / 2 s^2) is at most the
+        integral from t - 1 on, and that of all z is the integral but for a factor of 1 - 2^-170 (Poisson summation).
+
+        Args:
+            distance: Above 0.
+            stddev: As of the release, as are the others.
+            noise_multiplier: As above.
+            dim: The number of coordinates that are released together.
+        """
+        allowance = max(noise_multiplier, self.most_multiplier(dim)) * self.rounding(dim)
+        spacing, factor = map(float, grid(stddev, allowance, self.law(3)))
+        s = math.sqrt(INNER_VARIANCE[2] + int(factor) ** 2 * INNER_VARIANCE[3])
+        # One grid point less, since the released number is rounded to a float.
+        points = math.floor(distance / spacing) - 1
+        if not (factor and points > 0):
+            return 1.0
+        return math.erfc(points / s / math.sqrt(2)) / 2 * (1 + 1e-9) + SLACK_PER_VALUE
 
 
 @dataclass(frozen=True)

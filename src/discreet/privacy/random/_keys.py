@@ -87,6 +87,7 @@ class Purpose(IntEnum):
     SELECTION = 14
     DEVICES = 15
     NEWTON = 16
+    SCHEMA = 17
 
 
 def key(seed: int | None = None) -> Array:

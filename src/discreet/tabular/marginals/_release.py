@@ -432,6 +432,8 @@ class MarginalsPlan(GaussianPlan):
         )
         if self.schema.weight is not None:
             statement = statement.with_notes(self.schema.weight_words())
+        if self.schema.bought is not None:
+            statement = statement.with_notes(self.schema.bought.in_words())
         if not self.schema.inferred:
             return statement
         return statement.with_violations(

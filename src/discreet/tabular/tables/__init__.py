@@ -24,8 +24,10 @@ from discreet.tabular.tables._persons import (
 from discreet.tabular.tables._schema import (
     DEFAULT_MISSING_VALUES as DEFAULT_MISSING_VALUES,
     EPOCH as EPOCH,
+    OTHER as OTHER,
     PARTS_OF_SCHEMA as PARTS_OF_SCHEMA,
     ZERO_OR_ONE as ZERO_OR_ONE,
+    Bought as Bought,
     Column as Column,
     CsvFormat as CsvFormat,
     DataError as DataError,
@@ -36,6 +38,7 @@ from discreet.tabular.tables._schema import (
 )
 from discreet.tabular.tables._schema_text import (
     EACH_ROW as EACH_ROW,
+    blank_columns as blank_columns,
     decimal_hint as decimal_hint,
     other_kind as other_kind,
     schema_from_dict as schema_from_dict,
@@ -71,7 +74,7 @@ if TYPE_CHECKING:
         read_table as read_table,
     )
     from discreet.tabular.tables._shards import ShardedArray as ShardedArray
-    from discreet.tabular.tables._typed import as_table as as_table, typed as typed
+    from discreet.tabular.tables._typed import as_table as as_table, number_of as number_of, typed as typed
 
 
 # What reads or makes pyarrow tables, by file.
@@ -83,7 +86,7 @@ _READERS = {
     "_infer": ("infer_columns_non_private",),
     "_read": ("over_pieces", "persons_of", "read_table"),
     "_shards": ("ShardedArray",),
-    "_typed": ("as_table", "typed"),
+    "_typed": ("as_table", "number_of", "typed"),
 }
 
 

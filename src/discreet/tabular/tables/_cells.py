@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from discreet.tabular.tables._schema import (
+    OTHER,
     ZERO_OR_ONE,
     Column,
     DataError,
@@ -50,6 +51,10 @@ class Report:
 
     rule: OutOfBounds
     faults: set[str] = dataclasses.field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        if self.rule is OutOfBounds.OTHER:
+            raise DataError('out_of_bounds = "other" is a rule of single columns: choose refuse, clip or missing')
 
     def rule_of(self, column: Column) -> OutOfBounds:
         """The rule for cells that a column does not allow: its own, or that of the table."""
@@ -170,6 +175,8 @@ def _positions_of(column: Column, values: pyarrow.ChunkedArray, report: Report) 
         indices = cells.indices.fill_null(len(known)) if cells.null_count else cells.indices
         chunks.append(np.array([*known, _ABSENT], np.int32).take(indices.to_numpy()))
     positions = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+    if report.rule_of(column) is OutOfBounds.OTHER:
+        positions = np.where(positions == _FOREIGN, place[OTHER], positions)
     lowest = positions.min()
     if lowest == _FOREIGN and report.rule_of(column) is not OutOfBounds.MISSING:
         report.faults.add(

@@ -65,12 +65,15 @@ def file_names(path: Path, csv: CsvFormat) -> list[str]:
 
 
 def column_kinds(source: Any) -> dict[str, Kind]:
-    """The kinds that the types of a Parquet or Arrow file suggest, by name; empty for a text file. No cell is read."""
+    """The kinds that the types of a table, or Parquet or Arrow file, suggest, by name; none of a text file. No cell is read."""
     files = files_of(source)
-    if not files or files[0].suffix not in (".parquet", ".arrow", ".feather"):
+    if files and files[0].suffix not in (".parquet", ".arrow", ".feather"):
         return {}
-    file_names(files[0], PLAIN)  # Refuses what cannot be read
-    if files[0].suffix == ".parquet":
+    if files:
+        file_names(files[0], PLAIN)  # Refuses what cannot be read
+    if not files:
+        schema = as_table(source).schema
+    elif files[0].suffix == ".parquet":
         schema = pyarrow.parquet.read_schema(files[0])
     else:
         with pyarrow.memory_map(str(files[0])) as file:

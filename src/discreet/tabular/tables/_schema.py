@@ -40,6 +40,7 @@ def all_faults(faults: Iterable[str]) -> str:
 
 DEFAULT_MISSING_VALUES = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
 ZERO_OR_ONE = ("0", "1")
+OTHER = "other"
 EPOCH = datetime.date(1970, 1, 1)
 
 
@@ -77,12 +78,13 @@ class OutOfBounds(enum.StrEnum):
 
     REFUSE: the table is refused. CLIP: a number or date is moved to the nearer bound; anything else is refused. MISSING: the
     cell counts as missing, also one that is no number, no date or no category of the schema, and the column's rule for missing
-    cells applies.
+    cells applies. OTHER: of one categorical column, any other text counts as its category "other".
     """
 
     REFUSE = "refuse"
     CLIP = "clip"
     MISSING = "missing"
+    OTHER = "other"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,6 +143,11 @@ class Column:
         if self.out_of_bounds is OutOfBounds.CLIP and not self.kind.has_bounds:
             raise DataError(
                 f'{where} has out_of_bounds = "clip", which is for numbers and dates: write "refuse" or "missing"'
+            )
+        listed = self.kind is Kind.CATEGORICAL and OTHER in self.categories
+        if self.out_of_bounds is OutOfBounds.OTHER and not listed:
+            raise DataError(
+                f'{where} has out_of_bounds = "other": that is for a categorical column with a category "other"'
             )
         if self.kind.has_bounds:
             self._check_bounds(where)
@@ -274,6 +281,48 @@ def _is_mark(text: str) -> bool:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Bought:
+    """Where bounds and categories of a schema come from that were released privately from the data.
+
+    Attributes:
+        columns: Names of their columns.
+        epsilon: What the release cost.
+        delta: Its delta.
+        made_on: The day of the release.
+        statement: The file of its statement; empty: not named.
+
+    Raises:
+        DataError: No release costs that.
+    """
+
+    columns: tuple[str, ...]
+    epsilon: float
+    delta: float
+    made_on: datetime.date
+    statement: str = ""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.epsilon < math.inf and 0 <= self.delta <= 1):
+            raise DataError(f"bounds were bought at ε = {self.epsilon} and δ = {self.delta}: no release has these")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in a schema file, but for the date, which is a text."""
+        return dataclasses.asdict(self) | {"made_on": str(self.made_on)}
+
+    def in_words(self) -> str:
+        """What a statement says of it, whose figures do not include it.
+
+        >>> Bought(columns=("age",), epsilon=0.1, delta=1e-6, made_on=datetime.date(2026, 5, 4)).in_words()
+        'The schema of age was released from the data on 2026-05-04, at ε = 0.1 and δ = 1e-06. That cost comes on top.'
+        """
+        where = f" ({self.statement})" if self.statement else ""
+        return (
+            f"The schema of {', '.join(self.columns)} was released from the data on {self.made_on}, at ε = {self.epsilon:g} "
+            f"and δ = {self.delta:g}{where}. That cost comes on top."
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Schema:
     """The columns to use, in order, the target among them, and the column that names a row's person.
 
@@ -297,6 +346,7 @@ class Schema:
             categories, or the least and the largest number or date. Rows of synthetic twins never have both; those of the table
             are not checked, and a missing cell is no such value.
         csv: The table's text format.
+        bought: The release from which bounds of columns come; None: all is publicly known, but for `inferred`.
 
     Raises:
         DataError: All that is wrong: no columns, a name twice, a target that is not among them, a person column that is, a
@@ -314,6 +364,7 @@ class Schema:
     weight: str | None = None
     csv: CsvFormat = CsvFormat()
     impossible: tuple[tuple[tuple[str, tuple[Any, ...]], ...], ...] = ()
+    bought: Bought | None = None
 
     def __post_init__(self) -> None:
         faults = list(self._faults())
@@ -347,6 +398,8 @@ class Schema:
         unknown = sorted(set(self.inferred) - set(names))
         if unknown:
             yield f"the schema says that {', '.join(unknown)} was inferred, but does not describe it"
+        if self.bought is not None and (unknown := sorted({*self.bought.columns} - {*names})):
+            yield f"the schema says that bounds or categories of {', '.join(unknown)} were bought, but does not describe it"
         if self.each_row and self.person is not None:
             yield f"each row is another person's, so '{self.person}' identifies none: leave out one of them"
         if self.person in names:
@@ -463,5 +516,5 @@ class Schema:
         return tuple(f"{x.name} ({x.kind}{roles.get(x.name, '')}): {x.rule()}" for x in self.columns)
 
 
-PARTS_OF_SCHEMA = (Schema, Column, CsvFormat, Kind, Missing, OutOfBounds)
+PARTS_OF_SCHEMA = (Schema, Bought, Column, CsvFormat, Kind, Missing, OutOfBounds)
 """The classes of a schema's objects, for files that hold one (`storage`)."""

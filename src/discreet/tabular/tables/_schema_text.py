@@ -14,6 +14,7 @@ from discreet._validate import is_real
 from discreet.tabular.tables._schema import (
     DEFAULT_MISSING_VALUES,
     ZERO_OR_ONE,
+    Bought,
     Column,
     CsvFormat,
     DataError,
@@ -29,6 +30,8 @@ E = TypeVar("E", bound=enum.StrEnum)
 R = TypeVar("R")
 # How a schema file names what was taken from the data. A fit by such a schema says that no guarantee holds.
 INFERRED = "non_private_from_data"
+# And what was released from it privately, with its cost.
+BOUGHT = "private_from_data"
 # The person of a schema that says that no person has two rows.
 EACH_ROW = "each row"
 
@@ -108,7 +111,7 @@ def schema_from_dict(content: Mapping[str, Any], *, target: str | None = None) -
             faults.append(str(error))
             return default
 
-    known = {"columns", "target", "weight", "missing_values", "person", "impossible", "csv", INFERRED}
+    known = {"columns", "target", "weight", "missing_values", "person", "impossible", "csv", INFERRED, BOUGHT}
     found(None, _only, content, known, "the schema")
     columns = content.get("columns")
     if not isinstance(columns, Mapping):
@@ -130,6 +133,7 @@ def schema_from_dict(content: Mapping[str, Any], *, target: str | None = None) -
         "each_row": each_row,
         "impossible": found((), _impossible, content.get("impossible", ())),
         "csv": found(CsvFormat(), _csv, content.get("csv", {})),
+        "bought": found(None, _bought, content.get(BOUGHT)),
     }
     schema = found(None, lambda: Schema(**parts))
     if schema is None or faults:
@@ -145,6 +149,32 @@ def _csv(entry: Any) -> CsvFormat:
         raise DataError('the schema\'s csv is no table of texts: write [csv] and below it delimiter = ";" and so on')
     _only(entry, {field.name for field in dataclasses.fields(CsvFormat)}, "the schema's [csv]")
     return CsvFormat(**entry)
+
+
+def _bought(entry: Any) -> Bought | None:
+    """The release that bounds come from."""
+    if entry is None:
+        return None
+    named = {"columns": list, "epsilon": (int, float), "delta": (int, float), "date": datetime.date, "statement": str}
+    fits = isinstance(entry, Mapping) and {*named} - {"statement"} <= {*entry} <= {*named}
+    if not fits or not all(isinstance(value, named[name]) for name, value in entry.items()):
+        raise DataError(f"{BOUGHT} is not as discreet schema init wrote it: columns, epsilon, delta, date, statement")
+    made_on = entry["date"]
+    return Bought(
+        columns=_texts(entry["columns"], f"{BOUGHT}: columns"),
+        epsilon=entry["epsilon"],
+        delta=entry["delta"],
+        made_on=made_on,
+        statement=entry.get("statement", ""),
+    )
+
+
+def _bought_value(bought: Bought | None) -> Any:
+    """The release in the format of `_bought`."""
+    if bought is None:
+        return None
+    named = {"columns": bought.columns, "epsilon": bought.epsilon, "delta": bought.delta, "date": bought.made_on}
+    return named | ({"statement": bought.statement} if bought.statement else {})
 
 
 def _impossible(entries: Any) -> Any:
@@ -180,12 +210,13 @@ def _person_value(schema: Schema) -> Any:
     return schema.person if plain else {"column": schema.person, "max_rows": schema.max_rows}
 
 
-def schema_to_toml(schema: Schema, *, hints: bool = False) -> str:
+def schema_to_toml(schema: Schema, *, hints: bool = False, more: Sequence[str] = ()) -> str:
     """The text of a file that `schema_from_toml` reads as this schema.
 
     Args:
         schema: The schema.
         hints: Name in a comment the kind that a column of these bounds or categories may also have.
+        more: Texts of further columns, as of `blank_columns`.
 
     >>> print(schema_to_toml(Schema(columns=(Column(name="age", kind=Kind.REAL, bounds=(17, 90), unit="years"),))))
     [columns.age]
@@ -203,6 +234,7 @@ def schema_to_toml(schema: Schema, *, hints: bool = False) -> str:
             ("missing_values", schema.missing_values, DEFAULT_MISSING_VALUES),
             ("impossible", [dict(pair) for pair in schema.impossible], []),
             (INFERRED, schema.inferred, ()),
+            (BOUGHT, _bought_value(schema.bought), None),
         ]
         if value != default
     ]
@@ -219,7 +251,26 @@ def schema_to_toml(schema: Schema, *, hints: bool = False) -> str:
         lines += [f"missing = {_value(column.missing)}"] if column.missing is not Missing.REFUSE else []
         lines += [f"out_of_bounds = {_value(column.out_of_bounds)}"] if column.out_of_bounds is not None else []
         parts.append("\n".join(lines))
-    return "\n\n".join([*parts, *_csv_table(schema.csv)]) + "\n"
+    return "\n\n".join([*parts, *more, *_csv_table(schema.csv)]) + "\n"
+
+
+def blank_columns(names: Sequence[str], kinds: Mapping[str, Kind], why: Mapping[str, str]) -> list[str]:
+    """Columns to be filled in or deleted, each as a table of a schema file.
+
+    Args:
+        names: Their names.
+        kinds: Kinds of columns that are known, by name.
+        why: Remarks, by name.
+
+    >>> print(*blank_columns(["born"], {"born": Kind.DATE}, {"born": "to be filled in"}))
+    [columns.born]   # to be filled in
+    kind = "date"
+    bounds = []
+    """
+    return [
+        f"[columns.{_key(name)}]" + f"   # {why.get(name)}" * bool(why.get(name)) + "\n" + _blank_lines(kinds.get(name))
+        for name in names
+    ]
 
 
 def other_kind(column: Column) -> str:
@@ -293,6 +344,12 @@ _BLANK = {
     Kind.BINARY: '{kind = "binary", categories = ["false", "true"]}',
     Kind.CATEGORICAL: '{kind = "categorical", categories = []}',
 }
+
+
+def _blank_lines(kind: Kind | None) -> str:
+    return "\n".join(_BLANK[kind].strip("{}").split(", ", 1))
+
+
 TEMPLATE_HEAD = """\
 # What is publicly known of each column: from the questionnaire, the code book or common sense, never from the cells.
 # Delete the columns that are not to be read, and fill in the others:
