@@ -47,6 +47,7 @@ LAST = 1024
 MOST_RECORDS = 2**26
 GRID_OF_PRODUCTS = 2.0**13  # sums of products of 2^26 rows are exact in 64 bits
 GRID_OF_SUMS = 2.0**24  # and so are sums of 2^26 rows
+_ALIGNED = 64  # bytes
 _CLIPPED_FROM = 2.0**-19  # more than `clip_records` keeps below its bound: it leaves rows of this length as they are
 
 
@@ -264,7 +265,7 @@ def in_turns(
     whole = len(arrays[0]) // filled
 
     def laid(value: np.ndarray, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        found = np.zeros((turns, turn, *shape), dtype)
+        found = _aligned_zeros((turns, turn, *shape), np.dtype(dtype))
         own = found[..., : value.shape[-1]] if shape else found
         own[:whole, :filled] = value[: whole * filled].reshape(whole, filled, *value.shape[1:])
         left = value[whole * filled :]
@@ -274,6 +275,14 @@ def in_turns(
     kinds = layout or [(array.shape[1:], array.dtype) for array in arrays]
     present = laid(np.ones(len(arrays[0]), bool), (), bool)
     return [*(laid(np.asarray(array), *kind) for array, kind in zip(arrays, kinds, strict=True)), present]
+
+
+def _aligned_zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Zeros at an address from which JAX takes them on a CPU without a copy."""
+    size = math.prod(shape) * dtype.itemsize
+    room = np.zeros(size + _ALIGNED, np.uint8)
+    start = -room.ctypes.data % _ALIGNED
+    return room[start : start + size].view(dtype).reshape(shape)
 
 
 def turns_of(table: Sequence[Array], turn: int = TURN) -> list[Array]:

@@ -195,7 +195,7 @@ class _Records:
         outputs = (plan.outputs,) if plan.family == CLASSES else ()
         sums = tuple(dict.fromkeys((kind, rows) for kind, rows, _, _ in plan.releases))
         made_for = RegressionSums(layout, plan.relation, act.reproducible, outputs, sums)
-        self._parts = parts = Parts(table, layout, apart=not made_for.are_little(plan.num_records))
+        self._parts = parts = Parts(table, layout, apart=not made_for.are_little(plan.num_records), again=True)
         size = plan.num_features + 1
         nowhere = Public(np.eye(size), np.zeros(size * plan.outputs))
         proved = (program_of((x.kind, x.rows), x.noise, parts.last_turns, made_for) for x in plan.releases)
