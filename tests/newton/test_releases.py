@@ -107,7 +107,9 @@ def test_wrong_bounds_of_persons_are_found(name: str, monkeypatch: pytest.Monkey
     def by_row(rows: Any, to: Any) -> Any:
         alone = made(jax.tree.map(lambda value: value.reshape(-1, 1, *value.shape[2:]), rows), to)
         units = alone.units.reshape(*rows.y.shape, -1)
-        return alone._replace(units=units, length=alone.length.reshape(rows.y.shape)[:, 0], y=rows.y, survey=rows.survey)
+        return alone._replace(
+            units=units, length=alone.length.reshape(rows.y.shape)[:, 0], y=rows.y, survey=rows.survey
+        )
 
     with monkeypatch.context() as patch:
         patch.setattr(_releases, "mapped", by_row)

@@ -148,8 +148,17 @@ def _clipping() -> None:
     for weights in ("clipped", "limited or NaN", "raw", "raw masked", "placed"):
         enter("sum_weighted", lambda t, x, w: _weighted(x, w, t[:, 0]), "truth", "few", weights)
         enter("sum_weighted", lambda x, w: _weighted(x, w, np.arange(N) < 5), "few", weights)
-    enter("sum_weighted", lambda t, *xs: [_weighted(xs[0], x, t[:, 0]) for x in xs[1:]], "truth", "whole", "masked", "line")
-    enter("sum_weighted", lambda t, n, w: _weighted(jnp.broadcast_to(n, (N, D)), w, t[:, 0]), "truth", "numbers", "other")
+    enter(
+        "sum_weighted",
+        lambda t, *xs: [_weighted(xs[0], x, t[:, 0]) for x in xs[1:]],
+        "truth",
+        "whole",
+        "masked",
+        "line",
+    )
+    enter(
+        "sum_weighted", lambda t, n, w: _weighted(jnp.broadcast_to(n, (N, D)), w, t[:, 0]), "truth", "numbers", "other"
+    )
     enter("sum_weighted", lambda t, n: _weighted(jnp.broadcast_to(n, (N, D)), n, t[:, 0]), "truth", "numbers")
     enter("sum_weighted", lambda t, x, s: _weighted(x, jnp.broadcast_to(s, (N, D)), t[:, 0]), "truth", "few", "sum")
     tables = (3, 3, 3), ((0,), (1, 2)), (1, 2)
@@ -176,7 +185,9 @@ def _clipping() -> None:
 
 def _weighted(rows, weights, mask):
     """Weights that are within the bound for rows of more than 1, too."""
-    weights = jnp.broadcast_to(weights, (N, D)) / jnp.sqrt(jnp.sum(jnp.square(rows * 1.0), axis=1, keepdims=True) + 1e-9)
+    weights = jnp.broadcast_to(weights, (N, D)) / jnp.sqrt(
+        jnp.sum(jnp.square(rows * 1.0), axis=1, keepdims=True) + 1e-9
+    )
     return dp.mechanisms.sum_weighted(rows[:, None], weights[:, None].astype(jnp.float32), mask)
 
 

@@ -233,13 +233,21 @@ def rounded(rows: Float[Array, "record *sum"], mask: Bool[Array, "record"], grid
     return clip_records(jnp.round(rows * grid) / grid, 1.0) * mask[:, None]
 
 
-def on_grid(rows: Float[Array, "record sum"], mask: Bool[Array, "record"], grid: float) -> Array:
+def on_grid(
+    rows: Float[Array, "record sum"], mask: Bool[Array, "record"], grid: float, *, within: bool = False
+) -> Array:
     """Rows of norm at most 1, a little shorter, as `rounded` leaves them on the grid.
 
     A row divided by its length is longer than 1 where squares underflowed: so it is clipped before it is rounded, too.
+
+    Args:
+        rows: One for each record.
+        mask: Of the records that there are.
+        grid: Steps in 1.
+        within: No row is longer than 1, but for rounding: then the bits are the same without the first clipping.
     """
     room = 1 - math.sqrt(rows.shape[1]) / grid - _CLIPPED_FROM
-    return rounded(clip_records(rows, 1.0) * room, mask, grid)
+    return rounded((rows if within else clip_records(rows, 1.0)) * room, mask, grid)
 
 
 def turns_for(num_records: int, turn: int = TURN) -> int:

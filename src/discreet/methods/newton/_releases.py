@@ -23,6 +23,11 @@ v_max = 1 - 1 / K is the largest trace of diag(p) - p p^T, and the length of e_y
 With survey weights, 0 <= s_j <= 1, a row counts s_j times in each sum but that of sizes.
 
 A row that a person does not have is zero, its leading 1 too. `query` makes the sums exact and adds the noise.
+
+*What does not change is computed once.* All releases after the map is known need z_j and nothing else of the features: so a
+record's rows are kept as integers of 16 bits in the direction of z, and a length (`Mapped`). A gradient is the sum of these
+integers times a weight, which `mechanisms.sum_weighted` cuts, rounds and adds up exactly. The program that is proved maps the
+rows itself; that of a large table does so once for all of its releases (`map_table`), by the same function.
 """
 
 from __future__ import annotations
@@ -44,6 +49,7 @@ from discreet.methods.newton._sums import LARGEST_SHARED, Layout, Program, Sums,
 from discreet.privacy.mechanisms import count_cells, sum_weighted
 from discreet.privacy.query import GRID_OF_PRODUCTS, GRID_OF_SUMS, on_grid, summed, turns_of
 
+_SHORTEST = 1e-100  # of a mapped record
 _FARTHEST = 20.0  # of a predictor; beyond it nothing changes
 
 
@@ -85,16 +91,21 @@ class Mapped(NamedTuple):
     survey: Float[Array, "record row"]
 
 
-def mapped(rows: Rows, to: Float[Array, "feature latent"]) -> Mapped:
+def mapped(rows: Rows, to: Float[Array | np.ndarray, "feature latent"]) -> Mapped:
     """Map the rows of records, each for itself."""
     z = rows.x @ to
-    length = jnp.sqrt(jnp.sum(jnp.square(z), axis=(1, 2)))
+    length = _lengths(z)
     # Rounding moves each number by at most 1/2.
     longest = UNIT - math.sqrt(z.shape[1] * z.shape[2]) / 2 - 1
-    good = jnp.isfinite(length) & (length > 0)
-    units = jnp.round(z * jnp.where(good, longest / length, 0)[:, None, None])
-    units = jnp.where(good[:, None, None], units, 0).astype(jnp.int16)
-    return Mapped(units, jnp.where(good, length * (UNIT / longest), jnp.nan), rows.y, rows.survey)
+    units = jnp.round(z * (longest / length)[:, None, None])
+    units = jnp.where(jnp.isfinite(length)[:, None, None], units, 0).astype(jnp.int16)
+    return Mapped(units, length * (UNIT / longest), rows.y, rows.survey)
+
+
+def _lengths(z: Float[Array, "record row latent"]) -> Float[Array, " record"]:
+    """Those of records; NaN where they are not finite, or 0, or so short that their squares may underflow."""
+    length = jnp.sqrt(jnp.sum(jnp.square(z), axis=(1, 2)))
+    return jnp.where(jnp.isfinite(length) & (length > _SHORTEST), length, jnp.nan)
 
 
 Sum = tuple[str, str]
@@ -122,7 +133,7 @@ def _squares(rows: Rows, public: Public) -> Array:
 
 def _directions(rows: Rows, public: Public) -> Array:
     z = rows.x * jnp.diagonal(public.to)
-    return z * jnp.sqrt(rows.survey)[..., None] / jnp.sqrt(jnp.sum(jnp.square(z), axis=(1, 2), keepdims=True))
+    return z * (jnp.sqrt(rows.survey) / _lengths(z)[:, None])[..., None]
 
 
 def _bins(rows: Rows, public: Public) -> Array:
@@ -133,7 +144,7 @@ def _bins(rows: Rows, public: Public) -> Array:
 
 
 def _shares(rows: Mapped, public: Public) -> Float[Array, "record row"]:
-    """w |z| / h, over `UNIT`: `units` times this are the rows z w / h."""
+    """W |z| / h, over `UNIT`: `units` times this are the rows z w / h."""
     return (jnp.minimum(rows.length / public.reach, 1) / UNIT)[:, None]
 
 
@@ -259,7 +270,8 @@ def blocks_of(name: str, rows: Rows, public: Public) -> Float[Array, "record blo
 
 
 def _gridded(found: Array, mask: Array, grid: float) -> Array:
-    return on_grid(found.reshape(len(found), -1), mask, grid).reshape(found.shape)
+    """No block is longer than 1: lengths that squares might make too short are refused by `_lengths`."""
+    return on_grid(found.reshape(len(found), -1), mask, grid, within=True).reshape(found.shape)
 
 
 def _turns(table: Table) -> list[Array]:
@@ -284,7 +296,10 @@ def _added(kind: str, name: str, rows: Rows | Mapped, mask: Array, public: Publi
         return sum_weighted(rows.units, PULLS[name](rows, public), mask).reshape(-1)
     found = OF_MAPPED[name](rows, public) if isinstance(rows, Mapped) else OF_ROWS[name](rows, public)
     blocks = _gridded(found, mask, GRID_OF_PRODUCTS if kind == "products" else GRID_OF_SUMS)
-    return jnp.einsum("pri,prj->ij", blocks, blocks) if kind == "products" else jnp.sum(blocks[:, 0], axis=0)
+    if kind == "total":
+        return jnp.sum(blocks[:, 0], axis=0)
+    # Of one block each, XLA multiplies matrices in half of the time.
+    return blocks[:, 0].T @ blocks[:, 0] if blocks.shape[1] == 1 else jnp.einsum("pri,prj->ij", blocks, blocks)
 
 
 def sum_of(kind: str, name: str, table: Table, public: Public) -> Array:

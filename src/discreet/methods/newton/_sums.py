@@ -45,9 +45,9 @@ _LEAST_TURNS = 4  # XLA compiles a loop of one otherwise
 _ANY = Given(np.float64(1.0))  # noise: a program that is proved for one is proved again for each, and not traced again
 
 
-def rounded_up(size: int) -> int:
-    """The next multiple of 4 with at most three binary digits before its zeros, as 4, 8, 28, 32, 40: few sizes, few programs."""
-    step = max(4, 2 ** ((size - 1).bit_length() - 3))
+def rounded_up(size: int, digits: int = 3) -> int:
+    """The next multiple of 4 with at most so many binary digits before its zeros, as 4, 8, 28, 32, 40: few sizes, few programs."""
+    step = max(4, 2 ** ((size - 1).bit_length() - digits))
     return max(1, -(-size // step)) * step
 
 
@@ -76,7 +76,9 @@ class Parts:
         turns: Of each part.
     """
 
-    def __init__(self, arrays: Sequence[Any], layout: Layout | None = None, *, apart: bool = False, again: bool = False) -> None:
+    def __init__(
+        self, arrays: Sequence[Any], layout: Layout | None = None, *, apart: bool = False, again: bool = False
+    ) -> None:
         self._arrays = list(arrays)
         self.layout = layout or layout_of(arrays)
         self.apart = apart

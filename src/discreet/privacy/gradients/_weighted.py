@@ -24,7 +24,9 @@ from discreet._jax import double
 
 PRODUCTS = 2.0**24
 """Products are rounded to multiples of its inverse."""
-_SPARED = 2.0**-20  # for what rounding in float64 adds to lengths and products: less than (d + 8) 2^-53 for rows of d numbers
+_SPARED = (
+    2.0**-20
+)  # for what rounding in float64 adds to lengths and products: less than (d + 8) 2^-53 for rows of d numbers
 
 
 def room_for(num_products: int, num_rows: int) -> float:

@@ -546,7 +546,9 @@ def sum_weighted(
     weights = jnp.asarray(weights)
     mask = jnp.asarray(mask)
     if not jnp.issubdtype(rows.dtype, jnp.integer) or mask.dtype != bool:
-        raise TypeError(f"sum_weighted: rows are {rows.dtype} and the mask is {mask.dtype}; pass integers and Booleans.")
+        raise TypeError(
+            f"sum_weighted: rows are {rows.dtype} and the mask is {mask.dtype}; pass integers and Booleans."
+        )
     fits = rows.ndim == weights.ndim == 3 and weights.shape[:2] == rows.shape[:2]
     if not (fits and mask.shape == rows.shape[:1] and min(weights.shape[1:]) > 0):
         raise ValueError(
