@@ -40,7 +40,7 @@ from discreet._validate import integer
 from discreet.privacy.released import Released
 from discreet.privacy.report import Statement
 from discreet.tabular.marginals._estimates import sums_of
-from discreet.tabular.marginals._release import Marginals, MarginalsPlan
+from discreet.tabular.marginals._release import MOST_COLUMNS, Marginals, MarginalsPlan
 from discreet.tabular.models import Levels, MixtureOfProducts
 from discreet.tabular.tables import Kind, Schema
 
@@ -60,9 +60,7 @@ IMPOSSIBLE = 0.1
 WITHIN = 0.1
 """How far the mean of a column may be from that of numbers that are uniform in slices, in widths of slices."""
 UNCHOSEN = 3.0
-"""Standard deviation, in that of the noise, of counts around those of independent columns, of pairs that were not chosen."""
-MOST_CUTS = 4
-MOST_COLUMNS = 25
+"""Standard deviation, in that of the noise, of counts around those of independent columns, of pairs that were not counted."""
 WIDEST = 60
 MOST_LEVELS = 1000
 NAMED = 30
@@ -126,7 +124,7 @@ class CountMatrices(NamedTuple):
                 empty = np.zeros((total, total), np.float32), np.ones((total, total), np.float32)
                 into, stddev, measured = found.setdefault(level, (*empty, np.zeros((total, total), bool)))
                 into[place], stddev[place], measured[place] = block, plan.stddev(table), True
-        if plan.choices and total in found:
+        if total in found:
             _suppose_independence(*found[total], plan.levels, UNCHOSEN * plan.noise)
         for level, (counts, stddev, measured) in found.items():
             never = _impossible(plan.levels, level)
@@ -179,10 +177,10 @@ def _impossible(levels: Levels, within: int) -> Bool[np.ndarray, "level level"]:
 def _suppose_independence(
     counts: np.ndarray, stddev: np.ndarray, measured: np.ndarray, levels: Levels, spread: float
 ) -> None:
-    """Give pairs that were not chosen the counts of independent columns, far less precisely than others.
+    """Give pairs that were not counted the counts of independent columns, far less precisely than others.
 
-    Otherwise components that fit the chosen pairs leave any dependence between others. One that is larger than the noise would
-    have been chosen. Columns with values that are impossible together depend on each other.
+    Otherwise components that fit the counted pairs leave any dependence between others. Of pairs that were chosen, one that is
+    larger than the noise would have been chosen. Columns with values that are impossible together depend on each other.
     """
     places = list(levels.places.values())
     never = _impossible(levels, len(counts))
@@ -334,29 +332,6 @@ class MarginalsResult(Released, what=WHAT, version=VERSION):
         return f"MarginalsResult(about {self.num_records:,} records, {self.statement.brief})"
 
 
-def twin_tables(schema: Schema, choices: int = 0) -> list[tuple[str, ...]]:
-    """Choose the cross tables that twins need: all columns and pairs, and all pairs with a target of few categories.
-
-    The three-way tables cost every count some precision; with many columns, more than they are worth.
-
-    Args:
-        schema: The public description.
-        choices: The plan's choices. Above 0: all columns, all pairs with the target, and those with values that are impossible
-            together, since the other pairs are chosen.
-    """
-    names = [column.name for column in schema.columns]
-    pairs = itertools.combinations(names, 2)
-    if choices:
-        known = [{name for name, _ in pair} for pair in schema.impossible]
-        return [*((name,) for name in names), *(pair for pair in pairs if schema.target in pair or {*pair} in known)]
-    tables: list[tuple[str, ...]] = [*((name,) for name in names), *pairs]
-    target = schema.target_column
-    if target is not None and 0 < len(target.categories) <= MOST_CUTS and len(names) <= MOST_COLUMNS:
-        others = [name for name in names if name != target.name]
-        tables += [(*pair, target.name) for pair in itertools.combinations(others, 2)]
-    return tables
-
-
 def counts_suffice(schema: Schema, slices: int = 32) -> bool:
     """Choose between fitting twins to counts (True) and to records, by public facts and our measurements.
 
@@ -386,7 +361,7 @@ def fit_twins(
 
     Example::
 
-        plan = MarginalsPlan.calibrate(schema, epsilon=1.0, delta=1e-6, tables=twin_tables(schema))
+        plan = MarginalsPlan.calibrate(schema, epsilon=1.0, delta=1e-6)
         model, result = fit_twins(private_marginals(dp.random.key(), table, plan))
         twins = dp.synthetic.synthesize(dp.random.key(), result, model)
 
@@ -416,15 +391,16 @@ def fit_twins(
 
 
 def not_counted(plan: MarginalsPlan) -> list[str]:
-    """Name the pairs of columns that are in no table in a note, if pairs were chosen."""
+    """Name the pairs of columns that are in no table in a note, if there are any."""
     known = {frozenset(pair) for table in plan.tables for pair in itertools.combinations(table, 2)}
     pairs = itertools.combinations([column.name for column in plan.schema.columns], 2)
-    left = [" × ".join(pair) for pair in pairs if frozenset(pair) not in known] if plan.choices else []
+    left = [" × ".join(pair) for pair in pairs if frozenset(pair) not in known]
     if not left:
         return []
     more = f" and {len(left) - NAMED} others" if len(left) > NAMED else ""
+    since = ", since others were chosen" if plan.choices else ""
     return [
-        f"Pairs of columns were left out of the counts, since others were chosen: {', '.join(left[:NAMED])}{more}. "
+        f"Pairs of columns were left out of the counts{since}: {', '.join(left[:NAMED])}{more}. "
         "The fit takes the two columns to be independent but for what other counts say, so combined intervals of what relates "
         "them may miss the truth far more often than stated."
     ]

@@ -33,7 +33,6 @@ from discreet.tabular.marginals import (
     counts_suffice,
     fit_twins,
     numbers_in_levels,
-    twin_tables,
 )
 from discreet.tabular.models import (
     Defaults,
@@ -516,7 +515,7 @@ class Twin(OfModel):
         schema = self.twin.schema
         slices = self.twin.slices
         terms = {"epsilon": epsilon, "delta": self.terms.delta, "slices": slices}
-        return MarginalsPlan.calibrate(schema, tables=twin_tables(schema), **terms)
+        return MarginalsPlan.calibrate(schema, **terms)
 
     def fit(self, epsilon: float, number: int) -> Outcome:
         table = self.tables[number]
