@@ -523,7 +523,7 @@ class Twin(OfModel):
         (levels,) = table.rows
         rng = np.random.default_rng(self._noise_seed(number))
         times = self.terms.num_records / self.num_rows
-        counts, numbers = [], numbers_in_levels(plan)[0]
+        counts, numbers = [], numbers_in_levels(plan)
         for names, columns in zip(plan.tables, plan.columns, strict=True):
             sizes = [plan.levels.sizes[column] for column in columns]
             code = np.ravel_multi_index([levels[:, column] for column in columns], sizes)
