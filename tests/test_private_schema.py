@@ -362,3 +362,13 @@ def test_a_rule_for_other_texts_needs_a_category_for_them() -> None:
         schema_from_dict({"columns": {"k": column}})
     with pytest.raises(DataError, match="a rule of single columns"):
         dp.tables.read_table({"k": ["a"]}, schema_from_bounds("k=a|b|c"), out_of_bounds="other")
+
+
+@pytest.mark.essential
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+def test_half_the_noise_is_refused_before_it_is_drawn(relation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
+    monkeypatch.setattr(module, "Gaussian", lambda stddev, multiplier: Gaussian(stddev / 2, multiplier))
+    plan = PrivateSchemaPlan.calibrate(("x",), epsilon=1.0, delta=1e-6, categories=("k",), relation=relation)
+    with pytest.raises(dp.PrivacyError, match="more than was declared"):
+        private_schema(dp.random.key(), {"x": np.ones(9), "k": ["a"] * 9}, plan)

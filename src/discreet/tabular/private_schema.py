@@ -133,7 +133,7 @@ class PrivateSchemaPlan(GaussianPlan):
 
     >>> plan = PrivateSchemaPlan.calibrate(("age", "income"), epsilon=0.1, delta=1e-6)
     >>> round(plan.stddev), round(plan.epsilon(), 3)
-    (50, 0.1)
+    (51, 0.1)
     """
 
     columns: tuple[str, ...] = ()
