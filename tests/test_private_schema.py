@@ -276,7 +276,7 @@ def test_texts_that_many_hold_become_categories_and_the_others_are_other(tmp_pat
 def test_the_order_of_the_records_changes_nothing() -> None:
     """Places are those of the sorted texts; with one key the same table in another order has the same release."""
     rng = np.random.default_rng(0)
-    cells = np.repeat([f"key {i}" for i in range(50)], 100)
+    cells = np.repeat([f"key {i}" for i in range(50)], 100 + 10 * np.arange(50))
 
     def of(cells: Any) -> Any:
         return private_schema(dp.random.key(5), {"k": cells}, KEYS, non_private_seed=True)
@@ -285,6 +285,7 @@ def test_the_order_of_the_records_changes_nothing() -> None:
     assert one.keys == other.keys
     assert (one.counts == other.counts).all()
     assert list(one.keys["k"]) == sorted(one.keys["k"])
+    assert one.keys["k"]["key 7"] == pytest.approx(170, abs=8 * KEYS.stddev)
 
 
 def test_texts_of_rows_that_are_not_used_have_no_place() -> None:
@@ -362,3 +363,13 @@ def test_a_rule_for_other_texts_needs_a_category_for_them() -> None:
         schema_from_dict({"columns": {"k": column}})
     with pytest.raises(DataError, match="a rule of single columns"):
         dp.tables.read_table({"k": ["a"]}, schema_from_bounds("k=a|b|c"), out_of_bounds="other")
+
+
+@pytest.mark.essential
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+def test_half_the_noise_is_refused_before_it_is_drawn(relation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
+    monkeypatch.setattr(module, "Gaussian", lambda stddev, multiplier: Gaussian(stddev / 2, multiplier))
+    plan = PrivateSchemaPlan.calibrate(("x",), epsilon=1.0, delta=1e-6, categories=("k",), relation=relation)
+    with pytest.raises(dp.PrivacyError, match="more than was declared"):
+        private_schema(dp.random.key(), {"x": np.ones(9), "k": ["a"] * 9}, plan)

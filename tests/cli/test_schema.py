@@ -225,6 +225,42 @@ def test_categories_are_bought_with_bounds_or_alone(people) -> None:
     assert schema_from_toml(people.parent / "alone.toml").columns[0].out_of_bounds == "other"
 
 
+DRAFT = """\
+target = "smoker"
+person = {column = "id", max_rows = 2}
+missing_values = ["south"]
+[columns.smoker]
+kind = "binary"
+categories = ["no", "yes"]
+[columns.age]
+kind = "real"
+bounds = "private"
+[columns.region]
+kind = "categorical"
+categories = "private"
+"""
+
+
+def test_a_schema_says_what_is_to_be_bought(people) -> None:
+    draft = people.parent / "draft.toml"
+    draft.write_text(DRAFT)
+    remedy = "buys such bounds and categories"
+    said = run("describe", "survey.csv", "--schema", "draft.toml", "--epsilon", "1", code=2).stderr
+    assert remedy in " ".join(said.split())
+    buy = "schema", "init", "survey.csv", "--schema", "draft.toml", "--epsilon", "2", "--delta", "1e-6"
+    assert "leave other options" in " ".join(run(*buy, "--target", "age", code=2).stderr.split())
+    run(*buy)
+    schema = schema_from_toml(people.parent / "schema.toml")
+    assert (schema.target, schema.person, schema.max_rows) == ("smoker", "id", 2)
+    assert [column.name for column in schema.columns] == ["age", "region", "smoker"]
+    assert schema.columns[1].rule() == "north | other"
+    assert schema.columns[1].may_be_missing
+    assert "nothing is to be bought" in run(*buy[:4], "schema.toml", *buy[5:], "--out", "b.toml", code=2).stderr
+    draft.write_text(DRAFT[DRAFT.index("[columns.age]") :])
+    run(*buy, "--overwrite")
+    assert schema_from_toml(people.parent / "schema.toml").person is None
+
+
 def test_a_purchase_that_finds_nothing_says_what_was_spent(people) -> None:
     done = run(*BUY, "--column", "region", code=1)
     said = " ".join(done.stdout.split())

@@ -65,7 +65,7 @@ from discreet.privacy.ledger import Ledger
 from discreet.privacy.mechanisms import GAUSSIAN, count_cells
 from discreet.privacy.query import LAST, Gaussian, GaussianPlan, Query, padded
 from discreet.privacy.released import Released
-from discreet.privacy.report import Statement, Unit, counted, make_release_statement
+from discreet.privacy.report import Statement, Unit, counted
 from discreet.privacy.verify import PrivacyError
 from discreet.tabular.tables import (
     DEFAULT_MISSING_VALUES,
@@ -123,6 +123,7 @@ class PrivateSchemaPlan(GaussianPlan):
         known: Columns that are publicly known, for the schema that is made.
         person: Name of the column that identifies persons, of whom one row each is counted; None: each row is a record.
         csv: The table's text format.
+        missing_values: Texts that stand for a missing cell.
         noise_multiplier: Standard deviation of the noise, divided by `sensitivity`.
         delta: The delta at which epsilon is stated.
         relation: The neighbouring relation.
@@ -132,7 +133,7 @@ class PrivateSchemaPlan(GaussianPlan):
 
     >>> plan = PrivateSchemaPlan.calibrate(("age", "income"), epsilon=0.1, delta=1e-6)
     >>> round(plan.stddev), round(plan.epsilon(), 3)
-    (50, 0.1)
+    (51, 0.1)
     """
 
     columns: tuple[str, ...] = ()
@@ -142,6 +143,7 @@ class PrivateSchemaPlan(GaussianPlan):
     known: tuple[Column, ...] = ()
     person: str | None = None
     csv: CsvFormat = dataclasses.field(default_factory=CsvFormat)
+    missing_values: tuple[str, ...] = DEFAULT_MISSING_VALUES
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -171,6 +173,7 @@ class PrivateSchemaPlan(GaussianPlan):
         known: Sequence[Column] = (),
         person: str | None = None,
         csv: CsvFormat | None = None,
+        missing_values: Sequence[str] = DEFAULT_MISSING_VALUES,
         relation: Relation = Relation.ADD_OR_REMOVE_ONE,
     ) -> PrivateSchemaPlan:
         """Find the least noise with which the release costs (epsilon, delta).
@@ -184,16 +187,18 @@ class PrivateSchemaPlan(GaussianPlan):
             known: As above.
             person: As above.
             csv: As above; None: commas and points.
+            missing_values: As above.
             relation: As above.
 
         Raises:
             ValueError: An argument is out of range.
         """
         shape: dict[str, Any] = {"columns": tuple(columns), "share": share, "known": tuple(known), "person": person}
+        shape |= {"csv": csv or CsvFormat(), "missing_values": tuple(missing_values)}
         if categories:
             positive("epsilon", epsilon)
             shape |= {"categories": tuple(categories), "delta_keys": _KEYS * delta / (1 + math.exp(min(epsilon, 50)))}
-        return cls._calibrated(epsilon, delta, **shape, csv=csv or CsvFormat(), relation=relation)
+        return cls._calibrated(epsilon, delta, **shape, relation=relation)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -257,6 +262,7 @@ class PrivateSchemaPlan(GaussianPlan):
             columns=tuple(_as_read(name, kinds.get(name), name in self.columns) for name in self.names),
             person=self.person,
             csv=self.csv,
+            missing_values=self.missing_values,
         )
 
     def state(self, *, reproducible: bool, unit: Unit) -> Statement:
@@ -270,12 +276,9 @@ class PrivateSchemaPlan(GaussianPlan):
         )
         adds = self.relation is Relation.ADD_OR_REMOVE_ONE
         how = "added to or removed from" if adds else "replaced in"
-        return make_release_statement(
-            self.event(),
-            self.relation,
-            unit=unit,
-            delta=self.delta,
-            slack=self.slack,
+        return self._stated(
+            reproducible,
+            unit,
             method="private schema",
             mechanism=(
                 f"The line of numbers was divided at zero and at the powers of two. For each of {columns} the {noun}s in each of "
@@ -296,8 +299,6 @@ class PrivateSchemaPlan(GaussianPlan):
                 "noise_standard_deviation": self.stddev,
             }
             | ({"threshold": self.threshold, "delta_keys": self.delta_keys} if self.categories else {}),
-            num_releases=self.num_releases,
-            reproducible=reproducible,
             released=[f"Noisy counts of {RANGES} ranges of {columns}, and {what} that are computed from them"],
             public=["The names of the columns, the ranges, the noise and the threshold"],
             about=f"{what.capitalize()}, for a schema.",
@@ -389,7 +390,13 @@ class PrivateSchema(Released, what="private schema", parts=(PrivateSchemaPlan, R
             statement=statement,
         )
         plan = self.plan
-        return Schema(columns=(*plan.known, *columns), person=plan.person, csv=plan.csv, bought=bought)
+        return Schema(
+            columns=(*plan.known, *columns),
+            person=plan.person,
+            csv=plan.csv,
+            missing_values=plan.missing_values,
+            bought=bought,
+        )
 
     def _is_whole(self) -> bool:
         return self.counts.shape == (len(self.plan.names), RANGES) and bool(np.isfinite(self.counts).all())
@@ -679,6 +686,6 @@ def _cell_of(text: str | None, name: str, plan: PrivateSchemaPlan, own: dict[str
             return int(ranges_of(number))
     if name not in plan.categories:
         return _TEXT
-    if text in DEFAULT_MISSING_VALUES:
+    if text in plan.missing_values:
         return _MISSING
     return own.setdefault(text, RANGES + len(own))

@@ -1,9 +1,10 @@
 """`discreet schema init --private-bounds --private-categories`: what nobody knows, bought from the table."""
 
 import dataclasses
+import tomllib
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import discreet as dp
 from discreet._validate import near
@@ -30,18 +31,28 @@ HEAD = """\
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is to be bought, and what is publicly known; `blank` columns are left to be filled in."""
+
+    numbers: Sequence[str]
+    texts: Sequence[str]
+    known: "dp.tables.Schema | None"
+    person: str | None
+    max_rows: int = 1
+    target: str | None = None
+    csv: "dp.tables.CsvFormat"
+    missing_values: Sequence[str]
+    blank: Sequence[str] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Purchase:
     """The options of a purchase."""
 
     table: Path
     out: Path
     overwrite: bool
-    known: "Sequence[dp.tables.Column]"
-    target: str | None
-    person: str | None
-    bounds: bool
-    categories: bool
-    only: Sequence[str]
+    wanted: Wanted
     epsilon: float
     delta: float | None
     num_records: int | None
@@ -55,26 +66,77 @@ class Purchase:
         return self.out.with_suffix(".statement.json")
 
 
-def buy(asked: Purchase, csv: "dp.tables.CsvFormat") -> "tuple[PrivateSchema, list[Path]]":
+def wanted_of_options(
+    table: Path,
+    csv: "dp.tables.CsvFormat",
+    bounds: str | None,
+    target: str | None,
+    person: str | None,
+    only: Sequence[str],
+    *,
+    numbers: bool,
+    texts: bool,
+) -> Wanted:
+    """What the options ask for: these columns, or all that --bounds does not describe."""
+    known = None if bounds is None else dp.tables.schema_from_bounds(bounds)
+    names = [name for name in dp.tables.column_names(table, csv) if name]
+    identifier = None if person == dp.tables.EACH_ROW else person
+    if identifier is not None and identifier not in names:
+        raise ValueError(_absent(identifier, "--person", names))
+    others = {*(column.name for column in (known.columns if known else ())), identifier}
+    chosen = _columns(only, names, others, dp.tables.column_kinds(table))
+    return Wanted(
+        numbers=chosen if numbers else (),
+        texts=chosen if texts else (),
+        known=known,
+        person=person,
+        target=target,
+        csv=csv,
+        missing_values=dp.tables.DEFAULT_MISSING_VALUES,
+        blank=only or [name for name in names if name not in others],
+    )
+
+
+def wanted_of_schema(file: Path) -> Wanted:
+    """What a schema asks for in which columns are "private"."""
+    known, numbers, texts = dp.tables.schema_to_buy(file)
+    content = tomllib.loads(file.read_text(encoding="utf-8"))
+    if known is None:
+        # Whatever else the file says is that of a schema with a column.
+        stand_in = {"": {"kind": "binary"}}
+        rest = {key: value for key, value in content.items() if key != "target"}
+        whole = dp.tables.schema_from_dict(rest | {"columns": stand_in})
+    else:
+        whole = known
+    return Wanted(
+        numbers=numbers,
+        texts=texts,
+        known=known,
+        person=dp.tables.EACH_ROW if whole.each_row else whole.person,
+        max_rows=whole.max_rows,
+        target=content.get("target"),
+        csv=whole.csv,
+        missing_values=whole.missing_values,
+    )
+
+
+def buy(asked: Purchase) -> "tuple[PrivateSchema, list[Path]]":
     """Release the counts, and write the statement and, if anything was found, the schema; the result, and the files."""
     check_file(asked.statement_file, overwrite=asked.overwrite, makes_folder=True)
-    names = [name for name in dp.tables.column_names(asked.table, csv) if name]
+    wanted = asked.wanted
     kinds = dp.tables.column_kinds(asked.table)
-    person = None if asked.person == dp.tables.EACH_ROW else asked.person
-    if person is not None and person not in names:
-        raise ValueError(_absent(person, "--person", names))
-    columns = _columns(asked.only, names, {*(column.name for column in asked.known), person}, kinds)
     plan = dp.private_schema.PrivateSchemaPlan.calibrate(
-        columns if asked.bounds else (),
-        categories=columns if asked.categories else (),
+        wanted.numbers,
+        categories=wanted.texts,
         epsilon=asked.epsilon,
         delta=options.delta_of(asked.delta, asked.num_records, asked.ledger),
-        known=asked.known,
-        person=person,
-        csv=csv,
+        known=wanted.known.columns if wanted.known else (),
+        person=None if wanted.person == dp.tables.EACH_ROW else wanted.person,
+        csv=wanted.csv,
+        missing_values=wanted.missing_values,
         relation=options.relation_of(asked.relation),
     )
-    warn(options.of_person(plan.as_read(kinds), asked.person), asked.seed, asked.ledger, asked.table, by_bounds=True)
+    warn(options.of_person(plan.as_read(kinds), wanted.person), asked.seed, asked.ledger, asked.table, by_bounds=True)
     keep_compiled_programs(settings.compilation_cache)
     with folder_for_results(asked.out.parent, room=2**20):
         found = dp.private_schema.private_schema(
@@ -91,7 +153,7 @@ def buy(asked: Purchase, csv: "dp.tables.CsvFormat") -> "tuple[PrivateSchema, li
         spent(f"the statement is in {asked.statement_file}", RELEASED)
         if all(column.reason for column in found.found.values()):
             return found, [asked.statement_file]
-        write_file(asked.out, _text(found, asked, names, kinds))
+        write_file(asked.out, _text(found, asked, kinds))
     return found, [asked.out, asked.statement_file]
 
 
@@ -146,23 +208,27 @@ def _absent(name: str, option: str, names: Sequence[str]) -> str:
 def _complete(found: "PrivateSchema", asked: Purchase) -> "dp.Statement":
     about = found.statement.about.replace(", for a schema", f" of “{asked.table.name}”, for a schema")
     statement = found.statement.with_about(about)
-    if asked.person == dp.tables.EACH_ROW:
+    if asked.wanted.person == dp.tables.EACH_ROW:
         statement = statement.with_public(dp.report.EACH_ROW_A_PERSON)
     return dataclasses.replace(statement, made_on=str(found.made_on))
 
 
-def _text(found: "PrivateSchema", asked: Purchase, names: Sequence[str], kinds: "dict[str, dp.tables.Kind]") -> str:
-    """The schema file: with columns left blank that are neither known nor have bounds."""
-    schema = options.of_person(found.schema(asked.statement_file.name), asked.person)
+def _text(found: "PrivateSchema", asked: Purchase, kinds: "dict[str, dp.tables.Kind]") -> str:
+    """The schema file: with columns left blank that are neither known nor were found."""
+    wanted = asked.wanted
+    schema = options.of_person(found.schema(asked.statement_file.name), wanted.person)
     described = {column.name: column for column in schema.columns}
-    in_order = [described.pop(name) for name in names if name in described]
-    schema = dataclasses.replace(
-        schema,
-        columns=(*in_order, *described.values()),
-        target=asked.target if asked.target in {column.name for column in in_order} else None,
+    order = dp.tables.column_names(asked.table, wanted.csv)
+    in_order = sorted(
+        schema.columns, key=lambda column: order.index(column.name) if column.name in order else len(order)
     )
-    unknown = [name for name in names if name not in {*(column.name for column in schema.columns), schema.person}]
-    blank = [name for name in unknown if not asked.only or name in asked.only]
+    parts: dict[str, Any] = {"columns": tuple(in_order), "max_rows": wanted.max_rows}
+    if wanted.target in described and len(described) > 1:
+        parts["target"] = wanted.target
+    if wanted.known is not None:
+        parts |= {name: getattr(wanted.known, name) for name in ("impossible", "inferred")}
+    schema = dataclasses.replace(schema, **parts)
     why = {name: column.reason for name, column in found.found.items()}
-    blanks = dp.tables.blank_columns(blank, kinds, why)
+    blank = [name for name in (*wanted.blank, *why) if name not in described]
+    blanks = dp.tables.blank_columns(list(dict.fromkeys(blank)), kinds, why)
     return f"{HEAD}\n{dp.tables.schema_to_toml(schema, hints=True, more=blanks)}{dp.tables.decimal_hint(schema.csv)}"

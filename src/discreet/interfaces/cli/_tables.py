@@ -14,7 +14,7 @@ import typer
 import discreet as dp
 from discreet.interfaces.cli import _options as options
 from discreet.interfaces.cli._own_model import FILE as OWN, read_own_fit
-from discreet.interfaces.cli._private_schema import Purchase, buy, say_bought
+from discreet.interfaces.cli._private_schema import Purchase, buy, say_bought, wanted_of_options, wanted_of_schema
 from discreet.interfaces.cli._statement import price_words
 from discreet.interfaces.cli._terminal import (
     PICTURES,
@@ -60,6 +60,7 @@ def init(
     private_bounds: options.PrivateBounds = False,
     private_categories: options.PrivateCategories = False,
     column: options.BoughtColumns = None,
+    schema: options.SchemaToBuy = None,
     epsilon: options.Epsilon = None,
     delta: options.Delta = None,
     num_records: options.DescribedRecords = None,
@@ -89,6 +90,7 @@ def init(
     spends |= {"column": column, "seed": seed}
     given = [f"--{name}" for name, value in spends.items() if value is not None]
     asked_for = "--private-bounds" if private_bounds else "--private-categories" if private_categories else ""
+    asked_for = asked_for if schema is None else "--schema"
     if given and not asked_for:
         raise ValueError(f"{given[0]} is for --private-bounds: a template reads no cell, and spends nothing")
     if asked_for and epsilon is None:
@@ -98,17 +100,21 @@ def init(
     check_file(out, overwrite=overwrite, makes_folder=True)
     csv = dp.tables.sniff_csv(table)
     if asked_for:
-        known = None if bounds is None else dp.tables.schema_from_bounds(bounds)
+        if schema is None:
+            wanted = wanted_of_options(
+                table, csv, bounds, target, person, column or (), numbers=private_bounds, texts=private_categories
+            )
+        else:
+            if private_bounds or private_categories or bounds or target or person or column:
+                raise ValueError(
+                    "--schema says what to buy, and the rest: leave other options that describe columns out"
+                )
+            wanted = wanted_of_schema(schema)
         asked = Purchase(
             table=table,
             out=out,
             overwrite=overwrite,
-            known=() if known is None else known.columns,
-            target=target,
-            person=person,
-            bounds=private_bounds,
-            categories=private_categories,
-            only=column or (),
+            wanted=wanted,
             epsilon=epsilon or 0.0,
             delta=delta,
             num_records=num_records,
@@ -116,7 +122,7 @@ def init(
             ledger=ledger,
             seed=seed,
         )
-        found, files = buy(asked, csv)
+        found, files = buy(asked)
         if as_json:
             say_json(
                 "schema init",

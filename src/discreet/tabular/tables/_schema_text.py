@@ -32,6 +32,8 @@ R = TypeVar("R")
 INFERRED = "non_private_from_data"
 # And what was released from it privately, with its cost.
 BOUGHT = "private_from_data"
+# In the place of bounds or categories that are to be bought.
+PRIVATE = "private"
 # The person of a schema that says that no person has two rows.
 EACH_ROW = "each row"
 
@@ -83,16 +85,47 @@ def schema_from_toml(path: Path | str, *, target: str | None = None) -> Schema:
     Raises:
         DataError: The file cannot be read, is no TOML, or describes no valid schema. All mistakes are said at once.
     """
+    return schema_from_dict(_content(path), target=target)
+
+
+def schema_to_buy(path: Path | str) -> tuple[Schema | None, list[str], list[str]]:
+    """Read a schema file in which columns have `bounds = "private"` or `categories = "private"`.
+
+    Returns:
+        The schema of the other columns, without a target; None if there are none. Then the names of the columns whose bounds, and
+        of those whose categories, are to be bought.
+
+    Raises:
+        DataError: As `schema_from_toml`; or nothing is to be bought.
+    """
+    content = _content(path)
+    columns = content.get("columns")
+    entries = columns if isinstance(columns, dict) else {}
+    wanted: dict[str, list[str]] = {
+        part: [name for name, entry in entries.items() if isinstance(entry, dict) and entry.get(part) == PRIVATE]
+        for part in ("bounds", "categories")
+    }
+    bought = {name for names in wanted.values() for name in names}
+    if not bought:
+        raise DataError(
+            f'the schema {path} has no bounds = "private" and no categories = "private": nothing is to be bought'
+        )
+    others = {name: entry for name, entry in entries.items() if name not in bought}
+    rest = {key: value for key, value in content.items() if key != "target"} | {"columns": others}
+    return schema_from_dict(rest) if others else None, wanted["bounds"], wanted["categories"]
+
+
+def _content(path: Path | str) -> dict[str, Any]:
+    """The content of a schema file."""
     path = Path(path)
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(f"the schema {path} cannot be read ({error.strerror}): check the path") from None
     except UnicodeDecodeError:
         raise DataError(f"the schema {path} is not UTF-8 text: save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise DataError(f"the schema {path} is not valid TOML: {error}") from None
-    return schema_from_dict(content, target=target)
 
 
 def schema_from_dict(content: Mapping[str, Any], *, target: str | None = None) -> Schema:
@@ -383,6 +416,11 @@ def _column(name: str, entry: Any) -> Column:
     _only(entry, {"kind", "bounds", "categories", "missing", "out_of_bounds", "unit", "step"}, where)
     kind = _choice(Kind, entry.get("kind"), f"{where}: kind")
     bounds = entry.get("bounds")
+    if PRIVATE in (bounds, entry.get("categories")):
+        raise DataError(
+            f'{where} is described as "private": discreet schema init TABLE --schema FILE --epsilon 0.1 buys such bounds and '
+            "categories, and writes a schema that has them"
+        )
     if bounds is not None:
         fits = is_real
         what = "two numbers, bounds = [lowest, highest]"
