@@ -358,8 +358,8 @@ class Line(Trial):
         old = np.s_[: self.num_rows]
         new = np.s_[self.num_rows :]
         key = random.key(self._noise_seed(number))
-        rows = {"mask": table.mask, "weights": table.survey}
-        found = fit_moments(key, x[old], y[old], self._scaled(epsilon), **rows)
+        plan = self._scaled(epsilon)
+        found = fit_moments(key, x[old], y[old], plan, mask=table.mask, weights=table.survey)
 
         def score(line: np.ndarray) -> float:
             return prediction_score(y[new], line[0] + x[new] @ line[1:])[1]
