@@ -34,6 +34,7 @@ def point_fit(
     model: Any, x: np.ndarray, y: np.ndarray, num_classes: int, survey: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Weights and intercept without privacy, by least squares or scikit-learn, in the model's shapes."""
+    x = np.asarray(x, np.float64)
     own = None
     if survey is not None:
         kept = survey > 0
