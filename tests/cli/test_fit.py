@@ -384,17 +384,6 @@ def test_records_that_the_schema_drops_are_no_reason_for_a_warning() -> None:
     assert left_out.fget(method) == "35 % (± 4) of the 2,700 persons had such a cell, or no finite loss."
 
 
-@pytest.mark.parametrize("option", ["--choices=3", "--by=marginals"])
-def test_counts_take_one_row_a_person(survey, option) -> None:
-    columns = '[columns.age]\nkind = "real"\nbounds = [0, 100]\n[columns.smoker]\ncategories = ["no", "yes"]\nkind = "binary"\n'
-    schema = survey.with_suffix(".toml")
-    schema.write_text(f'person = {{column = "id", max_rows = 3}}\n{columns}')
-    words = arguments(survey, option, schema=str(schema), bounds=None, target=None, model="twin")
-    outcome = RUN.invoke(app, words)
-    assert outcome.exit_code == 2
-    assert "noisy counts take one row a person" in " ".join(outcome.stderr.split())
-
-
 def test_kept_counts_are_fitted_again_with_no_option_that_was_paid_for(tmp_path) -> None:
     """With any other option the result would not be what was asked for: that takes a new release."""
     asked = _fit.Asked(data=tmp_path / "twin.counts", model="twin", out=tmp_path / "out")

@@ -24,18 +24,14 @@ def exact(plan: MarginalsPlan, table) -> Marginals:
         cell = levels[:, place[by[0]]] if by else np.zeros(len(z), int)
         sums += [np.bincount(cell, np.nan_to_num(x), cells) for x in (z, 1 - z**2)]
     counted = np.concatenate(counts)
-    return Marginals(plan, counted, plan.state(reproducible=True), np.concatenate([np.zeros(0), *sums]))
+    sums = np.concatenate([np.zeros(0), *sums])
+    return Marginals(plan, counted, plan.state(reproducible=True), sums, np.zeros(sum(plan.person_cells)))
 
 
 def noisy(released: Marginals, rng: np.random.Generator, times: float = 1.0) -> Marginals:
     """The same with noise of the plan's size, or of so many times that."""
     plan = released.plan
-    stddevs = [
-        np.repeat(plan.noise / np.array(weights[: len(cells)], float), cells)
-        for weights, cells in ((plan.weights, plan.cells), (plan.sum_weights, [2 * x for x in plan.sum_cells]))
-    ]
-    counts, sums = (
-        x + times * stddev * rng.standard_normal(len(x))
-        for x, stddev in zip((released.counts, released.sums), stddevs, strict=True)
-    )
-    return dataclasses.replace(released, counts=counts, sums=sums)
+    whole = np.concatenate([released.counts, released.sums, released.persons])
+    whole = whole + times * plan.noise / plan.all_weights * rng.standard_normal(len(whole))
+    counts, sums, persons = plan.apart(whole)
+    return dataclasses.replace(released, counts=counts, sums=sums, persons=persons)

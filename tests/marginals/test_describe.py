@@ -409,20 +409,22 @@ def test_without_a_schema_the_remedy_is_said() -> None:
             dp.describe(people(20), *given, epsilon=1.0)
 
 
-def test_of_persons_with_several_rows_one_is_counted_and_dropped_rows_are_missing_ones() -> None:
+def test_dropped_rows_are_missing_ones_of_persons_too() -> None:
     """One schema serves fits and figures."""
     wage = Column(name="wage", kind=Kind.REAL, bounds=(0.0, 9.0), missing=Missing.DROP)
-    schema = Schema(columns=(SCHEMA.columns[3], wage), target="wage", person="id", max_rows=8)
+    schema = Schema(columns=(SCHEMA.columns[3], wage), target="wage", person="id", max_rows=4)
     table = {
         "smoker": ["no", "yes"] * 4_000,
         "wage": [1.0, None] * 4_000,
         "id": np.repeat(np.arange(2_000), 4).astype(str),
     }
     found = dp.describe(table, schema, epsilon=4.0, delta=1e-6, rng_key=dp.random.key(0), non_private_seed=True)
-    assert 1_950 < found.num_records.value < 2_050
+    assert 7_800 < found.num_records.value < 8_200
+    assert 1_950 < found.num_persons.value < 2_050
+    assert found.persons_cut.low == 0
     assert found.columns["wage"].labels[-1] == "missing"
     assert 0.4 < found.columns["wage"].shares.value[-1] < 0.6
-    assert "of which one is used" in str(found.statement.unit)
+    assert "of which 4 at most are used" in str(found.statement.unit)
 
 
 def test_a_cell_that_cannot_be_read_is_named_by_its_column(tmp_path) -> None:

@@ -36,16 +36,18 @@ def people(rows: int, seed: int = 0) -> dict[str, list]:
     return {"age": rng.uniform(0, 99, rows).tolist(), "visits": rng.integers(0, 4, rows).tolist(), "smoker": smoker}
 
 
-def measured(table, plan: MarginalsPlan, rows: int = 9) -> np.ndarray:
-    """The weighted counts and sums that the noise is added to, as the release computes them."""
+def measured(table, plan: MarginalsPlan, rows: int = 9, key: bytes | None = None) -> np.ndarray:
+    """The weighted counts and sums that the noise is added to, as the release computes them before it clips."""
     found = release_file._Measured(plan, rows)
-    for piece in release_file._pieces(table, plan, "refuse", None):
+    for piece in release_file._pieces(table, plan, "refuse", key):
         found.add(piece)
-    others, last = found.counts(), found.last.levels.T
+    counted, *sums, levels, mask = found.arguments()
     program = release_file._Counts(plan.levels.sizes, plan.columns, plan.weights)
+    if plan.width:
+        sums, levels, values = *sums, levels
+        sums = (sums + values.sum(axis=0)) / release_file._ONE
     with jax.enable_x64(True):
-        counts = np.asarray(program(others, last.astype(np.int32), np.ones(len(last), bool)))
-    return np.concatenate([counts, (found.sums + found.rows().sum(axis=0)) / release_file._ONE])
+        return np.concatenate([np.asarray(program(counted, levels, mask)), sums])
 
 
 def unweighted(plan: MarginalsPlan, total: np.ndarray) -> np.ndarray:
@@ -259,12 +261,10 @@ def test_clipping_in_the_program_changes_no_row() -> None:
     found = release_file._Measured(plan, 9)
     for piece in release_file._pieces(table, plan, "refuse", None):
         found.add(piece)
-    found.counts()
-    program = release_file._CountsAndSums(release_file._Counts((4, 4, 2), ((0,),), (1,)), plan._norm)
+    counted, summed, levels, values, mask = found.arguments()
     with jax.enable_x64(True):
-        levels, none = np.zeros((3, 3), np.int32), np.zeros(4, int)
-        sums = program(none, found.sums, levels, found.rows(), np.ones(3, bool))[1]
-    np.testing.assert_array_equal(np.asarray(sums) * release_file._ONE, found.sums + found.rows().sum(axis=0))
+        sums = plan.query().total(counted, summed, levels, values, mask)[1]
+    np.testing.assert_array_equal(np.asarray(sums) * release_file._ONE, summed + values.sum(axis=0))
 
 
 @pytest.mark.parametrize("fault", [False, True])

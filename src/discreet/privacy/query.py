@@ -82,13 +82,15 @@ class Gaussian(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The number of a large one of these sums, by the exponential mechanism; one record moves each of them by at most 1.
+    """The number of a large one of these sums, by the exponential mechanism.
 
     Attributes:
         epsilon: The privacy range.
+        moved: How far one record moves each of them at most.
     """
 
     epsilon: float
+    moved: float = 1.0
 
     def event(self) -> DpEvent:
         """As in `Noise`."""
@@ -96,7 +98,7 @@ class Choice(NamedTuple):
 
     def __call__(self, key: PRNGKeyArray, total: Any) -> Any:
         """As in `Noise`."""
-        return exponential_mechanism(key, total, self.epsilon)
+        return exponential_mechanism(key, total, self.epsilon / self.moved)
 
 
 _HINT = "It should be well below one over the number of records."

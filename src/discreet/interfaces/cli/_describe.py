@@ -112,10 +112,6 @@ def describe(
         relation=options.relation_of(relation),
         slices=slices,
     )
-    if described.max_rows > 1:
-        say_error(
-            f"Of each person one row is counted, chosen in secret; the schema's max_rows is {described.max_rows}."
-        )
     require("jinja2", extra="cli", what="The statement page")
     keep_compiled_programs(settings.compilation_cache)
     book = None if ledger is None else dp.Ledger(ledger)

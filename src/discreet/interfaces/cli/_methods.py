@@ -877,7 +877,7 @@ class TwinInSteps(InSteps):
         if doubts is None or self.schema.max_rows == 1:
             return doubts
         # 1,675 persons with up to 5 rows at ε = 1: three components pass, but predict nothing (AUC 0.50); counts do (0.76).
-        counts = " With max_rows = 1, a twin is fitted to noisy counts, which need fewer persons and keep relations of columns."
+        counts = " With --by marginals a twin is fitted to noisy counts of rows, which keep relations of columns."
         return doubts[0], doubts[1] + counts
 
     def write_results(self) -> list[Path]:
@@ -1159,11 +1159,6 @@ class Counts(Method):
             raise RefusedError(
                 "--distributed is for fits in steps, and noisy counts take one pass: leave it out, or add --by svi"
             )
-        if schema.max_rows > 1:
-            raise ValueError(
-                f"noisy counts take one row a person, and the schema's max_rows is {schema.max_rows}: --by svi, or "
-                "leave max_rows out"
-            )
         check_whole(asked.data, self.made, asked.out_of_bounds)
         warn(schema, asked.seed, asked.ledger, asked.data, by_bounds=asked.bounds is not None)
         assert asked.epsilon is not None
@@ -1210,7 +1205,8 @@ class Counts(Method):
         )
 
     def complete(self, statement: "dp.Statement") -> "dp.Statement":
-        return super().complete(statement).with_notes(dp.marginals.NO_SPREAD)
+        notes = [dp.marginals.NO_SPREAD, *([dp.marginals.NOBODYS] if self.schema.max_rows > 1 else [])]
+        return super().complete(statement).with_notes(*notes)
 
     def write(self) -> None:
         out = self.asked.out

@@ -49,8 +49,9 @@ def about_words(model: str, schema: "dp.tables.Schema", dataset: str, count: int
     rows = ""
     if schema.drops and model not in (TWIN, DESCRIPTION):
         rows += f" Rows with {dropped_cells(schema)} are left out."
-    if schema.person is not None and schema.max_rows == 1:
-        rows += " Of each person one row is used, chosen by a secret random order."
+    if schema.person is not None and (schema.max_rows == 1 or model == DESCRIPTION):
+        most = "one row is" if schema.max_rows == 1 else f"at most {schema.max_rows} rows are"
+        rows += f" Of each person {most} used, chosen by a secret random order."
     if model == DESCRIPTION:
         return f"Noisy counts, shares and means of {table}.{rows}"
     if model == TWIN:

@@ -40,7 +40,9 @@ class DescribedPair:
 class Described:
     """A description: the columns shown are the first `of` so many."""
 
+    counted: str
     records: tuple[str, str]
+    persons: tuple[tuple[str, str], ...]
     intervals: str
     columns: tuple[DescribedColumn, ...]
     of: int
@@ -52,7 +54,9 @@ def description_of(facts: Mapping[str, Any]) -> Described:
     columns = facts["columns"]
     chosen = itertools.islice(columns.items(), MOST_COLUMNS)
     return Described(
+        str(facts["counted"]),
         _words(facts["num_records"], "{:,.0f}".format),
+        tuple(_words(facts[name], "{:,.0f}".format) for name in ("num_persons", "persons_cut") if facts[name]),
         str(facts["intervals"]),
         tuple(_column(place, str(name), x) for place, (name, x) in enumerate(chosen)),
         len(columns),
@@ -104,8 +108,12 @@ def _groups(groups: Sequence[Mapping[str, Any]]) -> list[DescribedPair]:
     for by, found in itertools.groupby(groups, lambda group: group["by"]):
         own = list(found)
         across = tuple(str(group["label"]) for group in own)
-        numbers = tuple(_words(group["num_records"], "{:,.0f}".format) for group in own)
-        tables.append(DescribedPair(f"By {by}", across, (("number", numbers),), of_all=False))
+        several = own[0]["num_persons"] is not None
+        names = {"rows": "num_records", "persons": "num_persons"} if several else {"number": "num_records"}
+        numbers = tuple(
+            (name, tuple(_words(group[key], "{:,.0f}".format) for group in own)) for name, key in names.items()
+        )
+        tables.append(DescribedPair(f"By {by}", across, numbers, of_all=False))
         for name in itertools.islice(own[0]["columns"], MOST_COLUMNS):
             lines = [_group_lines(group["columns"][name]) for group in own]
             rows = tuple(

@@ -332,7 +332,8 @@ def _counted(
             strides[number, column] = math.prod(sizes[c] for c in table[place + 1 :])
     levels = levels.astype(jnp.int32)
     limits = np.asarray(sizes, np.int32)
-    real = mask & jnp.all((levels >= 0) & (levels < limits), axis=1)
+    mask = mask.reshape(-1, *[1] * (levels.ndim - 2))
+    real = mask & jnp.all((levels >= 0) & (levels < limits), axis=-1)
 
     def add(total: Array, table: tuple[Array, Array]) -> tuple[Array, None]:
         code = table[1] + levels @ table[0]
@@ -507,22 +508,23 @@ def sum_records(tree: Any, mask: Bool[Array, "record"]) -> Any:
 
 
 def count_cells(
-    levels: Int[Array, "record column"],
+    levels: Int[Array, "record *row column"],
     mask: Bool[Array, "record"],
     sizes: Sequence[int],
     tables: Sequence[Sequence[int]],
     weights: Sequence[int],
     counted: Int[Array, "cell"] | None = None,
 ) -> Float[Array, "cell"]:
-    """Count the records in each cell of cross tables, each table times its weight.
+    """Count the records, or their rows, in each cell of cross tables, each table times its weight.
 
     Guarantee: a record that is added or removed changes the result by at most sqrt(sum of squared weights) in L2, and one that is
-    replaced by sqrt(2) times that, whatever its levels: it is in at most one cell of each table. Nothing is rounded. A
-    row that the mask drops, or with a level that its column does not have, is in none.
+    replaced by sqrt(2) times that, whatever its levels: it is in at most one cell of each table. A record of m rows
+    changes it by m times that, as where all its rows are alike. Nothing is rounded. A row that the mask drops, or with a
+    level that its column does not have, is in none.
 
     Args:
-        levels: The level of each cell, from 0.
-        mask: True for real rows.
+        levels: The level of each cell, from 0; where records have several rows, with an axis of rows.
+        mask: True for real records.
         sizes: Number of levels of each column.
         tables: The columns of each table, by position; of no columns: one cell, with all records.
         weights: Weights of the tables, integers of at least 1.
@@ -548,14 +550,14 @@ def count_cells(
     weights = tuple(map(int, weights))
     tables = tuple(tuple(map(int, x)) for x in tables)
     columns = [column for table in tables for column in table]
-    fits = levels.ndim == 2 and levels.shape[1] == len(sizes) and mask.shape == levels.shape[:1]
+    fits = levels.ndim in (2, 3) and levels.shape[-1] == len(sizes) and mask.shape == levels.shape[:1]
     if not (fits and tables and len(weights) == len(tables) and set(columns) <= set(range(len(sizes)))):
         raise ValueError(
             f"count_cells: levels have the shape {levels.shape} and the mask {mask.shape}, for {len(sizes)} columns, tables "
             f"{tables} and {len(weights)} weights. Pass a level for each column, and tables of these columns with a weight each."
         )
     cells = sum(math.prod(sizes[column] for column in table) for table in tables)
-    if min(weights) < 1 or max(weights) > 2**20 or min(sizes) < 1 or max(cells, len(levels)) >= 2**30:
+    if min(weights) < 1 or max(weights) > 2**20 or min(sizes) < 1 or max(cells, math.prod(levels.shape[:-1])) >= 2**30:
         raise ValueError(
             f"count_cells: weights are {weights} and there are {cells} cells; pass weights from 1 to 2^20, columns with levels, "
             "and fewer than 2^30 records and cells."
@@ -569,7 +571,7 @@ def count_cells(
 
 
 def table_distances(
-    levels: Int[Array, "record column"],
+    levels: Int[Array, "record *row column"],
     mask: Bool[Array, "record"],
     expected: Int[Array, "cell"],
     sizes: Sequence[int],
@@ -581,7 +583,8 @@ def table_distances(
     """Sum the distances of each cross table's counts from expected ones; subtract the bias and multiply by the weight.
 
     Guarantee: a record that is added or removed changes each score by at most the table's weight, and one that is replaced by
-    twice that, whatever its levels: it is in at most one cell of each table. Nothing is rounded.
+    twice that, whatever its levels: it is in at most one cell of each table; a record of m rows by m times that. Nothing is
+    rounded.
 
     Args, beside those of `count_cells`:
         expected: Public integers, in the order of `counted`.

@@ -335,11 +335,12 @@ def count(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Privat
 
     So its norm is the root of the sum of squared weights. Two such vectors are at most sqrt(2) times that apart, while arbitrary
     vectors of this norm may be twice as far: under REPLACE_ONE the event's C, half of the distance, is smaller by sqrt(2). That
-    holds for the table only: in a sample an absent record adds zero, which is not nearer.
+    holds for the table only: in a sample an absent record adds zero, which is not nearer. A record of m rows adds m such
+    vectors, whose sum is at most m times as long; no entry is negative, so two sums are sqrt(2) times that apart.
     """
     params: Any = equation.params
     half = checker.relation is Relation.REPLACE_ONE
-    norm = math.sqrt(sum(weight**2 for weight in params["weights"]))
+    norm = _rows_of(equation) * math.sqrt(sum(weight**2 for weight in params["weights"]))
     return _of_cells(
         checker, equation, operands, lambda batch: norm / math.sqrt(2 if half and not batch.sampled else 1)
     )
@@ -349,15 +350,21 @@ def count(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Privat
 def distance(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     """The rule of weighted sums over cross tables of |count - expected|: a record is in one cell of each and moves its sum by 1.
 
-    A replaced record leaves one cell and enters another, which moves a sum by 2 at most. That is the 2C of REPLACE_ONE.
+    A replaced record leaves one cell and enters another, which moves a sum by 2 at most. That is the 2C of REPLACE_ONE. A
+    record of m rows moves it by m times that.
     """
-    weights = [float(weight) for weight in equation.params["weights"]]
+    weights = [_rows_of(equation) * float(weight) for weight in equation.params["weights"]]
     found = _of_cells(checker, equation, operands, lambda batch: math.hypot(*weights))
     if found.terms is None:
         return found
     # All terms have the factor of one added or removed record; without a mask, of one added and one removed.
     factor = sum(t.bound.factor for t in found.terms) / math.hypot(*weights)
     return dataclasses.replace(found, moves=max(weights) * factor, additive=False)
+
+
+def _rows_of(equation: JaxprEqn) -> int:
+    """The number of rows of a record: levels have an axis for them, where it may be above 1."""
+    return max(1, math.prod(shape_of(equation.invars[0])[1:-1]))
 
 
 def _of_cells(checker: Checker, equation: JaxprEqn, operands: list[Value], norm: Callable[[Batch], float]) -> Private:

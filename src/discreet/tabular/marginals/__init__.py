@@ -24,6 +24,7 @@ from discreet.tabular.marginals._release import (
 )
 from discreet.tabular.marginals._twins import (
     NO_SPREAD as NO_SPREAD,
+    NOBODYS as NOBODYS,
     MarginalsResult as MarginalsResult,
     counts_model as counts_model,
     counts_suffice as counts_suffice,

@@ -19,16 +19,16 @@ from discreet.privacy import random
 from discreet.privacy.accounting import Relation, upper
 from discreet.privacy.ledger import Ledger
 from discreet.privacy.report import Statement
-from discreet.tabular.marginals._estimates import LeastSquares, interval
+from discreet.tabular.marginals._estimates import LeastSquares, interval, persons_of
 from discreet.tabular.marginals._figures import ColumnFigures, Figure, GroupFigures, PairFigures
-from discreet.tabular.marginals._release import Marginals, MarginalsPlan, private_marginals
+from discreet.tabular.marginals._release import MOST_WEIGHT, Marginals, MarginalsPlan, Table, private_marginals
 from discreet.tabular.marginals._words import column_text, groups_text, in_words, pair_text
 from discreet.tabular.tables import Kind, Schema
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
-FORMAT = "discreet description, version 2"
+FORMAT = "discreet description, version 3"
 SLICES = 64
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 COVERS = (
@@ -53,10 +53,13 @@ class Description:
     Attributes:
         released: The noisy counts.
         level: Probability with which each interval holds.
-        num_records: The number of records.
+        num_records: The number of records; of rows, where a person may have several.
         columns: By name.
         pairs: By the names of both columns.
         groups: One for each category of the columns that were asked for by `by`.
+        num_persons: Where a person may have several rows, the number of persons, each counted once. All other figures, but those
+            of persons in groups, are then of rows: at most the schema's `max_rows` of each person.
+        persons_cut: Then the number of persons of whom rows were left out, since they have more.
     """
 
     released: Marginals
@@ -65,6 +68,8 @@ class Description:
     columns: Mapping[str, ColumnFigures]
     pairs: Mapping[tuple[str, str], PairFigures]
     groups: tuple[GroupFigures, ...] = ()
+    num_persons: Figure | None = None
+    persons_cut: Figure | None = None
 
     @classmethod
     def of(
@@ -106,6 +111,7 @@ class Description:
             counts = {one: x.counts.value for (one, other), x in pairs.items() if other == key}
             counts |= {other: x.counts.value.T for (one, other), x in pairs.items() if one == key}
             own = found[key]
+            persons = persons_of(released, (key,), z) or [None] * len(own.labels)
             for place, label in enumerate(own.labels):
                 number = Figure(*(float(part[place]) for part in own.counts))
                 columns = {
@@ -113,10 +119,11 @@ class Description:
                     for name in found
                     if name in counts
                 }
-                groups.append(GroupFigures(key, label, number, columns))
+                groups.append(GroupFigures(key, label, number, columns, persons[place]))
         keys = {group.by for group in groups}
         shown = {names: x for names, x in pairs.items() if not keys & {*names}}
-        return cls(released, level, Figure(*map(float, records)), found, shown, tuple(groups))
+        all_persons = persons_of(released, (), z) or (None, None)
+        return cls(released, level, Figure(*map(float, records)), found, shown, tuple(groups), *all_persons)
 
     @property
     def statement(self) -> Statement:
@@ -129,6 +136,12 @@ class Description:
         schema = self.released.plan.schema
         steps = [f"{column.name} ({column.step:g})" for column in schema.columns if column.step is not None]
         persons = "" if schema.person is None else " Of each person one row was counted."
+        if schema.max_rows > 1:
+            persons = (
+                f" Of each person at most {schema.max_rows} rows were counted, chosen by a secret order. "
+                "All figures are of these rows, except numbers of persons: "
+                "a person counts once, and once in each group in which they have such a row."
+            )
         moved = f" Values were moved to the nearest step: {', '.join(steps)}." if steps else ""
         return f"{COVERS.format(level=self.level)}{persons}{moved}"
 
@@ -142,6 +155,9 @@ class Description:
             "format": FORMAT,
             "level": self.level,
             "intervals": self.intervals,
+            "counted": self.released.plan.counted,
+            "num_persons": None if self.num_persons is None else self.num_persons.to_dict(),
+            "persons_cut": None if self.persons_cut is None else self.persons_cut.to_dict(),
             "num_records": self.num_records.to_dict(),
             "columns": {name: x.to_dict() for name, x in self.columns.items()},
             "pairs": pairs,
@@ -176,22 +192,25 @@ class Description:
                 axis = "year"
             columns[name] = Levels(x.labels, edges, *x.shares, axis)
         spent = f"ε = {upper(self.statement.epsilon)} at δ = {self.released.plan.delta:.3g}"
-        records = in_words(self.num_records, "{:,.0f}".format)
-        title = f"{self._unit}s: {records}. Bars: shares; lines: intervals that hold with probability {self.level:g}. {spent}"
+        title = f"{self._numbers} Bars: shares; lines: intervals that hold with probability {self.level:g}. {spent}"
         return plot_levels(columns, title=title, path=path)
 
     @property
-    def _unit(self) -> str:
-        return self.statement.noun.capitalize()
+    def _numbers(self) -> str:
+        """How many records, or rows and persons, in words."""
+        show = "{:,.0f}".format
+        found = f"{self.released.plan.counted.capitalize()}: {in_words(self.num_records, show)}."
+        if self.num_persons is None or self.persons_cut is None:
+            return found
+        cut = f"of whom {in_words(self.persons_cut, show)} have more rows, which were left out"
+        return f"{found} Persons: {in_words(self.num_persons, show)}, {cut}."
 
     def __str__(self) -> str:
         """All but the slices of numbers and large two-way tables, for people."""
-        parts = [
-            f"{self._unit}s: {in_words(self.num_records, '{:,.0f}'.format)}. Intervals hold with probability {self.level:g}."
-        ]
+        parts = [textwrap.fill(f"{self._numbers} Intervals hold with probability {self.level:g}.", _WIDTH)]
         parts += [column_text(name, x) for name, x in self.columns.items()]
         for (one, other), x in self.pairs.items():
-            heading = f"{one} × {other}, shares of all {self._unit.lower()}s"
+            heading = f"{one} × {other}, shares of all {self.released.plan.counted}"
             parts.append(pair_text(heading, x, self.columns[one].labels, self.columns[other].labels))
         for _, groups in itertools.groupby(self.groups, lambda group: group.by):
             parts += groups_text(list(groups))
@@ -229,12 +248,15 @@ def describe(
     squares, is (epsilon, delta)-differentially private under `relation`, for one person where the schema names a person column.
     All figures follow from it.
 
-    Law of the intervals: each by itself holds the figure of the table that was counted with probability `level` or more, over the
-    noise; none is about a population. With out_of_bounds="clip" this table has clipped values, and with a person column
-    one row of each person, whatever the schema's `max_rows`. Shares, counts and the number of records: the interval of a
-    Gaussian, and Fieller's of a ratio, as for a mean. Standard deviations divide by the number of values. A quantile (the
-    least value that a share of at least q does not exceed) may lie anywhere in its slice, so that more slices make its interval
-    narrower until noise outweighs them. Values of a column with a step count as the nearest step.
+    Law of the intervals: each by itself holds the figure of the table that was counted with probability `level` or more, over
+    the noise; none is about a population. With out_of_bounds="clip" this table has clipped values, and with a person column at
+    most the schema's `max_rows` rows of each person. Shares, counts and the number of records: the interval of a Gaussian, and
+    Fieller's of a ratio, as for a mean. Standard deviations divide by the number of values. A quantile (the least value that a
+    share of at least q does not exceed) may lie anywhere in its slice, so that more slices make its interval narrower until noise
+    outweighs them. Values of a column with a step count as the nearest step.
+
+    Persons with several rows: if the schema's `max_rows` is m > 1, counts, means, shares and quantiles are of rows, with m times
+    the noise. Persons are counted beside them, each once: all, those with more than m rows, and those in each group.
 
     Args:
         table: Columns by name, or a path to a file, which may be larger than memory: as for `private_marginals`.
@@ -252,7 +274,7 @@ def describe(
         ledger: Debited before the release.
         out_of_bounds: "refuse" or "clip".
         rng_key: A key for this call alone. None: one from the operating system.
-        person_key: Secret from which one row of each person is chosen; None: a new one.
+        person_key: Secret by which the rows of each person are chosen, where it has more than `max_rows`; None: a new one.
         non_private_seed: Permit a key made from a seed, for tests.
 
     Raises:
@@ -307,8 +329,6 @@ def description_plan(
     slices: int = SLICES,
 ) -> MarginalsPlan:
     """Plan the release that `describe` makes: all columns and sums, these pairs and groups. Arguments and errors as there."""
-    # A figure of persons needs one row of each, whatever number a fit would use.
-    schema = dataclasses.replace(schema, max_rows=1)
     names = [column.name for column in schema.columns]
     chosen: Sequence[Any] = [pairs] if isinstance(pairs, str) else pairs
     if pairs == "all":
@@ -352,4 +372,15 @@ def description_plan(
         relation=relation,
         slices=slices,
         sums={own: SUM_WEIGHT * given.get(own[0], 1) for own in sums},
+        persons=_persons(schema, keys),
     )
+
+
+def _persons(schema: Schema, by: Sequence[str]) -> dict[Table, int]:
+    """Weights of counts of persons, by which each table of them costs as much as one of rows, or less."""
+    if schema.max_rows == 1:
+        return {}
+    levels = {column.name: len(column.categories) + column.may_be_missing for column in schema.columns}
+    most = TABLE_WEIGHT * schema.max_rows
+    each = {(): float(most)} | {(key,): most / math.sqrt(min(schema.max_rows, levels[key])) for key in by}
+    return {own: min(MOST_WEIGHT, int(weight)) for own, weight in each.items()}

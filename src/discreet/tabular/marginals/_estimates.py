@@ -139,6 +139,23 @@ class LeastSquares:
         )
 
 
+def persons_of(released: Marginals, by: tuple[str, ...], z: float) -> list[Figure]:
+    """The number of persons in each category of a column, or of all (); none if they were not counted so.
+
+    Of all it is two figures: the number of persons, and of those of whom rows were left out.
+    """
+    plan = released.plan
+    if by not in plan.persons:
+        return []
+    counts = released.persons_of(*by)
+    spreads = np.full(len(counts), z * _EXCESS * plan.noise / plan.person_weights[plan.persons.index(by)])
+    if not by:
+        counts = np.array([counts.sum(), counts[1]])
+        spreads[0] *= math.sqrt(2)
+    figures = interval(counts, counts - spreads, counts + spreads, 0.0, math.inf)
+    return [Figure(*map(float, figure)) for figure in zip(*figures, strict=True)]
+
+
 class _Sums(NamedTuple):
     """Sums of z and of 1 - z^2: estimates, for each category if there are any, and their variance."""
 

@@ -91,19 +91,26 @@ class GroupFigures:
     Attributes:
         by: Name of that column.
         label: The category.
-        num_records: The number of records in it.
+        num_records: The number of records in it; of rows, where a person may have several.
         columns: Figures of the other columns, by name; shares are of the records in the category.
+        num_persons: Then the number of persons with a row in it; they may have rows in others, too.
     """
 
     by: str
     label: str
     num_records: Figure
     columns: Mapping[str, ColumnFigures]
+    num_persons: Figure | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to values for JSON."""
-        columns = {name: x.to_dict() for name, x in self.columns.items()}
-        return {"by": self.by, "label": self.label, "num_records": self.num_records.to_dict(), "columns": columns}
+        return {
+            "by": self.by,
+            "label": self.label,
+            "num_records": self.num_records.to_dict(),
+            "num_persons": None if self.num_persons is None else self.num_persons.to_dict(),
+            "columns": {name: x.to_dict() for name, x in self.columns.items()},
+        }
 
 
 def shown(column: Column, value: float) -> str:

@@ -11,6 +11,13 @@ cell of each table for another, sqrt(2) w_m away, and z may go from -1 to 1, 2 v
 sqrt(2 sum of w_m^2 + 4 sum of v_s^2). Records at opposite bounds and in other cells attain both. (Under replacement the table
 without columns does not move, and sums by category move 2 v_s in one category alone; neither is used.)
 
+*Persons with several rows.* A person's contribution is the sum of those of up to R rows (the schema's `max_rows`), which a keyed
+hash chooses as in fits. Its norm is at most R times that of a row, and a person whose rows are all alike attains this: no smaller
+bound holds without changing what is counted. Counts and sums are then of the rows kept. Beside them persons are counted,
+each once: in all (apart from each other those of whom all rows were kept, and those of whom some were not), and in each
+category in which they have a row. A person is in at most min(R, cells) cells of such a table of weight u, so that it adds
+sum of u^2 min(R, cells) to the squared norm; in all, in one cell.
+
 One Gaussian mechanism on all of them is the whole release: one exact event, with no steps, batches or clipping norm. The
 number of records is used nowhere; it is estimated like everything else.
 
@@ -54,11 +61,21 @@ from discreet.privacy.released import Released
 from discreet.privacy.report import Statement, Unit, counted
 from discreet.privacy.verify import Certificate
 from discreet.tabular.models import Levels, coded_columns
-from discreet.tabular.tables import PARTS_OF_SCHEMA, Column, DataError, OutOfBounds, Report, Schema, to_steps
+from discreet.tabular.tables import (
+    PARTS_OF_SCHEMA,
+    Column,
+    DataError,
+    OutOfBounds,
+    Report,
+    Schema,
+    rows_of_persons,
+    to_steps,
+)
 
 MOST_CELLS = 2**26
+MOST_WEIGHT = 1000
 METHOD = "noisy counts"
-_VERSION = 2
+_VERSION = 3
 _FEW_ROWS = 8
 """Rows that the programs count themselves where there are many tables: any number will do."""
 _ROWS_AT_ONCE = 2**18
@@ -99,9 +116,13 @@ class MarginalsPlan(GaussianPlan):
         choice_epsilon: The privacy range of each choice; see `accounting.BoundedRangeDpEvent`.
         sums: What is summed: a column with bounds, alone or by a column of categories.
         sum_weights: Weight of each sum, as those of tables.
+        persons: In which tables persons are counted, each once, if they may have several rows: (), of all, and columns of
+            categories, in each of which a person counts who has a row there.
+        person_weights: Weight of each of these, as those of tables.
 
     Raises:
-        ValueError: A table of unknown, equal or more than three columns, or there twice; a wrong sum or weight; too many cells.
+        ValueError: A table of unknown, equal or more than three columns, or there twice; a wrong sum, table of persons or
+            weight; too many cells.
 
     >>> from discreet.tabular.tables import schema_from_bounds
     >>> plan = MarginalsPlan.calibrate(schema_from_bounds("age=0:99,smoker=no|yes"), epsilon=1.0, delta=1e-6)
@@ -117,6 +138,8 @@ class MarginalsPlan(GaussianPlan):
     choice_epsilon: float = 0.0
     sums: tuple[Table, ...] = ()
     sum_weights: tuple[int, ...] = ()
+    persons: tuple[Table, ...] = ()
+    person_weights: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -139,6 +162,13 @@ class MarginalsPlan(GaussianPlan):
                 raise ValueError(
                     f"sums has {(name, *by)!r}: give a column with bounds, alone or with a column of categories, each once"
                 )
+        for table in self.persons:
+            known = all(name in described and described[name].bounds is None for name in table)
+            if self.max_rows == 1 or len(table) > 1 or not known or self.persons.count(table) > 1:
+                raise ValueError(
+                    f"persons has {table!r}: give () or columns of categories, as in ('region',), each once, where the schema's "
+                    f"max_rows is above 1; it is {self.max_rows}, and with 1 row of a person all counts are of persons"
+                )
         for column in self.schema.columns:
             if column.bounds is not None and not (np.diff(self.levels.edges(column)) > 0).all():
                 raise ValueError(
@@ -149,18 +179,22 @@ class MarginalsPlan(GaussianPlan):
         if (
             not any(self.tables)
             or len(self.sums) != len(self.sum_weights)
+            or len(self.persons) != len(self.person_weights)
             or not 0 <= chosen <= self.choices
             or {*self.weights[len(self.tables) :]} - {1}
         ):
             raise ValueError(
                 f"there are {len(self.tables)} tables, {self.choices} choices and {len(self.weights)} weights, "
-                f"{len(self.sums)} sums and {len(self.sum_weights)} weights: name columns, and give each table and sum a "
-                "weight, and each pair that is to be chosen a weight of 1"
+                f"{len(self.sums)} sums and {len(self.sum_weights)} weights, {len(self.persons)} tables of persons and "
+                f"{len(self.person_weights)} weights: name columns, and give each table and sum a weight, and each pair that is "
+                "to be chosen a weight of 1"
             )
         if self.choices:
             positive("choice_epsilon", self.choice_epsilon, hint="MarginalsPlan.calibrate(choices=...) finds it.")
-        for weight in (*self.weights, *self.sum_weights):
-            integer("a weight", weight, most=1000, hint="A weight of 2 is as precise as four tables of weight 1.")
+        for weight in (*self.weights, *self.sum_weights, *self.person_weights):
+            integer(
+                "a weight", weight, most=MOST_WEIGHT, hint="A weight of 2 is as precise as four tables of weight 1."
+            )
         if self.open and len(self.candidates.tables) - len(self.tables) < self.open:
             raise ValueError(f"choices is {self.choices}, and there are fewer other pairs of columns: choose fewer")
         if (cells := sum((self.candidates if self.open else self).cells)) > MOST_CELLS:
@@ -181,6 +215,7 @@ class MarginalsPlan(GaussianPlan):
         slices: int = 32,
         choices: int = 0,
         sums: Mapping[Table, int] | None = None,
+        persons: Mapping[Table, int] | None = None,
     ) -> MarginalsPlan:
         """Find the least noise with which counting and summing costs (epsilon, delta).
 
@@ -197,6 +232,8 @@ class MarginalsPlan(GaussianPlan):
                 before do not explain. A tenth of the budget is for the choices.
             sums: Weight of each sum: of a column with bounds, alone or by a column of categories. None: all columns of the
                 tables that have bounds, alone, with the weights of the columns.
+            persons: Weight of each table of persons. None: where a person may have several rows, that of all persons, which
+                costs as much as a table of weight 1.
 
         Raises:
             ValueError: An argument is out of range.
@@ -211,6 +248,8 @@ class MarginalsPlan(GaussianPlan):
             within = {name for table in chosen for name in table}
             bounded = [column.name for column in schema.columns if column.bounds and column.name in within]
             sums = {(name,): weights.get(name, 1) for name in bounded}
+        if persons is None:
+            persons = {(): min(schema.max_rows, MOST_WEIGHT)} if schema.max_rows > 1 else {}
         if unknown := sorted(map(str, {*weights} - {*names, *chosen})):
             raise ValueError(f"weights names {', '.join(unknown)}, which the schema does not describe")
         goal = {"epsilon": epsilon, "delta": delta, "relation": relation, "slack": GAUSSIAN.slack}
@@ -232,6 +271,8 @@ class MarginalsPlan(GaussianPlan):
             choice_epsilon=ratio / noise if choices else 0.0,
             sums=tuple(sums),
             sum_weights=tuple(sums.values()),
+            persons=tuple(persons),
+            person_weights=tuple(persons.values()),
         )
         return dataclasses.replace(plan, noise_multiplier=noise / plan._in_events * (1 + 1e-12))
 
@@ -252,7 +293,17 @@ class MarginalsPlan(GaussianPlan):
     @functools.cached_property
     def levels(self) -> Levels:
         """The public levels of the columns."""
-        return Levels(self.schema, self.slices)
+        return Levels(self.schema if self.max_rows == 1 else self.schema.without_person(), self.slices)
+
+    @property
+    def max_rows(self) -> int:
+        """Most rows of a record: 1, or those of a person that are counted."""
+        return self.schema.max_rows
+
+    @property
+    def counted(self) -> str:
+        """What is counted, in a word: "records", "persons" with one row each, or "rows" of persons."""
+        return "rows" if self.max_rows > 1 else f"{self._unit.noun}s"
 
     @functools.cached_property
     def columns(self) -> tuple[tuple[int, ...], ...]:
@@ -277,22 +328,37 @@ class MarginalsPlan(GaussianPlan):
         sizes = dict(zip((column.name for column in self.schema.columns), self.levels.sizes, strict=True))
         return tuple(math.prod(sizes[name] for name in by) for _, *by in self.sums)
 
+    @functools.cached_property
+    def person_cells(self) -> tuple[int, ...]:
+        """Number of cells of each table of persons; of all: 2, persons of whom all rows were kept, and the others."""
+        sizes = dict(zip((column.name for column in self.schema.columns), self.levels.sizes, strict=True))
+        return tuple(sizes[table[0]] if table else 2 for table in self.persons)
+
     @property
     def sensitivity(self) -> float:
         """C, the L2 norm of what one record adds to the weighted counts and sums."""
-        return math.hypot(*self.weights, self._norm)
+        return math.hypot(self._of_tables, self._norm)
 
     @property
     def moved(self) -> float:
         """How far one record moves the weighted counts and sums together, in L2; the head of this file has the proof."""
         if self.relation is Relation.ADD_OR_REMOVE_ONE:
             return self.sensitivity
-        return math.hypot(math.sqrt(2) * math.hypot(*self.weights), 2 * self._norm)
+        return math.hypot(math.sqrt(2) * self._of_tables, 2 * self._norm)
+
+    @property
+    def _of_tables(self) -> float:
+        """The L2 norm of what one record adds to the weighted counts."""
+        return self.max_rows * math.hypot(*self.weights)
 
     @property
     def _norm(self) -> float:
-        """The L2 norm of what one record adds to the weighted sums."""
-        return _ROOM * math.hypot(*self.sum_weights)
+        """The L2 norm of what one record adds to the weighted sums and to the counts of persons."""
+        once = (
+            weight * math.sqrt(min(self.max_rows, cells) if table else 1)
+            for table, weight, cells in zip(self.persons, self.person_weights, self.person_cells, strict=True)
+        )
+        return _ROOM * math.hypot(self.max_rows * math.hypot(*self.sum_weights), *once)
 
     @property
     def _in_events(self) -> float:
@@ -305,7 +371,7 @@ class MarginalsPlan(GaussianPlan):
         return self.noise_multiplier * self.sensitivity
 
     def stddev(self, table: Table) -> float:
-        """Standard deviation of the noise on each count of a table, in records."""
+        """Standard deviation of the noise on each count of a table, in records or, where a record has several, rows."""
         return self.noise / self.weights[self.place(table)]
 
     def place(self, table: Sequence[str]) -> int:
@@ -338,10 +404,11 @@ class MarginalsPlan(GaussianPlan):
         choices = f"{counted(self.choices, 'choice')} of a pair of columns, of privacy range {self.choice_epsilon:.6g}"
         also = f" and {choices}, with their counts"
         sums = f", and {2 * sum(self.sum_cells):,} sums of numbers and of squares" if self.sums else ""
+        once = f", and {sum(self.person_cells):,} counts of persons" if self.persons else ""
         return (
-            f"counts of the {sum(self.cells):,} cells of {len(self.tables):,} cross tables{also if self.open else ''}{sums}, "
-            f"with Gaussian noise of standard deviation {self.noise:.6g} divided by the weight of the table or sum (noise "
-            f"multiplier {self.noise_multiplier:.6g})"
+            f"counts of the {sum(self.cells):,} cells of {len(self.tables):,} cross tables{also if self.open else ''}"
+            f"{sums}{once}, with Gaussian noise of standard deviation {self.noise:.6g} divided by the weight of the table or sum "
+            f"(noise multiplier {self.noise_multiplier:.6g})"
         )
 
     def certificate(self, key: PRNGKeyArray, rows: int = LAST) -> Certificate:
@@ -351,21 +418,45 @@ class MarginalsPlan(GaussianPlan):
 
         Args:
             key: A key of the same type as for the program.
-            rows: Rows that it takes; `counted` and `summed` have the counts and sums of all others.
+            rows: Records that it takes; `counted` and `summed` have the counts and sums of all others.
 
         Raises:
             PrivacyError: The proof failed.
         """
+        counted, levels, mask = _shapes(sum(self.cells), self._rows(rows), len(self.levels.sizes))
+        if not self.width:
+            return self.query().certificate(key, counted, levels, mask)
+        summed, values = (jax.ShapeDtypeStruct(shape, np.int64) for shape in ((self.width,), (rows, self.width)))
+        return self.query().certificate(key, counted, summed, levels, values, mask)
+
+    def query(self) -> Query:
+        """The release of the counts of `tables`, and of sums and counts of persons, if there are any."""
         own = dataclasses.replace(self, weights=self.weights[: len(self.tables)], choices=0)
         counts = _Counts(self.levels.sizes, self.columns, own.weights)
         noise = Gaussian(self.noise, self.noise / own.sensitivity * own._in_events)
-        counted, levels, mask = _shapes(sum(self.cells), rows, len(self.levels.sizes))
-        if not self.sums:
-            return Query(counts, noise, self.relation).certificate(key, counted, levels, mask)
-        query = Query(_CountsAndSums(counts, self._norm), noise, self.relation, records=(3, 4, 5))
-        width = 2 * sum(self.sum_cells)
-        summed, values = (jax.ShapeDtypeStruct(shape, np.int64) for shape in ((width,), (rows, width)))
-        return query.certificate(key, counted, summed, levels, values, mask)
+        if not self.width:
+            return Query(counts, noise, self.relation)
+        return Query(_CountsAndSums(counts, self._norm), noise, self.relation, records=(3, 4, 5))
+
+    @property
+    def width(self) -> int:
+        """Number of sums and of counts of persons."""
+        return 2 * sum(self.sum_cells) + sum(self.person_cells)
+
+    @property
+    def all_weights(self) -> Int[np.ndarray, " number"]:
+        """The weight of each number that is released of `tables`, sums and persons, one after another."""
+        tables = np.repeat(self.weights[: len(self.tables)], self.cells)
+        sums = np.repeat(self.sum_weights, 2 * np.array(self.sum_cells, int))
+        return np.concatenate([tables, sums, np.repeat(self.person_weights, self.person_cells)])
+
+    def apart(self, numbers: np.ndarray) -> list[np.ndarray]:
+        """Counts, sums and counts of persons, from all numbers one after another."""
+        return np.split(numbers, np.cumsum([sum(self.cells), 2 * sum(self.sum_cells)]))
+
+    def _rows(self, records: int) -> tuple[int, ...]:
+        """Axes of so many records and, where each may have several, of their rows."""
+        return (records, self.max_rows) if self.max_rows > 1 else (records,)
 
     def choosing(self, key: PRNGKeyArray, rows: int = _FEW_ROWS) -> tuple[Certificate, Certificate]:
         """Prove what a choice tells of one record, and what the counts of the pair tell. Each is one program for all choices.
@@ -389,26 +480,29 @@ class MarginalsPlan(GaussianPlan):
         cells = sum(self.candidates.cells[own:])
         biases = jax.ShapeDtypeStruct((len(tables),), np.int64)
         expected = jax.ShapeDtypeStruct((cells,), np.int64)
-        choice = Query(_Distances(sizes, tables), Choice(self.choice_epsilon), self.relation)
-        multiplier = self.noise * (1 if self.relation is Relation.ADD_OR_REMOVE_ONE else math.sqrt(2))
+        choice = Query(_Distances(sizes, tables), Choice(self.choice_epsilon, self.max_rows), self.relation)
+        multiplier = self.noise / self.max_rows * (1 if self.relation is Relation.ADD_OR_REMOVE_ONE else math.sqrt(2))
         pair = Query(_Counts((longest, longest), ((0, 1),), (1,)), Gaussian(self.noise, multiplier), self.relation)
         return (
-            choice.certificate(key, *_shapes(cells, rows, len(sizes)), expected, biases),
-            pair.certificate(key, *_shapes(longest**2, rows, 2)),
+            choice.certificate(key, *_shapes(cells, self._rows(rows), len(sizes)), expected, biases),
+            pair.certificate(key, *_shapes(longest**2, self._rows(rows), 2)),
         )
 
     def state(self, *, reproducible: bool) -> Statement:
         """Make the statement of one release by this plan."""
         how = "added to or removed from" if self.relation is Relation.ADD_OR_REMOVE_ONE else "replaced in"
         noun = self._unit.noun
+        most = self.max_rows
+        kept = "" if most == 1 else f"Of each person at most {most} rows were used, chosen by a secret order. "
         what = "counts and sums" if self.sums else "counts"
         statement = self._stated(
             reproducible,
             self._unit,
             method=METHOD,
             mechanism=(
-                f"Each value was replaced by its level, a category or a slice of the public bounds, and the {noun}s in each cell "
-                f"of the cross tables were counted. {self._how_summed() if self.sums else ''}One {noun} {how} the table "
+                f"{kept}Each value was replaced by its level, a category or a slice of the public bounds, and the "
+                f"{self.counted} in each cell of the cross tables were counted. {self._how_summed() if self.sums else ''}"
+                f"{self._how_persons() if self.persons else ''}One {noun} {how} the table "
                 f"moves the weighted {what} together by at most {self.moved:.6g} in Euclidean norm. Gaussian noise of standard "
                 f"deviation {self.noise:.6g} was added to each of these. {self._how_chosen() if self.choices else ''}Only noisy "
                 f"{what}{' and the choices' if self.choices else ''} left the data."
@@ -422,12 +516,14 @@ class MarginalsPlan(GaussianPlan):
                 "noise_standard_deviation": self.noise,
                 "tables_by_weight": _by_weight(self.weights),
             }
+            | ({"max_rows": most, "counts_of_persons": sum(self.person_cells)} if most > 1 else {})
             | ({"sums": 2 * sum(self.sum_cells), "sums_by_weight": _by_weight(self.sum_weights)} if self.sums else {})
             | ({"choices": self.choices, "choice_range": self.choice_epsilon} if self.choices else {}),
             released=[f"{self.in_words()}, and what is computed from them"],
             public=[
                 "the plan: the cross tables, the sums, their weights and the noise",
                 "the columns and their levels",
+                *([f"the largest number of rows of a person that were used, {most}"] if most > 1 else []),
             ],
         )
         if not self.schema.inferred:
@@ -438,7 +534,7 @@ class MarginalsPlan(GaussianPlan):
 
     @property
     def _unit(self) -> Unit:
-        return Unit(self.schema.person)
+        return Unit(self.schema.person, self.max_rows)
 
     def _how_summed(self) -> str:
         return (
@@ -446,12 +542,18 @@ class MarginalsPlan(GaussianPlan):
             "summed, in all or by category. "
         )
 
+    def _how_persons(self) -> str:
+        columns = [name for table in self.persons for name in table]
+        by = f", and in each category of {', '.join(columns)} where they have a row" if columns else ""
+        return f"Persons were counted, too, each once: those of whom all rows were used, the others{by}. "
+
     def _how_chosen(self) -> str:
+        moved = self.max_rows * (2 if self.relation is Relation.REPLACE_ONE else 1)
         return (
             f"{counted(self.choices, 'pair')} of columns more, each chosen by the exponential mechanism, by how far "
             "its counts are from those of a model of everything counted before, were counted in the same way. One "
-            f"{self._unit.noun} moves each such distance by at most {2 if self.relation is Relation.REPLACE_ONE else 1}. Each "
-            f"choice has privacy range {self.choice_epsilon:.6g} for distances that move by 1. "
+            f"{self._unit.noun} moves each such distance by at most {moved}. "
+            f"Each choice has privacy range {self.choice_epsilon:.6g} for distances that move by {self.max_rows}. "
         )
 
 
@@ -494,10 +596,10 @@ def _event(noise_multiplier: float, choice_epsilon: float, choices: int) -> DpEv
     return ComposedDpEvent([counts, SelfComposedDpEvent(BoundedRangeDpEvent(choice_epsilon), choices)])
 
 
-def _shapes(cells: int, rows: int, columns: int) -> tuple[jax.ShapeDtypeStruct, ...]:
+def _shapes(cells: int, rows: tuple[int, ...], columns: int) -> tuple[jax.ShapeDtypeStruct, ...]:
     """Counts of further records, levels of the last ones, and which of them are real."""
     counted = jax.ShapeDtypeStruct((cells,), np.int64)
-    return counted, jax.ShapeDtypeStruct((rows, columns), np.int32), jax.ShapeDtypeStruct((rows,), bool)
+    return counted, jax.ShapeDtypeStruct((*rows, columns), np.int32), jax.ShapeDtypeStruct(rows[:1], bool)
 
 
 def _by_weight(weights: Sequence[int]) -> dict[str, int]:
@@ -513,12 +615,14 @@ class Marginals(Released, what=METHOD, version=_VERSION, parts=(MarginalsPlan, R
         counts: The noisy counts of all cells, table after table, in records; may be negative or fractions.
         statement: The privacy statement.
         sums: The noisy sums, in records: for each of the plan's those of z in all cells, then those of 1 - z^2.
+        persons: The noisy counts of persons, where they may have several rows; counts and sums are then in rows.
     """
 
     plan: MarginalsPlan
     counts: Float[np.ndarray, " cell"]
     statement: Statement
     sums: Float[np.ndarray, " sum"] = dataclasses.field(default_factory=lambda: np.zeros(0))
+    persons: Float[np.ndarray, " cell"] = dataclasses.field(default_factory=lambda: np.zeros(0))
 
     def table(self, *names: str) -> Float[np.ndarray, "..."]:
         """The noisy counts of one cross table, an axis of levels for each name, in this order.
@@ -539,17 +643,33 @@ class Marginals(Released, what=METHOD, version=_VERSION, parts=(MarginalsPlan, R
         cells = self.plan.sum_cells[place]
         return self.sums[first : first + 2 * cells].reshape(2, cells)
 
+    def persons_of(self, *names: str) -> Float[np.ndarray, " cell"]:
+        """The noisy counts of one of the plan's tables of persons, in each of its cells.
+
+        Raises:
+            ValueError: They were not counted.
+        """
+        if names not in self.plan.persons:
+            raise ValueError(f"persons were not counted by {names}: choose one of {self.plan.persons}")
+        place = self.plan.persons.index(names)
+        first = sum(self.plan.person_cells[:place])
+        return self.persons[first : first + self.plan.person_cells[place]]
+
     @functools.cached_property
     def num_records(self) -> float:
-        """The number of records, estimated from the counts: the mean of all tables' totals, weighted by precision; at least 1."""
+        """The number of records, or of rows where a person may have several, estimated from the counts.
+
+        It is the mean of all tables' totals, weighted by precision, and at least 1.
+        """
         totals = [self.table(*table).sum() for table in self.plan.tables]
         # Weights of pairs that are still to be chosen come last.
         precision = [weight**2 / cells for weight, cells in zip(self.plan.weights, self.plan.cells, strict=False)]
         return max(1.0, float(np.average(totals, weights=precision)))
 
     def _is_whole(self) -> bool:
-        sizes = (sum(self.plan.cells), 2 * sum(self.plan.sum_cells))
-        return (self.counts.size, self.sums.size) == sizes and bool(np.isfinite([*self.counts, *self.sums]).all())
+        sizes = (sum(self.plan.cells), 2 * sum(self.plan.sum_cells), sum(self.plan.person_cells))
+        parts = (self.counts, self.sums, self.persons)
+        return tuple(part.size for part in parts) == sizes and bool(np.isfinite(np.concatenate(parts)).all())
 
     def __repr__(self) -> str:
         """Short, without the counts."""
@@ -582,7 +702,7 @@ def private_marginals(
         plan: The plan of the release.
         ledger: The table's budget, debited before the release.
         out_of_bounds: "refuse", or "clip": a number outside its bounds moves to the nearer one.
-        person_key: As `key` in `tables.keep_one_row_a_person`; None for a new one.
+        person_key: As `key` in `tables.rows_of_persons`; None for a new one.
         non_private_seed: Allow a key made from a seed, with which nothing is private.
         keep: Called with the counts of the tables, and again after each choice, where the plan has choices: what was released
             so far, to be saved in case that the rest is interrupted. The whole budget is spent from the first call on.
@@ -614,28 +734,22 @@ def private_marginals(
     if plan.choices and not plan.open:
         raise ValueError("private_marginals: the plan's pairs were chosen already: calibrate a new plan with choices")
     act = Act.on(plan, key, random.Purpose.MARGINALS, ledger=ledger)
-    rows = _FEW_ROWS if plan.open else LAST
+    rows = _FEW_ROWS if plan.open else max(1, LAST // plan.max_rows)
     first, *choosing = plan.certificate(act.key, rows), *(plan.choosing(act.key, rows) if plan.open else ())
     measured = _Measured(plan.candidates if plan.open else plan, rows)
     for piece in _pieces(table, plan, out_of_bounds, person_key):
         measured.add(piece)
-    counted = measured.counts()
-    last = measured.last
-    levels, mask = padded(last.levels.T.astype(np.int32), rows)
-    sums = () if not plan.sums else (measured.sums, padded(measured.rows(), rows)[0])
+    counted, *others = measured.arguments()
     act.prove(first, *choosing, times=[1, *[plan.choices] * len(choosing)])
     act.begin()
     keys = list(jax.random.split(act.key, 1 + 2 * plan.open)) if plan.open else [act.key]
-    noisy = first(keys[0], counted[: sum(plan.cells)], *sums[:1], levels, *sums[1:], mask)
-    noisy_sums = np.zeros(0)
-    if plan.sums:
-        noisy, noisy_sums = noisy
-    counts = np.asarray(noisy, np.float64) / np.repeat(plan.weights[: len(plan.tables)], plan.cells)
-    noisy_sums = np.asarray(noisy_sums, np.float64) / np.repeat(plan.sum_weights, 2 * np.array(plan.sum_cells, int))
-    released = Marginals(plan, counts, act.statement, noisy_sums)
+    noisy = first(keys[0], counted[: sum(plan.cells)], *others)
+    noisy = np.concatenate([np.asarray(part, np.float64) for part in jax.tree.leaves(noisy)])
+    counts, sums, persons = plan.apart(noisy / plan.all_weights)
+    released = Marginals(plan, counts, act.statement, sums, persons)
     if not plan.open:
         return released
-    chosen = _choose(released, (counted, levels, mask), choosing, keys[1:])
+    chosen = _choose(released, (counted, others[-3 if plan.width else -2], others[-1]), choosing, keys[1:])
     for found in tqdm(chosen, desc="Choosing pairs", total=1 + plan.open, delay=2.0, disable=not progress_bar):
         released = found
         if keep is not None:
@@ -678,7 +792,7 @@ def _choose(
         square = np.zeros((longest, longest), np.int64)
         corner = np.s_[: sizes[one], : sizes[other]]
         square[corner] = counted[firsts[place] : firsts[place + 1]].reshape(sizes[one], sizes[other])
-        noisy = np.asarray(measure(its_noise, square.ravel(), levels[:, columns], mask), np.float64)
+        noisy = np.asarray(measure(its_noise, square.ravel(), levels[..., columns], mask), np.float64)
         biases[place - own] = _COUNTED
         now = dataclasses.replace(released.plan, tables=(*released.plan.tables, candidates.tables[place]))
         counts = np.concatenate([released.counts, noisy.reshape(longest, longest)[corner].ravel()])
@@ -687,29 +801,35 @@ def _choose(
 
 
 class _Piece(NamedTuple):
-    """Some rows: the levels of all columns, and z and 1 - z^2 of the columns that are summed, in units of 1 / `_ONE`."""
+    """Some rows: the levels of all columns, and z and 1 - z^2 of the columns that are summed, in units of 1 / `_ONE`.
+
+    Where a person may have several rows, also the number of the person of each row, counted from the last one, and whether rows
+    of that person were left out.
+    """
 
     levels: Int[np.ndarray, "column row"]
     values: Int[np.ndarray, "2 column row"]
+    persons: Int[np.ndarray, "part row"]
 
     def of(self, rows: Any) -> _Piece:
         """Some of them."""
-        return _Piece(self.levels[:, rows], self.values[..., rows])
+        return _Piece(*(part[..., rows] for part in self))
 
 
 class _Measured:
-    """Exact counts and sums over all rows but the last few, and these. Not private.
+    """Exact counts and sums over all records but the last few, and these. Not private.
 
     Args:
         plan: What is counted and summed.
-        rows: How many rows are kept.
+        records: How many records are kept.
     """
 
-    def __init__(self, plan: MarginalsPlan, rows: int) -> None:
-        self._plan, self._rows, self._held = plan, rows, list[_Piece]()
+    def __init__(self, plan: MarginalsPlan, records: int) -> None:
+        self._plan, self._records, self._held, self._last = plan, records, list[_Piece](), list[_Piece]()
         self._blocks = _blocks(plan)
         self._cells = [np.zeros(math.prod(plan.levels.sizes[c] for c in block), np.int64) for block in self._blocks]
-        self.sums = np.zeros(2 * sum(plan.sum_cells), np.int64)
+        self._sums = np.zeros(plan.width, np.int64)
+        self._present: list[list[np.ndarray]] = [[] for _ in plan.persons]
         self._left = _MOST_UNITS // (_ONE * max(plan.sum_weights, default=1))
 
     def add(self, piece: _Piece) -> None:
@@ -723,22 +843,56 @@ class _Measured:
             raise DataError(
                 "the table has more rows than can be summed exactly: give smaller weights, or leave out sums"
             )
+        if self._plan.max_rows > 1:
+            places = {column.name: place for place, column in enumerate(self._plan.schema.columns)}
+            number, left_out = piece.persons
+            for table, cells, found in zip(self._plan.persons, self._plan.person_cells, self._present, strict=True):
+                level = piece.levels[places[table[0]]] if table else left_out
+                found.append(np.unique(number * cells + level))
+            last = number < self._records
+            self._last.append(piece.of(last))
+            piece = piece.of(~last)
         if sum(held.levels.shape[1] for held in self._held) >= _ROWS_AT_ONCE:
-            self._count(self.last)
+            self._count(_joined(self._held))
             self._held.clear()
         self._held.append(piece)
 
-    def counts(self) -> Int[np.ndarray, " cell"]:
-        """The counts of all tables, in all but the last rows."""
-        whole = self.last
-        self._held = [whole.of(np.s_[-self._rows :])]
-        self._count(whole.of(np.s_[: -self._rows]))
-        return _of_tables(self._plan, self._blocks, self._cells)
+    def arguments(self) -> tuple[np.ndarray, ...]:
+        """Those of the program, after the key: of other records exact counts and sums, of the last ones levels and values."""
+        whole = _joined(self._held)
+        last = _joined(self._last) if self._last else whole.of(np.s_[-self._records :])
+        self._count(whole if self._last else whole.of(np.s_[: -self._records]))
+        counted = _of_tables(self._plan, self._blocks, self._cells)
+        rows = last.levels.T.astype(np.int32)
+        values = self._values(last)
+        if self._last:
+            rows, values = self._by_person(last.persons[0], rows, values)
+        levels, mask = padded(rows, self._records)
+        if not self._plan.width:
+            return counted, levels, mask
+        return counted, self._sums, levels, padded(values, self._records)[0], mask
 
-    @property
-    def last(self) -> _Piece:
-        """The rows that were not counted."""
-        return _Piece(*(np.concatenate(parts, axis=-1) for parts in zip(*self._held, strict=True)))
+    def _by_person(self, number: np.ndarray, rows: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The rows of each of the last persons, -1 where there is none, and what each adds to the sums.
+
+        The counts of the other persons go to the sums.
+        """
+        plan = self._plan
+        persons = int(number.max()) + 1
+        order = np.argsort(number, kind="stable")
+        owner = number[order]
+        levels = np.full((persons, plan.max_rows, rows.shape[1]), -1, np.int32)
+        levels[owner, np.arange(len(owner)) - np.searchsorted(owner, owner)] = rows[order]
+        added = np.zeros((persons, plan.width), np.int64)
+        np.add.at(added, number, values)
+        first = 2 * sum(plan.sum_cells)
+        for weight, cells, found in zip(plan.person_weights, plan.person_cells, self._present, strict=True):
+            owner, cell = divmod(np.unique(np.concatenate(found)), cells)
+            last = owner < persons
+            added[owner[last], first + cell[last]] = weight * _ONE
+            self._sums[first : first + cells] = weight * _ONE * np.bincount(cell[~last], minlength=cells)
+            first += cells
+        return levels, added
 
     def _count(self, piece: _Piece) -> None:
         _count(piece.levels, self._plan, self._blocks, self._cells)
@@ -749,14 +903,14 @@ class _Measured:
                     found = np.asarray([value.sum(dtype=np.int64)])
                 else:
                     found = np.bincount(level, value, cells).astype(np.int64)  # floats, exact up to 2^53
-                self.sums[first : first + cells] += weight * found
+                self._sums[first : first + cells] += weight * found
                 first += cells
 
-    def rows(self) -> Int[np.ndarray, "row sum"]:
-        """What each of the last rows adds to the sums, in their units."""
-        found = np.zeros((self.last.levels.shape[1], len(self.sums)), np.int64)
+    def _values(self, piece: _Piece) -> Int[np.ndarray, "row sum"]:
+        """What each row adds to the sums, in their units."""
+        found = np.zeros((piece.levels.shape[1], len(self._sums)), np.int64)
         first = 0
-        for level, values, weight, cells in self._terms(self.last):
+        for level, values, weight, cells in self._terms(piece):
             for value in values:
                 found[np.arange(len(found)), first + level.astype(np.intp)] = weight * value.astype(np.int64)
                 first += cells
@@ -770,6 +924,11 @@ class _Measured:
         for (name, *by), weight, cells in zip(plan.sums, plan.sum_weights, plan.sum_cells, strict=True):
             level = piece.levels[column[by[0]]] if by else np.zeros(piece.levels.shape[1], np.uint8)
             yield level, piece.values[:, value[name]], weight, cells
+
+
+def _joined(pieces: Sequence[_Piece]) -> _Piece:
+    """All their rows."""
+    return _Piece(*(np.concatenate(parts, axis=-1) for parts in zip(*pieces, strict=True)))
 
 
 def _blocks(plan: MarginalsPlan) -> list[tuple[int, ...]]:
@@ -836,17 +995,17 @@ def _of_tables(
 
 
 def _pieces(table: Any, plan: MarginalsPlan, out_of_bounds: str, person_key: bytes | None) -> Iterator[_Piece]:
-    """Some rows at a time; of each person one row."""
-    from discreet.tabular.tables import as_table, files_of, keep_one_row_a_person, over_pieces, persons_of
+    """Some rows at a time; of each person at most `max_rows`."""
+    from discreet.tabular.tables import as_table, files_of, over_pieces, persons_of
 
     table = files_of(table) or as_table(table)  # which can be read twice
     schema = plan.schema
     levels = Levels(plan.schema.without_person(), plan.slices)
     report = Report(OutOfBounds(out_of_bounds))
-    keep = None
+    kept = None
     row = 0
     if schema.person is not None:
-        keep = keep_one_row_a_person(persons_of(table, schema, report), key=person_key)
+        kept = _of_persons(persons_of(table, schema, report), schema.max_rows, person_key)
 
     def encoded(piece: Any) -> _Piece | None:
         # What is wrong with cells is told at the end, all of it.
@@ -860,14 +1019,31 @@ def _pieces(table: Any, plan: MarginalsPlan, out_of_bounds: str, person_key: byt
         values = np.empty((2, len(plan.summed), piece.num_rows), np.int32)
         for place, column in enumerate(plan.summed):
             values[:, place] = _in_units(column, *of[column.name])
-        return _Piece(levels.of_cells(cells), values)
+        return _Piece(levels.of_cells(cells), values, np.empty((0, piece.num_rows), np.int64))
 
     for found in over_pieces(table, schema, encoded, report):
         if found is not None:
             num_rows = found.levels.shape[1]
-            yield found if keep is None else found.of(keep[row : row + num_rows])
+            if kept is not None:
+                own = kept[:, row : row + num_rows]
+                found = (found._replace(persons=own) if schema.max_rows > 1 else found).of(own[0] >= 0)
+            yield found
             row += num_rows
     report.refuse()
+
+
+def _of_persons(persons: Any, max_rows: int, key: bytes | None) -> Int[np.ndarray, "2 row"]:
+    """For each row the number of its person, -1 if the row is not kept; and 1 if rows of that person are not kept, else 0.
+
+    The last person has the number 0.
+    """
+    rows = rows_of_persons(persons, max_rows, key=key)
+    found = np.full((2, len(persons)), -1)
+    person, place = np.nonzero(rows >= 0)
+    found[0, rows[person, place]] = len(rows) - 1 - person
+    codes = persons.cast("string").combine_chunks().dictionary_encode().indices.to_numpy()
+    found[1] = (np.bincount(codes) > max_rows)[codes]
+    return found
 
 
 def _in_units(column: Column, numbers: np.ndarray, missing: np.ndarray) -> Int[np.ndarray, "2 row"]:

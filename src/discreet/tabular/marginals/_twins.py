@@ -11,7 +11,8 @@ twins are. They are fitted as precisely as that is so: for slices of one value t
 
 Several draws are a bootstrap. Each is a refit to the noisy counts plus noise of the law that they have around the truth: the
 sampling noise of a table of rows drawn from the first fit, and the privacy noise again. So draws scatter around the fit as the
-fit does around the truth, and `synthetic.combine` takes twins from them.
+fit does around the truth, and `synthetic.combine` takes twins from them. Rows of a person may be all alike, so that with up to
+R of each the sampling noise of counts has up to R times the variance, which is added.
 
 What the schema calls impossible is known without a count: the noise on such cells is not fitted, and the model's expected number
 of such records is 0, ten times as precisely as a count. So hardly a row is drawn again, which would move all that goes with it.
@@ -22,6 +23,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -69,6 +71,10 @@ NO_SPREAD = (
     "the uncertainty of the fit: intervals combined from several twins are too narrow."
 )
 """Start of the note that names them."""
+NOBODYS = (
+    "Persons may have several rows, and the counts are of rows: rows of these twins are nobody's, and do not show how alike the "
+    "rows of one person are."
+)
 WHAT = "twin model fitted to noisy counts"
 VERSION = 2
 
@@ -354,7 +360,8 @@ def twin_tables(schema: Schema, choices: int = 0) -> list[tuple[str, ...]]:
 def counts_suffice(schema: Schema, slices: int = 32) -> bool:
     """Choose between fitting twins to counts (True) and to records, by public facts and our measurements.
 
-    It takes one row a person, and so few columns and levels that noise on all their pairs leaves the dependence to be seen.
+    It takes one row a person, since rows of twins from counts are nobody's, and so few columns and levels that noise on all their
+    pairs leaves the dependence to be seen.
     """
     if schema.max_rows > 1 or len(schema.columns) > WIDEST:
         return False
@@ -397,11 +404,13 @@ def fit_twins(
     fit = functools.partial(_maximise, program, records=released.num_records)
     found = [fit(start, matrices=matrices, num_steps=num_steps, rate=RATE)]
     if num_draws > 1:
-        again = (_renoised(matrices, model, found[0], round(released.num_records), rng) for _ in range(num_draws))
+        rows = round(released.num_records)
+        alike = math.sqrt(released.plan.max_rows)
+        again = (_renoised(matrices, model, found[0], rows, alike, rng) for _ in range(num_draws))
         found = [fit(found[0], matrices=x, num_steps=REFIT_STEPS, rate=REFIT_RATE) for x in again]
     latents = {name: np.stack([np.asarray(draw[name], np.float32) for draw in found]) for name in start}
     statement = released.statement
-    notes = (NO_SPREAD, *not_counted(released.plan))
+    notes = (NO_SPREAD, *not_counted(released.plan), *([NOBODYS] if released.plan.max_rows > 1 else []))
     statement = statement.with_notes(*(note for note in notes if note not in statement.notes))
     return model, MarginalsResult(latents, round(released.num_records), statement, " ".join(not_counted(released.plan)))
 
@@ -438,9 +447,12 @@ def _maximise(program: Any, latents: Any, *, records: Any, matrices: Any, num_st
 
 
 def _renoised(
-    matrices: CountMatrices, model: MixtureOfProducts, latents: Any, rows: int, rng: np.random.Generator
+    matrices: CountMatrices, model: MixtureOfProducts, latents: Any, rows: int, alike: float, rng: np.random.Generator
 ) -> CountMatrices:
-    """The counts with noise added that has the law of theirs: that of a table of `rows` rows, and the privacy noise."""
+    """The counts with noise added that has the law of theirs: that of a table of `rows` rows, and the privacy noise.
+
+    The first is `alike` times as large, since rows may not be independent.
+    """
     levels = model.levels
     total = sum(model.levels.sizes)
     firsts = np.cumsum((0, *levels.sizes[:-1]))
@@ -454,7 +466,11 @@ def _renoised(
             chosen = drawn if level == total else drawn[(drawn + firsts == level).any(axis=1)]
             if len(chosen):
                 moved[place] += len(chosen) * levels.pair_shares(chosen)
-    moved += matrices.stddev * rng.standard_normal(moved.shape)
-    sums = matrices.sums + matrices.numbers @ numbers + matrices.sum_stddev * rng.standard_normal(len(matrices.sums))
+    moved = alike * moved + matrices.stddev * rng.standard_normal(moved.shape)
+    sums = (
+        matrices.sums
+        + alike * (matrices.numbers @ numbers)
+        + matrices.sum_stddev * rng.standard_normal(len(matrices.sums))
+    )
     counts = np.where(matrices.measured, matrices.counts + moved, 0)
     return matrices._replace(counts=counts.astype(np.float32), sums=sums.astype(np.float32))

@@ -51,7 +51,12 @@ def groups_text(groups: Sequence[GroupFigures]) -> list[str]:
     """A table for each column, with a column for each category."""
     by = groups[0].by
     across = [group.label for group in groups]
-    rows = [["", *across], ["number", *(in_words(group.num_records, "{:,.0f}".format) for group in groups)]]
+    numbers = {"number": [group.num_records for group in groups]}
+    persons = [group.num_persons for group in groups if group.num_persons is not None]
+    if persons:
+        numbers = {"rows": numbers["number"], "persons": persons}
+    rows = [["", *across]]
+    rows += [[name, *(in_words(figure, "{:,.0f}".format) for figure in found)] for name, found in numbers.items()]
     parts = [f"By {by}\n{_aligned(rows)}"]
     for name in groups[0].columns:
         figures = []
