@@ -42,7 +42,7 @@ from benchmarks import _results
 from benchmarks._command import parser
 from benchmarks._harness import FULL, QUICK, Figure, Outcome, Scale, Timing, quartiles
 from benchmarks._peers import AbsentError, load
-from discreet.tabular.marginals import MarginalsPlan, fit_twins, private_marginals, twin_tables
+from discreet.tabular.marginals import MarginalsPlan, fit_twins, private_marginals
 from discreet.tabular.models import Levels, MixtureOfProducts, guide_for
 from discreet.tabular.synthetic import marginal_distances, utility_report
 from discreet.tabular.tables import Column, Kind, Schema, read_table, schema_from_bounds, schema_from_toml
@@ -70,7 +70,7 @@ Contender = Callable[[pyarrow.Table, Schema, float, Scale], Callable[[], Twins]]
 
 def counts(train: pyarrow.Table, schema: Schema, epsilon: float, scale: Scale) -> Callable[[], Twins]:
     """The default of `discreet fit --model twin`: a mixture of products fitted to noisy counts."""
-    plan = MarginalsPlan.calibrate(schema, epsilon=epsilon, delta=DELTA, tables=twin_tables(schema), slices=SLICES)
+    plan = MarginalsPlan.calibrate(schema, epsilon=epsilon, delta=DELTA, slices=SLICES)
     steps = {} if scale.effort == 1 else {"num_steps": scale.size(scale.steps(1_500), 200)}
     model, result = fit_twins(private_marginals(dp.random.key(), train, plan), **steps)
     return lambda: dp.synthetic.synthesize(dp.random.key(), result, model, num_twins=TWINS)

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow
 
 import discreet as dp
-from discreet.tabular.marginals import MarginalsPlan, MarginalsResult, fit_twins, private_marginals, twin_tables
+from discreet.tabular.marginals import MarginalsPlan, MarginalsResult, fit_twins, private_marginals
 from discreet.tabular.synthetic import marginal_distances
 from discreet.tabular.tables import Column, Kind, Missing, Schema, read_table
 
@@ -82,7 +82,7 @@ def fit(
     train: pyarrow.Table, public: Schema, epsilon: float, steps: int | None
 ) -> tuple[dp.models.MixtureOfProducts, MarginalsResult]:
     """Count, which is the only part that reads records and is private, and fit a mixture to the noisy counts."""
-    plan = MarginalsPlan.calibrate(public, epsilon=epsilon, delta=DELTA, tables=twin_tables(public))
+    plan = MarginalsPlan.calibrate(public, epsilon=epsilon, delta=DELTA)
     return fit_twins(private_marginals(dp.random.key(), train, plan), **({} if steps is None else {"num_steps": steps}))
 
 

@@ -8,13 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 import discreet as dp
-from discreet.tabular.marginals import (
-    MarginalsPlan,
-    fit_twins,
-    private_marginals,
-    twin_tables,
-)
-from discreet.tabular.synthetic import combine, synthesize, utility_report
+from discreet.tabular.synthetic import combine, utility_report
 from discreet.tabular.tables import schema_from_dict
 
 
@@ -56,27 +50,24 @@ schema = schema_from_dict(
 # %% [markdown]
 # ## One release
 #
-# All columns and all pairs are counted once, with noise. Only this cell reads records.
+# All columns and all pairs are counted once, with noise. Only this cell reads records. Each of the twenty twins has a draw
+# of its own, which intervals need. For predictions alone, leave `num_draws` out.
 
 # %%
-plan = MarginalsPlan.calibrate(
-    schema, epsilon=1.0, delta=1e-6, tables=twin_tables(schema)
+found = dp.twins(
+    table, schema, epsilon=1.0, delta=1e-6, num_twins=20, num_draws=20
 )
-counts = private_marginals(dp.random.key(), table, plan)
-counts.statement
+twins = found.tables
+twins[0].slice(0, 8).to_pandas()
 
 # %%
-counts.table("region", "smoker").round()
+found.statement
 
 # %% [markdown]
-# ## Twins
-#
-# Each of the twenty twins has a draw of its own, which intervals need. For predictions alone, leave `num_draws` out.
+# ## Figures from the same release
 
 # %%
-model, result = fit_twins(counts, num_draws=20)
-twins = synthesize(dp.random.key(), result, model, num_twins=20)
-twins[0].slice(0, 8).to_pandas()
+print(dp.describe(found))
 
 # %% [markdown]
 # ## A conclusion with its interval

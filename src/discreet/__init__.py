@@ -50,6 +50,7 @@ _HOME = {
     "subsample_without_replacement": "mechanisms",
     "sum_records": "mechanisms",
     "symbol": "verify",
+    "twins": "synthetic",
 }
 
 if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; tests/test_names.py compares the two.
@@ -124,6 +125,7 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
         tables as tables,
     )
     from discreet.tabular.marginals import describe as describe
+    from discreet.tabular.synthetic import twins as twins
 
     __version__: str
 else:

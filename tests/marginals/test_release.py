@@ -27,7 +27,9 @@ C = math.sqrt(sum(w**2 for w in WEIGHTS))
 
 
 def plan_for(schema=SCHEMA, **options) -> MarginalsPlan:
-    return MarginalsPlan.calibrate(schema, **{"epsilon": 1.0, "delta": 1e-6, "slices": 4} | options)
+    names = [column.name for column in schema.columns]
+    pairs = [*((name,) for name in names), *itertools.combinations(names, 2)]
+    return MarginalsPlan.calibrate(schema, **{"epsilon": 1.0, "delta": 1e-6, "slices": 4, "tables": pairs} | options)
 
 
 def people(rows: int, seed: int = 0) -> dict[str, list]:

@@ -1164,7 +1164,6 @@ class Counts(Method):
         assert asked.epsilon is not None
         self.plan = dp.marginals.MarginalsPlan.calibrate(
             schema,
-            tables=dp.marginals.twin_tables(schema, asked.choices or 0),
             epsilon=asked.epsilon,
             delta=delta_of(asked.delta, asked.num_records, asked.ledger),
             relation=options.relation_of(asked.relation),

@@ -2,7 +2,7 @@
 
 `private_marginals` counts the cross tables of a `MarginalsPlan`. It alone sees records. `Description` has shares, means,
 quantiles and two-way tables with intervals; `describe` does both. `fit_twins` fits a mixture of products to the noisy counts,
-from which `discreet.synthetic` draws twins.
+from which `discreet.synthetic` draws twins; `synthetic.twins` does all of it.
 """
 
 from discreet.tabular.marginals._describe import (
@@ -21,6 +21,7 @@ from discreet.tabular.marginals._release import (
     Marginals as Marginals,
     MarginalsPlan as MarginalsPlan,
     private_marginals as private_marginals,
+    release_of as release_of,
 )
 from discreet.tabular.marginals._twins import (
     NO_SPREAD as NO_SPREAD,
@@ -31,5 +32,4 @@ from discreet.tabular.marginals._twins import (
     fit_twins as fit_twins,
     not_counted as not_counted,
     numbers_in_levels as numbers_in_levels,
-    twin_tables as twin_tables,
 )

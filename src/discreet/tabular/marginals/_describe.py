@@ -21,7 +21,14 @@ from discreet.privacy.ledger import Ledger
 from discreet.privacy.report import Statement
 from discreet.tabular.marginals._estimates import LeastSquares, interval, persons_of
 from discreet.tabular.marginals._figures import ColumnFigures, Figure, GroupFigures, PairFigures
-from discreet.tabular.marginals._release import MOST_WEIGHT, Marginals, MarginalsPlan, Table, private_marginals
+from discreet.tabular.marginals._release import (
+    MOST_WEIGHT,
+    Marginals,
+    MarginalsPlan,
+    Table,
+    private_marginals,
+    release_of,
+)
 from discreet.tabular.marginals._words import column_text, groups_text, in_words, pair_text
 from discreet.tabular.tables import Kind, Schema
 
@@ -259,7 +266,8 @@ def describe(
     the noise. Persons are counted beside them, each once: all, those with more than m rows, and those in each group.
 
     Args:
-        table: Columns by name, or a path to a file, which may be larger than memory: as for `private_marginals`.
+        table: Columns by name, or a path to a file, which may be larger than memory: as for `private_marginals`. Or what was
+            released already, such as the result of `twins`: its description costs nothing more, and takes no schema or budget.
         schema: The public description.
         epsilon: Privacy budget, above 0.
         delta: Privacy budget, well below one over the number of records.
@@ -278,7 +286,7 @@ def describe(
         non_private_seed: Permit a key made from a seed, for tests.
 
     Raises:
-        TypeError: No schema, epsilon or delta. Nothing was released.
+        TypeError: No schema, epsilon or delta, or a release with one of them. Nothing was released.
         ValueError: An argument is out of range. Nothing was released.
         DataError: The table is not what the schema allows. Nothing was released.
         SpentError: The ledger does not hold the budget. Nothing was released.
@@ -294,6 +302,9 @@ def describe(
         Fieller, Some problems in interval estimation, JRSS B 16, 1954; Hay, Rastogi, Miklau and Suciu, Boosting the accuracy of
         differentially private histograms through consistency, VLDB 2010.
     """
+    known = release_of(table, schema=schema, epsilon=epsilon, delta=delta, ledger=ledger, pairs=pairs or None)
+    if known is not None:
+        return Description.of(known, by=by, level=level, quantiles=quantiles)
     if not isinstance(schema, Schema) or epsilon is None or delta is None:
         raise TypeError(
             "describe needs a schema, epsilon and delta. Bounds and categories are public, never taken from the data: "

@@ -74,6 +74,9 @@ from discreet.tabular.tables import (
 
 MOST_CELLS = 2**26
 MOST_WEIGHT = 1000
+MOST_CUTS = 4
+MOST_COLUMNS = 25
+"""Categories of a target, and columns of a table, for which three-way tables are worth the precision of other counts."""
 METHOD = "noisy counts"
 _VERSION = 3
 _FEW_ROWS = 8
@@ -223,7 +226,9 @@ class MarginalsPlan(GaussianPlan):
             schema: The public description.
             epsilon: Target, above 0.
             delta: Target, well below one over the number of records.
-            tables: The cross tables, by names of columns; None: all columns and all pairs of columns.
+            tables: The cross tables, by names of columns. None: those that twins need, which are all columns, all pairs and, with
+                a target of few categories and not too many columns, all pairs with the target. With `choices`: all columns, all
+                pairs with the target, and those with values that are impossible together.
             weights: By name of a column: the weight of all tables with it, the largest if several are named; 1 for the others.
                 By a tuple of names: that of this table. None: 2 for the schema's target.
             relation: The neighbouring relation.
@@ -240,7 +245,7 @@ class MarginalsPlan(GaussianPlan):
         """
         names = [column.name for column in schema.columns]
         if tables is None:
-            tables = [*((name,) for name in names), *itertools.combinations(names, 2)]
+            tables = _tables_of(schema, choices)
         if weights is None:
             weights = {} if schema.target is None else {schema.target: 2}
         chosen = tuple(map(tuple, tables))
@@ -589,6 +594,21 @@ class _Distances(NamedTuple):
         return table_distances(levels, mask, expected, *self, (1,) * len(self.tables), biases, counted)
 
 
+def _tables_of(schema: Schema, choices: int) -> list[Table]:
+    """The cross tables that twins need."""
+    names = [column.name for column in schema.columns]
+    pairs = itertools.combinations(names, 2)
+    if choices:
+        known = [{name for name, _ in pair} for pair in schema.impossible]
+        return [*((name,) for name in names), *(pair for pair in pairs if schema.target in pair or {*pair} in known)]
+    tables: list[Table] = [*((name,) for name in names), *pairs]
+    target = schema.target_column
+    if target is not None and 0 < len(target.categories) <= MOST_CUTS and len(names) <= MOST_COLUMNS:
+        others = [name for name in names if name != target.name]
+        tables += [(*pair, target.name) for pair in itertools.combinations(others, 2)]
+    return tables
+
+
 def _event(noise_multiplier: float, choice_epsilon: float, choices: int) -> DpEvent:
     counts = GAUSSIAN.event(noise_multiplier)
     if not choices:
@@ -675,6 +695,27 @@ class Marginals(Released, what=METHOD, version=_VERSION, parts=(MarginalsPlan, R
         """Short, without the counts."""
         about = f"{len(self.plan.tables)} tables, {len(self.plan.sums)} sums, about {self.num_records:,.0f} records"
         return f"Marginals({about}, {self.statement.brief})"
+
+
+def release_of(what: Any, **paid: Any) -> Marginals | None:
+    """The release that something is or was made from, in place of a table; None if it is a table.
+
+    Args:
+        what: A release, or a result with one as `released`.
+        paid: The caller's arguments that are for a table, by name; None: not given.
+
+    Raises:
+        TypeError: A release, and arguments for a table.
+    """
+    found = getattr(what, "released", what)
+    if not isinstance(found, Marginals):
+        return None
+    if given := [name for name, value in paid.items() if value is not None]:
+        raise TypeError(
+            f"{', '.join(given)} {'is' if len(given) == 1 else 'are'} for a table, and this is a release, which was paid for "
+            "and costs nothing more: leave out what is for a table, or pass the table"
+        )
+    return found
 
 
 @in_own_settings

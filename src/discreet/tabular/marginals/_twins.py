@@ -7,7 +7,8 @@ the number of parameters nor of steps costs privacy, so there are more component
 a maximum a posteriori fit by Adam takes seconds, whatever the number of records.
 
 Sums of numbers and of squares (`_release`) are linear in the shares, too, if numbers are uniform in their slices, as those of
-twins are. They are fitted as precisely as that is so: for slices of one value to the noise, else to a part of a slice's width.
+twins are. They are fitted more precisely than their noise asks, since twins should have the means and spreads that were released;
+and less, by as much as they and the counts show, beyond their noise, that numbers are not uniform in slices.
 
 Several draws are a bootstrap. Each is a refit to the noisy counts plus noise of the law that they have around the truth: the
 sampling noise of a table of rows drawn from the first fit, and the privacy noise again. So draws scatter around the fit as the
@@ -39,8 +40,8 @@ from discreet._numpyro import one_model
 from discreet._validate import integer
 from discreet.privacy.released import Released
 from discreet.privacy.report import Statement
-from discreet.tabular.marginals._estimates import sums_of
-from discreet.tabular.marginals._release import Marginals, MarginalsPlan
+from discreet.tabular.marginals._estimates import LeastSquares, sums_of
+from discreet.tabular.marginals._release import MOST_COLUMNS, Marginals, MarginalsPlan
 from discreet.tabular.models import Levels, MixtureOfProducts
 from discreet.tabular.tables import Kind, Schema
 
@@ -57,12 +58,13 @@ WIDE_SPREAD = 1.0
 """Prior standard deviation of the components' logits: narrower for many columns, which have more of the noise."""
 IMPOSSIBLE = 0.1
 """Standard deviation, in that of the least noise, of the number of records with values that are impossible together."""
-WITHIN = 0.1
-"""How far the mean of a column may be from that of numbers that are uniform in slices, in widths of slices."""
+PRECISE = 0.2
+"""Standard deviation at which sums are fitted, in that of their noise: else noise in empty cells, which is fitted where it is
+above 0, outweighs them."""
+SURE = 2.0
+"""Standard deviations of the noise from which on sums say that numbers are not uniform in slices."""
 UNCHOSEN = 3.0
-"""Standard deviation, in that of the noise, of counts around those of independent columns, of pairs that were not chosen."""
-MOST_CUTS = 4
-MOST_COLUMNS = 25
+"""Standard deviation, in that of the noise, of counts around those of independent columns, of pairs that were not counted."""
 WIDEST = 60
 MOST_LEVELS = 1000
 NAMED = 30
@@ -126,7 +128,7 @@ class CountMatrices(NamedTuple):
                 empty = np.zeros((total, total), np.float32), np.ones((total, total), np.float32)
                 into, stddev, measured = found.setdefault(level, (*empty, np.zeros((total, total), bool)))
                 into[place], stddev[place], measured[place] = block, plan.stddev(table), True
-        if plan.choices and total in found:
+        if total in found:
             _suppose_independence(*found[total], plan.levels, UNCHOSEN * plan.noise)
         for level, (counts, stddev, measured) in found.items():
             never = _impossible(plan.levels, level)
@@ -134,23 +136,41 @@ class CountMatrices(NamedTuple):
         estimates = sums_of(released)
         sums = [estimates[(column.name,)] for column in plan.summed]
         stddevs = np.sqrt(np.repeat([own.variance for own in sums], 2))
-        numbers, widths = numbers_in_levels(plan)
-        alone = np.maximum(np.diagonal(found[total][0]), 1.0) if total in found else np.ones(total)
-        unknown = WITHIN * widths @ alone
+        numbers = numbers_in_levels(plan)
+        unknown = _within_slices(released, numbers)
         within = np.array(list(found))
         (counts, stddev, measured) = map(np.stack, zip(*found.values(), strict=True))
         values = np.array([value for own in sums for value in own.values], np.float32)
         return cls(within, counts, stddev, measured, numbers, values, np.hypot(stddevs, unknown).astype(np.float32))
 
 
-def numbers_in_levels(plan: MarginalsPlan) -> tuple[Float[np.ndarray, "sum level"], Float[np.ndarray, "sum level"]]:
-    """The mean of z and of 1 - z^2 in each level where numbers are uniform in slices, and the width of the slice.
+def _within_slices(released: Marginals, numbers: np.ndarray) -> Float[np.ndarray, " sum"]:
+    """How far sums are from those of numbers that are uniform in slices: what neither noise explains, counts' or sums'."""
+    plan = released.plan
+    found = np.zeros(len(numbers))
+    if all(len(table) > 2 for table in plan.tables):
+        return found
+    columns = LeastSquares(released).columns
+    for place, column in enumerate(plan.summed):
+        if column.name not in columns or columns[column.name].exact:
+            continue
+        own = columns[column.name]
+        assert own.sums is not None
+        means = numbers[2 * place : 2 * place + 2, plan.levels.places[column.name]]
+        apart = own.sums.values - means @ own.counts
+        variance = own.covariance(means, means) + own.sums.variance
+        found[2 * place : 2 * place + 2] = np.sqrt(np.maximum(0, apart**2 - SURE**2 * variance))
+    return found
+
+
+def numbers_in_levels(plan: MarginalsPlan) -> Float[np.ndarray, "sum level"]:
+    """The mean of z and of 1 - z^2 in each level where numbers are uniform in slices.
 
     Each column that is summed has two rows, which are 0 in the levels of other columns.
     """
     levels = plan.levels
-    found = np.zeros((2, len(plan.summed), 2, sum(levels.sizes)), np.float32)
-    for (means, widths), column in zip(np.moveaxis(found, 1, 0), plan.summed, strict=True):
+    found = np.zeros((len(plan.summed), 2, sum(levels.sizes)), np.float32)
+    for means, column in zip(found, plan.summed, strict=True):
         edges = levels.edges(column)
         whole = column.kind is not Kind.REAL
         low, high = column.limits
@@ -161,8 +181,7 @@ def numbers_in_levels(plan: MarginalsPlan) -> tuple[Float[np.ndarray, "sum level
         start = levels.places[column.name].start
         own = slice(start, start + len(middle))
         means[:, own] = middle, 1 - middle**2 - width * (width + 2 * step) / 12
-        widths[:, own] = width
-    return found[0].reshape(-1, found.shape[-1]), found[1].reshape(-1, found.shape[-1])
+    return found.reshape(-1, found.shape[-1])
 
 
 def _impossible(levels: Levels, within: int) -> Bool[np.ndarray, "level level"]:
@@ -179,10 +198,10 @@ def _impossible(levels: Levels, within: int) -> Bool[np.ndarray, "level level"]:
 def _suppose_independence(
     counts: np.ndarray, stddev: np.ndarray, measured: np.ndarray, levels: Levels, spread: float
 ) -> None:
-    """Give pairs that were not chosen the counts of independent columns, far less precisely than others.
+    """Give pairs that were not counted the counts of independent columns, far less precisely than others.
 
-    Otherwise components that fit the chosen pairs leave any dependence between others. One that is larger than the noise would
-    have been chosen. Columns with values that are impossible together depend on each other.
+    Otherwise components that fit the counted pairs leave any dependence between others. Of pairs that were chosen, one that is
+    larger than the noise would have been chosen. Columns with values that are impossible together depend on each other.
     """
     places = list(levels.places.values())
     never = _impossible(levels, len(counts))
@@ -334,29 +353,6 @@ class MarginalsResult(Released, what=WHAT, version=VERSION):
         return f"MarginalsResult(about {self.num_records:,} records, {self.statement.brief})"
 
 
-def twin_tables(schema: Schema, choices: int = 0) -> list[tuple[str, ...]]:
-    """Choose the cross tables that twins need: all columns and pairs, and all pairs with a target of few categories.
-
-    The three-way tables cost every count some precision; with many columns, more than they are worth.
-
-    Args:
-        schema: The public description.
-        choices: The plan's choices. Above 0: all columns, all pairs with the target, and those with values that are impossible
-            together, since the other pairs are chosen.
-    """
-    names = [column.name for column in schema.columns]
-    pairs = itertools.combinations(names, 2)
-    if choices:
-        known = [{name for name, _ in pair} for pair in schema.impossible]
-        return [*((name,) for name in names), *(pair for pair in pairs if schema.target in pair or {*pair} in known)]
-    tables: list[tuple[str, ...]] = [*((name,) for name in names), *pairs]
-    target = schema.target_column
-    if target is not None and 0 < len(target.categories) <= MOST_CUTS and len(names) <= MOST_COLUMNS:
-        others = [name for name in names if name != target.name]
-        tables += [(*pair, target.name) for pair in itertools.combinations(others, 2)]
-    return tables
-
-
 def counts_suffice(schema: Schema, slices: int = 32) -> bool:
     """Choose between fitting twins to counts (True) and to records, by public facts and our measurements.
 
@@ -386,7 +382,7 @@ def fit_twins(
 
     Example::
 
-        plan = MarginalsPlan.calibrate(schema, epsilon=1.0, delta=1e-6, tables=twin_tables(schema))
+        plan = MarginalsPlan.calibrate(schema, epsilon=1.0, delta=1e-6)
         model, result = fit_twins(private_marginals(dp.random.key(), table, plan))
         twins = dp.synthetic.synthesize(dp.random.key(), result, model)
 
@@ -401,13 +397,17 @@ def fit_twins(
     start = _start(model, rng)
     program = counts_model(model)
     matrices = CountMatrices.of(released)
-    fit = functools.partial(_maximise, program, records=released.num_records)
-    found = [fit(start, matrices=matrices, num_steps=num_steps, rate=RATE)]
+
+    def fit(start: Any, matrices: CountMatrices, **schedule: Any) -> Any:
+        precise = matrices._replace(sum_stddev=np.float32(PRECISE) * matrices.sum_stddev)
+        return _maximise(program, start, records=released.num_records, matrices=precise, **schedule)
+
+    found = [fit(start, matrices, num_steps=num_steps, rate=RATE)]
     if num_draws > 1:
         rows = round(released.num_records)
         alike = math.sqrt(released.plan.max_rows)
         again = (_renoised(matrices, model, found[0], rows, alike, rng) for _ in range(num_draws))
-        found = [fit(found[0], matrices=x, num_steps=REFIT_STEPS, rate=REFIT_RATE) for x in again]
+        found = [fit(found[0], x, num_steps=REFIT_STEPS, rate=REFIT_RATE) for x in again]
     latents = {name: np.stack([np.asarray(draw[name], np.float32) for draw in found]) for name in start}
     statement = released.statement
     notes = (NO_SPREAD, *not_counted(released.plan), *([NOBODYS] if released.plan.max_rows > 1 else []))
@@ -416,15 +416,16 @@ def fit_twins(
 
 
 def not_counted(plan: MarginalsPlan) -> list[str]:
-    """Name the pairs of columns that are in no table in a note, if pairs were chosen."""
+    """Name the pairs of columns that are in no table in a note, if there are any."""
     known = {frozenset(pair) for table in plan.tables for pair in itertools.combinations(table, 2)}
     pairs = itertools.combinations([column.name for column in plan.schema.columns], 2)
-    left = [" × ".join(pair) for pair in pairs if frozenset(pair) not in known] if plan.choices else []
+    left = [" × ".join(pair) for pair in pairs if frozenset(pair) not in known]
     if not left:
         return []
     more = f" and {len(left) - NAMED} others" if len(left) > NAMED else ""
+    since = ", since others were chosen" if plan.choices else ""
     return [
-        f"Pairs of columns were left out of the counts, since others were chosen: {', '.join(left[:NAMED])}{more}. "
+        f"Pairs of columns were left out of the counts{since}: {', '.join(left[:NAMED])}{more}. "
         "The fit takes the two columns to be independent but for what other counts say, so combined intervals of what relates "
         "them may miss the truth far more often than stated."
     ]

@@ -33,7 +33,6 @@ from discreet.tabular.marginals import (
     counts_suffice,
     fit_twins,
     numbers_in_levels,
-    twin_tables,
 )
 from discreet.tabular.models import (
     Defaults,
@@ -516,7 +515,7 @@ class Twin(OfModel):
         schema = self.twin.schema
         slices = self.twin.slices
         terms = {"epsilon": epsilon, "delta": self.terms.delta, "slices": slices}
-        return MarginalsPlan.calibrate(schema, tables=twin_tables(schema), **terms)
+        return MarginalsPlan.calibrate(schema, **terms)
 
     def fit(self, epsilon: float, number: int) -> Outcome:
         table = self.tables[number]
@@ -524,7 +523,7 @@ class Twin(OfModel):
         (levels,) = table.rows
         rng = np.random.default_rng(self._noise_seed(number))
         times = self.terms.num_records / self.num_rows
-        counts, numbers = [], numbers_in_levels(plan)[0]
+        counts, numbers = [], numbers_in_levels(plan)
         for names, columns in zip(plan.tables, plan.columns, strict=True):
             sizes = [plan.levels.sizes[column] for column in columns]
             code = np.ravel_multi_index([levels[:, column] for column in columns], sizes)

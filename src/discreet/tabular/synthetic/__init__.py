@@ -23,4 +23,5 @@ from discreet.tabular.synthetic._marginals import (
     marginal_distances as marginal_distances,
 )
 from discreet.tabular.synthetic._report import Comparison as Comparison, UtilityReport as UtilityReport
+from discreet.tabular.synthetic._twins import Twins as Twins, twins as twins
 from discreet.tabular.synthetic._utility import utility_report as utility_report
