@@ -354,6 +354,14 @@ def test_persons_are_not_counted_apart_where_each_has_one_row() -> None:
         plan_for(dataclasses.replace(SCHEMA, max_rows=1))
 
 
+def test_no_more_persons_have_rows_that_were_left_out_than_there_are() -> None:
+    plan = description_plan(SCHEMA, epsilon=1.0, delta=1e-6)
+    released = exact(plan, kept(visits(50), KEY).drop(["who"]))
+    found = Description.of(dataclasses.replace(released, persons=np.array([-30.0, 50.0])))
+    assert (found.num_persons.value, found.persons_cut.value) == (20.0, 20.0)
+    assert found.persons_cut.low <= 20 < 50 < found.persons_cut.high
+
+
 def test_counts_of_persons_are_kept_in_the_file(tmp_path) -> None:
     plan = plan_for()
     found = noisy(exact(plan, kept(visits(50), KEY).drop(["who"])), np.random.default_rng(0))

@@ -152,7 +152,9 @@ def persons_of(released: Marginals, by: tuple[str, ...], z: float) -> list[Figur
     if not by:
         counts = np.array([counts.sum(), counts[1]])
         spreads[0] *= math.sqrt(2)
-    figures = interval(counts, counts - spreads, counts + spreads, 0.0, math.inf)
+    # Noise may leave more persons of whom rows were left out than persons.
+    value = counts if by else np.minimum(counts, counts[0])
+    figures = interval(value, counts - spreads, counts + spreads, 0.0, math.inf)
     return [Figure(*map(float, figure)) for figure in zip(*figures, strict=True)]
 
 
