@@ -11,10 +11,12 @@ import pytest
 from discreet import query as query_file
 from discreet._jax import compiled
 from discreet.methods.newton import NewtonPlan, _releases
-from discreet.methods.newton._releases import BLOCKS, Public
+from discreet.methods.newton._releases import OF_MAPPED, OF_ROWS, Public
 from discreet.methods.newton._sums import Parts
 from discreet.privacy.gradients import SPARE
 from discreet.privacy.query import GRID_OF_PRODUCTS, GRID_OF_SUMS, TURN
+
+BLOCKS = *OF_ROWS, *OF_MAPPED
 
 
 def public_of(rng: np.random.Generator, features: int, name: str = "") -> Public:
@@ -41,8 +43,8 @@ def blocks_of(
     rows = np.ones(y.shape, bool) if present is None else present
     with jax.enable_x64(True):
         own = [x, y, rows] if survey is None else [x, y, rows, survey]
-        table = *map(jnp.asarray, own), jnp.ones(len(x), bool)
-        return np.asarray(_releases._blocks(BLOCKS[name], table, public, grid))
+        found = _releases.blocks_of(name, _releases._rows(*map(jnp.asarray, own)), public)
+        return np.asarray(_releases._gridded(found, jnp.ones(len(x), bool), grid))
 
 
 def some_records(rng: np.random.Generator, name: str, count: int, most_rows: int, features: int) -> Any:
@@ -88,23 +90,29 @@ def test_wrong_bounds_of_classes_are_found(name: str, monkeypatch: pytest.Monkey
     """The residual's length taken for that of one class, 1, and the curvature's trace for its largest eigenvalue, 1/2."""
     wrong = {"cut": np.float64(1)} if name.startswith("residual") else {"most_curvature": np.float64(0.5)}
     monkeypatch.setattr(query_file, "clip_records", lambda rows, norm: rows)
-    block = BLOCKS[name]
-    monkeypatch.setitem(BLOCKS, name, lambda rows, public: block(rows, public._replace(**wrong)))
+    block = OF_MAPPED[name]
+    monkeypatch.setitem(OF_MAPPED, name, lambda rows, public: block(rows, public._replace(**wrong)))
     assert worst_norm(name, 1) > 1.1
 
 
-@pytest.mark.parametrize("name", ["residual of binary", "residual of counts", "curvature of binary"])
+@pytest.mark.parametrize("name", ["residual of binary", "curvature of binary"])
 def test_wrong_bounds_of_persons_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A weight of each row by itself, as if it were a person, and a bound without the root of the number of rows."""
-    monkeypatch.setattr(query_file, "clip_records", lambda rows, norm: rows)
-    made = _releases._weighted
+    """A weight of each row by itself, as if it were a person, and a bound without the root of the number of rows.
 
-    def by_row(rows: Any, public: Public) -> Any:
-        alone = jax.tree.map(lambda value: value.reshape(-1, 1, *value.shape[2:]), rows)
-        return jax.tree.map(lambda value: value.reshape(len(rows.y), -1, *value.shape[2:]), made(alone, public))
+    Residuals of counts are cut at what the rows of a person have together, however they came about.
+    """
+    monkeypatch.setattr(query_file, "clip_records", lambda rows, norm: rows)
+    made = _releases.mapped
+
+    def by_row(rows: Any, to: Any) -> Any:
+        alone = made(jax.tree.map(lambda value: value.reshape(-1, 1, *value.shape[2:]), rows), to)
+        units = alone.units.reshape(*rows.y.shape, -1)
+        return alone._replace(
+            units=units, length=alone.length.reshape(rows.y.shape)[:, 0], y=rows.y, survey=rows.survey
+        )
 
     with monkeypatch.context() as patch:
-        patch.setattr(_releases, "_weighted", by_row)
+        patch.setattr(_releases, "mapped", by_row)
         assert worst_norm(name, 4) > 1.5
     if name == "residual of binary":
         monkeypatch.setattr(_releases, "math", SimpleNamespace(sqrt=lambda value: 1.0 if value == 4 else value**0.5))
@@ -163,7 +171,7 @@ def test_a_block_is_the_same_in_every_place_and_beside_any_others(name: str, fea
 
     def raw(which: Any, *table: Any) -> Any:
         def turn(carry: float, part: Any) -> Any:
-            return carry, BLOCKS[name](_releases._rows(*part[:3]), public)
+            return carry, _releases.blocks_of(name, _releases._rows(*part[:3]), public)
 
         def chosen() -> Any:
             return jax.lax.scan(turn, 0.0, _releases._turns(table))[1]

@@ -145,6 +145,22 @@ def _clipping() -> None:
     enter("sum_records", lambda t, g, x: dp.sum_records(x, t[:, 0] & g[:, 0]), "truth", "whole guard", "raw")
     enter("sum_records", lambda *xs: [dp.sum_records(x, np.arange(N) < 5) for x in xs], *ROWS)
     enter("sum_records", lambda t, s: dp.sum_records(jnp.broadcast_to(s, (N, D)), t[:, 0]), "truth", "sum")
+    for weights in ("clipped", "limited or NaN", "raw", "raw masked", "placed"):
+        enter("sum_weighted", lambda t, x, w: _weighted(x, w, t[:, 0]), "truth", "few", weights)
+        enter("sum_weighted", lambda x, w: _weighted(x, w, np.arange(N) < 5), "few", weights)
+    enter(
+        "sum_weighted",
+        lambda t, *xs: [_weighted(xs[0], x, t[:, 0]) for x in xs[1:]],
+        "truth",
+        "whole",
+        "masked",
+        "line",
+    )
+    enter(
+        "sum_weighted", lambda t, n, w: _weighted(jnp.broadcast_to(n, (N, D)), w, t[:, 0]), "truth", "numbers", "other"
+    )
+    enter("sum_weighted", lambda t, n: _weighted(jnp.broadcast_to(n, (N, D)), n, t[:, 0]), "truth", "numbers")
+    enter("sum_weighted", lambda t, x, s: _weighted(x, jnp.broadcast_to(s, (N, D)), t[:, 0]), "truth", "few", "sum")
     tables = (3, 3, 3), ((0,), (1, 2)), (1, 2)
     kept = lambda x: dp.mechanisms.count_cells(x[0] + 1, x[1][:, 0], *tables)  # noqa: E731
     enter("count_cells", lambda t, *xs: [kept((x, t)) for x in xs], "truth", *WHOLE)
@@ -165,6 +181,14 @@ def _clipping() -> None:
         "count_cells", lambda t, s, x: whole(x, t[:, 0], *tables, jnp.full(12, s[0].astype(int))), "truth", "sum", "few"
     )
     enter("count_cells", lambda t, s: whole(jnp.broadcast_to(s.astype(int), (N, D)), t[:, 0], *tables), "truth", "sum")
+
+
+def _weighted(rows, weights, mask):
+    """Weights that are within the bound for rows of more than 1, too."""
+    weights = jnp.broadcast_to(weights, (N, D)) / jnp.sqrt(
+        jnp.sum(jnp.square(rows * 1.0), axis=1, keepdims=True) + 1e-9
+    )
+    return dp.mechanisms.sum_weighted(rows[:, None], weights[:, None].astype(jnp.float32), mask)
 
 
 def _far(x, mask, expected):

@@ -48,6 +48,7 @@ LAST = 1024
 MOST_RECORDS = 2**26
 GRID_OF_PRODUCTS = 2.0**13  # sums of products of 2^26 rows are exact in 64 bits
 GRID_OF_SUMS = 2.0**24  # and so are sums of 2^26 rows
+_ALIGNED = 64  # bytes
 _CLIPPED_FROM = 2.0**-19  # more than `clip_records` keeps below its bound: it leaves rows of this length as they are
 
 
@@ -278,13 +279,21 @@ def rounded(rows: Float[Array, "record *sum"], mask: Bool[Array, "record"], grid
     return clip_records(jnp.round(rows * grid) / grid, 1.0) * mask[:, None]
 
 
-def on_grid(rows: Float[Array, "record sum"], mask: Bool[Array, "record"], grid: float) -> Array:
+def on_grid(
+    rows: Float[Array, "record sum"], mask: Bool[Array, "record"], grid: float, *, within: bool = False
+) -> Array:
     """Rows of norm at most 1, a little shorter, as `rounded` leaves them on the grid.
 
     A row divided by its length is longer than 1 where squares underflowed: so it is clipped before it is rounded, too.
+
+    Args:
+        rows: One for each record.
+        mask: Of the records that there are.
+        grid: Steps in 1.
+        within: No row is longer than 1, but for rounding: then the bits are the same without the first clipping.
     """
     room = 1 - math.sqrt(rows.shape[1]) / grid - _CLIPPED_FROM
-    return rounded(clip_records(rows, 1.0) * room, mask, grid)
+    return rounded((rows if within else clip_records(rows, 1.0)) * room, mask, grid)
 
 
 def turns_for(num_records: int, turn: int = TURN) -> int:
@@ -310,7 +319,7 @@ def in_turns(
     whole = len(arrays[0]) // filled
 
     def laid(value: np.ndarray, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        found = np.zeros((turns, turn, *shape), dtype)
+        found = _aligned_zeros((turns, turn, *shape), np.dtype(dtype))
         own = found[..., : value.shape[-1]] if shape else found
         own[:whole, :filled] = value[: whole * filled].reshape(whole, filled, *value.shape[1:])
         left = value[whole * filled :]
@@ -320,6 +329,14 @@ def in_turns(
     kinds = layout or [(array.shape[1:], array.dtype) for array in arrays]
     present = laid(np.ones(len(arrays[0]), bool), (), bool)
     return [*(laid(np.asarray(array), *kind) for array, kind in zip(arrays, kinds, strict=True)), present]
+
+
+def _aligned_zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Zeros at an address from which JAX takes them on a CPU without a copy."""
+    size = math.prod(shape) * dtype.itemsize
+    room = np.zeros(size + _ALIGNED, np.uint8)
+    start = -room.ctypes.data % _ALIGNED
+    return room[start : start + size].view(dtype).reshape(shape)
 
 
 def turns_of(table: Sequence[Array], turn: int = TURN) -> list[Array]:

@@ -190,11 +190,16 @@ class _Records:
     """The records and their certified programs; each call is one release, with a key of its own."""
 
     def __init__(self, table: Sequence[np.ndarray], plan: NewtonPlan, act: Act, saved: SavedReleases) -> None:
-        layout = layout_for(table, rounded_up(plan.num_features))
         outputs = (plan.outputs,) if plan.family == CLASSES else ()
         sums = tuple(dict.fromkeys((kind, rows) for kind, rows, _, _ in plan.releases))
+        layout = layout_for(table, rounded_up(plan.num_features))
         made_for = RegressionSums(layout, plan.relation, act.reproducible, outputs, sums)
-        self._parts = parts = Parts(table, layout, apart=not made_for.are_little(plan.num_records))
+        apart = not made_for.are_little(plan.num_records)
+        if apart:
+            # Few columns of zeros, and with the constant whole vectors of a processor.
+            layout = layout_for(table, rounded_up(plan.num_features + 1, 4) - 1)
+            made_for = dataclasses.replace(made_for, layout=layout)
+        self._parts = parts = Parts(table, layout, apart=apart, again=True)
         size = plan.num_features + 1
         nowhere = Public(np.eye(size), np.zeros(size * plan.outputs))
         proved = (program_of((x.kind, x.rows), x.noise, parts.last_turns, made_for) for x in plan.releases)
@@ -235,8 +240,9 @@ def fit_newton(
 
     Args:
         rng_key: `discreet.random.key()`, for this fit alone.
-        x: Features in [-1, 1]; a memory map is read again for each release. With the plan's `max_rows` above 1, a record is a
-            person with an axis of so many rows; then the intervals hold whether or not a person's rows are independent.
+        x: Features in [-1, 1]; a memory map is read a few times, for each release before the gradients. With the plan's
+            `max_rows` above 1, a record is a person with an axis of so many rows; then the intervals hold whether or not a
+            person's rows are independent.
         y: 0 or 1; or counts; or classes, 0 to the plan's num_classes - 1.
         plan: The plan of the fit.
         mask: With `max_rows` above 1, True for the rows that a person has; if the plan `drops`, for the records that are used.

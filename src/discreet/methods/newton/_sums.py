@@ -5,6 +5,9 @@ a program without noise, on any device, by any process, in memory or while it is
 `before` into the same release, whose own part is empty. Both programs have one text (`Sums.of`), and the proof of the release
 holds for each record: for the part that it is in, the sum of the other parts is a constant. The program of a release is then
 that of every large table, whatever its number of records.
+
+Many releases may begin alike, as all gradients do with the map of the features. What they have in common is then computed once
+(`Sums.prepare`) and kept in place of the table, by the same text as in the program that is proved.
 """
 
 from __future__ import annotations
@@ -36,14 +39,15 @@ PART = 128
 _LITTLE = 2**20  # numbers in rows and products
 _FEW = 2**14  # numbers of a release
 _MOST_BYTES = 2**26  # of a part
+_MOST_KEPT = 2**32  # bytes of prepared parts; beyond it they are prepared again for each release
 LARGEST_SHARED = 2**16  # numbers of a release
 _LEAST_TURNS = 4  # XLA compiles a loop of one otherwise
 _ANY = Given(np.float64(1.0))  # noise: a program that is proved for one is proved again for each, and not traced again
 
 
-def rounded_up(size: int) -> int:
-    """The next multiple of 4 with at most three binary digits before its zeros, as 4, 8, 28, 32, 40: few sizes, few programs."""
-    step = max(4, 2 ** ((size - 1).bit_length() - 3))
+def rounded_up(size: int, digits: int = 3) -> int:
+    """The next multiple of 4 with at most so many binary digits before its zeros, as 4, 8, 28, 32, 40: few programs."""
+    step = max(4, 2 ** ((size - 1).bit_length() - digits))
     return max(1, -(-size // step)) * step
 
 
@@ -63,6 +67,7 @@ class Parts:
         arrays: The records' arrays.
         layout: What they are converted to, and the last axes filled up to; None: they stay as they are.
         apart: Sum them by a program of their own.
+        again: Lay parts out again for each sum, as if all were in files: only what is prepared is kept.
 
     Attributes:
         layout: As above.
@@ -71,7 +76,9 @@ class Parts:
         turns: Of each part.
     """
 
-    def __init__(self, arrays: Sequence[Any], layout: Layout | None = None, *, apart: bool = False) -> None:
+    def __init__(
+        self, arrays: Sequence[Any], layout: Layout | None = None, *, apart: bool = False, again: bool = False
+    ) -> None:
         self._arrays = list(arrays)
         self.layout = layout or layout_of(arrays)
         self.apart = apart
@@ -84,7 +91,9 @@ class Parts:
             # Few sizes, so few programs.
             self.turns = min(most, rounded_up(-(-turns // self.count)))
         self._kept: dict[int, list[Array]] = {}
-        self._reads = apart and any(_in_files(array) for array in arrays)
+        self._reads = apart and (again or any(_in_files(array) for array in arrays))
+        self._prepared: dict[int, list[Array]] = {}
+        self._prepared_with = b""
 
     @property
     def last_turns(self) -> int:
@@ -117,6 +126,28 @@ class Parts:
             self._kept[number] = found
         return found
 
+    def prepared(self, made_with: bytes, prepare: Callable[[list[Array]], list[Array]]) -> Callable[[int], list[Array]]:
+        """From a part's number to what `prepare` makes of its arrays, which is kept until something else is made.
+
+        Args:
+            made_with: What it is made with.
+            prepare: From a part's arrays.
+        """
+        if made_with != self._prepared_with:
+            self._prepared = {}
+            self._prepared_with = made_with
+        kept = self._prepared
+
+        def part(number: int) -> list[Array]:
+            if number in kept:
+                return kept[number]
+            found = prepare(self.part(number))
+            if self.count * sum(array.nbytes for array in found) <= _MOST_KEPT:
+                kept[number] = found
+            return found
+
+        return part
+
     def load(self) -> list[Array]:
         """Lay out what is in memory, and return the first part: what has no room fails here, before anything is spent."""
         if not self._reads:
@@ -124,16 +155,16 @@ class Parts:
                 self.part(number)
         return self.part(0)
 
-    def summed(self, add: Callable[[list[Array]], Any], size: int) -> Float[np.ndarray, " size"]:
+    def summed(self, add: Callable[[int], Any], size: int) -> Float[np.ndarray, " size"]:
         """The sum over the parts of what `add` makes of each, some of them at once; exact.
 
         Args:
-            add: From a part's arrays to the sum over them.
+            add: From a part's number to the sum over it.
             size: Of that sum.
         """
 
         def one(number: int) -> np.ndarray:
-            return np.asarray(add(self.part(number)))
+            return np.asarray(add(number))
 
         total = np.zeros(size)
         own_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -210,6 +241,23 @@ class Sums(ABC):
     def of(self, which: Any, public: Any, arrays: Sequence[Array]) -> Float[Array, " size"]:
         """The exact sum with this number over a part, filled up with zeros. One record changes it by at most 1."""
 
+    def is_prepared(self, which: int) -> bool:
+        """True if the sum with this number begins as others do, with `prepare`."""
+        del which
+        return False
+
+    def prepared_with(self, public: Any) -> Float[np.ndarray, "..."]:
+        """What `prepare` takes of `public`."""
+        raise NotImplementedError
+
+    def prepare(self, made_with: Array, arrays: Sequence[Array]) -> list[Array]:
+        """What sums that begin alike have in common, of each record by itself; the last array is the mask."""
+        raise NotImplementedError
+
+    def of_prepared(self, which: Any, public: Any, arrays: Sequence[Array]) -> Float[Array, " size"]:
+        """The sum with this number, to the bit, over what `prepare` made of a part."""
+        raise NotImplementedError
+
     def are_little(self, num_records: int) -> bool:
         """True if these sums take less time than to compile a program that makes them fast.
 
@@ -265,6 +313,28 @@ def _adder(sums: Sums, turns: int) -> Runner:
     )
 
 
+@functools.lru_cache(maxsize=64)
+def _preparer(sums: Sums, turns: int) -> Runner:
+    """The program that prepares a part."""
+    return runner_of(lambda made_with, *arrays: sums.prepare(made_with, arrays), *_to_prepare(sums, turns))
+
+
+def _to_prepare(sums: Sums, turns: int) -> list[jax.ShapeDtypeStruct]:
+    """Shapes of what `prepare` takes."""
+    made_with = jax.ShapeDtypeStruct(np.shape(sums.prepared_with(sums.nowhere)), np.float64)
+    return [made_with, *_shapes(sums, turns)]
+
+
+@functools.lru_cache(maxsize=64)
+def _adder_of_prepared(sums: Sums, turns: int) -> Runner:
+    """The program that sums a prepared part."""
+    made_with, *arrays = _to_prepare(sums, turns)
+    made = jax.eval_shape(sums.prepare, made_with, arrays)
+    return runner_of(
+        lambda which, public, *arrays: sums.of_prepared(which, public, arrays), *_computed_with(sums), *made
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Program:
     """A release of one sum with some noise, proved for tables of one layout.
@@ -287,17 +357,28 @@ class Program:
     def _arguments(self, key: PRNGKeyArray, public: Any, before: np.ndarray, parts: Parts) -> tuple[Any, ...]:
         return key, np.float64(self.noise), np.int32(self.which), public, before, *parts.last
 
-    def _add(self, public: Any, arrays: list[Array], turns: int) -> Any:
-        """The program of a part, and what it takes. Rows have the same bits each time, on a GPU, too: they are on a grid."""
-        leaves = [np.int32(self.which), *jax.tree.leaves(public), *arrays]
-        return _adder(self.sums, turns).of(leaves, repeats=True), leaves
+    def _add(self, public: Any, parts: Parts) -> Callable[[int], Array]:
+        """From a part's number to its sum. Rows have the same bits each time, on a GPU, too: they are on a grid."""
+        prepared = self.sums.is_prepared(self.which)
+        adder = (_adder_of_prepared if prepared else _adder)(self.sums, parts.turns)
+        with_public = [np.int32(self.which), *jax.tree.leaves(public)]
+
+        def run(runner: Runner, leaves: list[Any]) -> list[Array]:
+            return runner.of(leaves, repeats=True)(*leaves)
+
+        part = parts.part
+        if prepared:
+            made_with = self.sums.prepared_with(public)
+            preparer = _preparer(self.sums, parts.turns)
+            part = parts.prepared(made_with.tobytes(), lambda arrays: run(preparer, [made_with, *arrays]))
+        return lambda number: run(adder, [*with_public, *part(number)])[0]
 
     def compile(self, key: PRNGKeyArray, public: Any, parts: Parts) -> None:
         """Compile it for these arguments, and load them."""
         public = jax.tree.map(np.float64, self.sums.filled(public))
-        first = parts.load()
+        parts.load()
         if parts.apart:
-            self._add(public, first, parts.turns)
+            self._add(public, parts)(0)
         self.certificate.compile(*self._arguments(key, public, np.zeros(self.sums.size), parts))
 
     def __call__(self, key: PRNGKeyArray, public: Any, parts: Parts) -> np.ndarray:
@@ -306,12 +387,7 @@ class Program:
         public = jax.tree.map(np.float64, self.sums.filled(public))
         before = np.zeros(self.sums.size)
         if parts.apart:
-
-            def add(arrays: list[Array]) -> Array:
-                program, leaves = self._add(public, arrays, parts.turns)
-                return program(*leaves)[0]
-
-            before = parts.summed(add, self.sums.size)
+            before = parts.summed(self._add(public, parts), self.sums.size)
         found = np.asarray(self.certificate(*self._arguments(key, public, before, parts)), np.float64)
         if not np.isfinite(found).all():
             raise FloatingPointError("a release is not finite")

@@ -18,6 +18,7 @@ from discreet.privacy.mechanisms._markers import (
     NOISE as NOISE,
     SUM as SUM,
     UPDATE_ROWS as UPDATE_ROWS,
+    WEIGHTED_SUM as WEIGHTED_SUM,
     FloatMechanism as FloatMechanism,
     GridMechanism as GridMechanism,
     Mechanism as Mechanism,
@@ -36,6 +37,7 @@ from discreet.privacy.mechanisms._markers import (
     release as release,
     subsample_without_replacement as subsample_without_replacement,
     sum_records as sum_records,
+    sum_weighted as sum_weighted,
     table_distances as table_distances,
     update_rows as update_rows,
 )

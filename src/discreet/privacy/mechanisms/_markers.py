@@ -4,6 +4,7 @@ A mechanism is an object (`GaussianMechanism`, `LaplaceMechanism`) that adds its
 event and the total variation between the two; a sampler likewise (`discreet.sampling`). The primitives:
 
     CLIP, SUM      rows of joint norm at most C; the sum of the rows that a mask keeps
+    WEIGHTED_SUM   integer rows times weights, of joint norm at most 1, and their sum
     COUNT          integer cross tables: a record is in one cell of each
     DISTANCE       distances of cross tables from public numbers
     CHOOSE         one of several answers by the exponential mechanism
@@ -316,6 +317,10 @@ def _sum(*operands: Array) -> list[Array]:
     return gradients.sum_records(rows, mask)
 
 
+def _weighted(rows: Array, weights: Array, mask: Array) -> list[Array]:
+    return [gradients.sum_weighted(rows, weights, mask)]
+
+
 def _counted(
     levels: Array,
     mask: Array,
@@ -418,6 +423,7 @@ def _unmapped(why: str) -> Callable[..., str | None]:
 
 CLIP = marker("clip_records", _clip, refuse=None)
 SUM = marker("sum_records", _sum, refuse=None)
+WEIGHTED_SUM = marker("sum_weighted", _weighted, refuse=None)
 COUNT = marker("count_cells", _counted, refuse=None)
 DISTANCE = marker("table_distances", _distances, refuse=None)
 CHOOSE = marker(
@@ -504,6 +510,51 @@ def sum_records(tree: Any, mask: Bool[Array, "record"]) -> Any:
     """
     leaves, structure = jax.tree.flatten(tree)
     return jax.tree.unflatten(structure, SUM.bind(*leaves, mask)) if leaves else tree
+
+
+def sum_weighted(
+    rows: Int[Array, "record row latent"],
+    weights: Float[Array, "record row output"],
+    mask: Bool[Array, "record"],
+) -> Float[Array, "output latent"]:
+    """Sum integer rows times weights over the records and their rows, exactly.
+
+    Guarantee: one record adds at most 1 in L2, whatever its rows and weights hold: for up to 2**26 records that is what the sum
+    as computed moves by, in any order of additions. Where the sum over its rows of |weights| |row| exceeds 1, weights are divided
+    by it. Where that is not finite, or the mask drops the record, it counts as exactly zero. Products are shortened by one part
+    in 1e6, and rounded to 2**-24.
+
+    Args:
+        rows: Integers, in any unit: weights are relative to it. A row of zeros counts as one of length 1 in that sum.
+        weights: For each row one number for each output.
+        mask: True for real records.
+
+    Returns:
+        The sum over records and rows of the outer products of weights and row.
+
+    Raises:
+        TypeError: Rows are not integers.
+        ValueError: Shapes do not fit.
+
+    >>> import jax.numpy as jnp
+    >>> rows = jnp.array([[[3, 4]], [[0, 1]], [[0, 8]]])
+    >>> sum_weighted(rows, jnp.array([[[0.1]], [[jnp.nan]], [[0.2]]]), jnp.ones(3, bool)).round(3).tolist()
+    [[0.3, 1.4]]
+    """
+    rows = jnp.asarray(rows)
+    weights = jnp.asarray(weights)
+    mask = jnp.asarray(mask)
+    if not jnp.issubdtype(rows.dtype, jnp.integer) or mask.dtype != bool:
+        raise TypeError(
+            f"sum_weighted: rows are {rows.dtype} and the mask is {mask.dtype}; pass integers and Booleans."
+        )
+    fits = rows.ndim == weights.ndim == 3 and weights.shape[:2] == rows.shape[:2]
+    if not (fits and mask.shape == rows.shape[:1] and min(weights.shape[1:]) > 0):
+        raise ValueError(
+            f"sum_weighted: rows have the shape {rows.shape}, weights {weights.shape} and the mask {mask.shape}; pass (record, "
+            "row, latent), (record, row, output) and (record,)."
+        )
+    return WEIGHTED_SUM.bind(rows, weights, mask)[0]
 
 
 def count_cells(

@@ -549,7 +549,7 @@ def runner_of(step: Callable[..., Any], *args: Any) -> Runner:
     """A program that is a part of certified ones: it is refused where it differs each time, or does more than compute.
 
     Args:
-        step: The program, whose only result is an array.
+        step: The program, whose results are arrays.
         args: As in `certify`.
 
     Raises:

@@ -41,7 +41,7 @@ from discreet._jax import (
     source_line,
 )
 from discreet.privacy.accounting import Relation
-from discreet.privacy.mechanisms import CLIP, CLIPPED_SUM, COUNT, SUM, Mechanism
+from discreet.privacy.mechanisms import CLIP, CLIPPED_SUM, COUNT, SUM, WEIGHTED_SUM, Mechanism
 from discreet.privacy.verify._domain import (
     KNOWN,
     LARGEST,
@@ -463,7 +463,7 @@ _AS_IT_IS = (
 """Primitives that add to a sum, or reshape it with its elements in order."""
 
 
-_MARKED = (CLIP, SUM, COUNT, CLIPPED_SUM)
+_MARKED = (CLIP, SUM, WEIGHTED_SUM, COUNT, CLIPPED_SUM)
 """Their rules say how their results round."""
 _TAKEN = (
     *IDENTITY, *_MOVES, p.slice_p, p.concatenate_p, p.neg_p, p.abs_p, p.rev_p, p.pad_p, p.dynamic_slice_p, p.select_n_p,

@@ -34,6 +34,7 @@ from discreet.privacy.mechanisms import (
     NOISE,
     SUM,
     UPDATE_ROWS,
+    WEIGHTED_SUM,
     Mechanism,
     rounding_of_records,
 )
@@ -327,6 +328,34 @@ def _of_rows(value: Value, count: int, dtype: Any) -> tuple[float, float] | None
     if np.dtype(dtype) not in (np.float32, np.float64):
         return None
     return float(count), share + rounding_of_records(count, dtype)
+
+
+@rule(WEIGHTED_SUM)
+def weighted_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """The rule of `sum_weighted`: a record adds a vector of norm at most 1, made of its own rows and weights.
+
+    Where the mask drops it, it adds exactly zero. Public rows, or public weights, bound the norm no less.
+    """
+    rows, weights, mask = operands
+    private = [x for x in (rows, weights) if isinstance(x, Private)]
+    if any(x.axes != (0,) or x.batch is not private[0].batch for x in private):
+        why = Why.ROWS("what is weighted and summed does not have one row per record of the same table")
+        return [checker.unbounded(equation, operands, why)]
+    shapes = [shape_of(variable) for variable in equation.invars]
+    # A record's product is zero where one of its factors is: what is not finite is dropped.
+    found = private[0].but(zero=frozenset().union(*(x.zero for x in private))) if private else rows
+    kept = masked_rows(checker, equation, mask, found, shapes[0], shapes[2])
+    if not isinstance(kept, Private):
+        return [Public()]
+    if kept.axes != (0,) or kept.batch is None:
+        return [kept]
+    public = [(x, shape) for x, shape in zip((rows, weights), shapes, strict=False) if isinstance(x, Public)]
+    placed = any(varies_along(x, shape, (0,)) for x, shape in public) or any(x.positional for x in private)
+    origin = checker.origin(equation, operands)
+    terms = fresh(Scale(1.0), kept.batch)
+    bounded = kept.but(terms=terms, linf=None, finite=True, positional=kept.positional or placed, origin=origin)
+    total = summed(checker, bounded, shapes[0], additive=True)
+    return [dataclasses.replace(total, rounding=(float(shapes[0][0]), 0.0))]
 
 
 @rule(COUNT)
