@@ -46,7 +46,7 @@ _ANY = Given(np.float64(1.0))  # noise: a program that is proved for one is prov
 
 
 def rounded_up(size: int, digits: int = 3) -> int:
-    """The next multiple of 4 with at most so many binary digits before its zeros: few sizes, few programs."""
+    """The next multiple of 4 with at most so many binary digits before its zeros, as 4, 8, 28, 32, 40: few programs."""
     step = max(4, 2 ** ((size - 1).bit_length() - digits))
     return max(1, -(-size // step)) * step
 
