@@ -115,7 +115,7 @@ def test_draws_of_a_fit_in_steps_allow_for_its_noise(statement, monkeypatch: pyt
     )
     options = {"method": "trace", "start": 0.5, "corrected": np.ones(1), "mean": np.zeros(1), "stddev": np.ones(1)}
     aware = _noise_aware.NoiseAware(**options, _objective=None, _unravel=None, _draws=None)
-    monkeypatch.setitem(_result.METHODS, "trace", lambda *given: aware)
+    monkeypatch.setitem(_noise_aware.METHODS, "trace", lambda *given: aware)
     fit.to_arviz(None, 7, feature_names=["a"])
     fit.noise_aware("trace").to_arviz(None, 8)
     assert [samples for samples, _ in calls] == [("aware", 7), ("aware", 8)]

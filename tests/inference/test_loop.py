@@ -93,10 +93,10 @@ def test_the_bar_is_not_redrawn_at_every_chunk(fitted, monkeypatch):
     monkeypatch.setattr(_loop, "_LONGEST_CHUNK", 1)
     monkeypatch.setattr(_loop, "_SHORT_CHUNK", 1)
     bars = []
-    made = _loop._bar
+    made = _loop.tqdm
 
-    def bar(num_steps, enabled):
-        bars.append(made(num_steps, enabled))
+    def bar(**options):
+        bars.append(made(**options))
         bars[0].delay, bars[0].mininterval = 0.0, 3600.0
         bars[0].drawn = 0
         draw = bars[0].display
@@ -108,7 +108,7 @@ def test_the_bar_is_not_redrawn_at_every_chunk(fitted, monkeypatch):
         bars[0].display = counted
         return bars[0]
 
-    monkeypatch.setattr(_loop, "_bar", bar)
+    monkeypatch.setattr(_loop, "tqdm", bar)
     screen = io.StringIO()
     screen.isatty = lambda: True  # there is no bar in a file
     with contextlib.redirect_stderr(screen):

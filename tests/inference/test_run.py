@@ -301,11 +301,14 @@ def test_an_error_of_a_signal_handler_has_the_fit_so_far(dpsvi, table, monkeypat
     """Such as a test's time limit: the plan is spent, and what was released is not lost."""
     seen = []
 
-    def postfix(losses, num_records):
-        seen.append(len(losses))
-        raise TimeoutError
+    class Late(_loop.tqdm):
+        def update(self, n=1):
+            seen.append(n)
 
-    monkeypatch.setattr(_loop, "_postfix", postfix)
+        def set_postfix_str(self, s="", refresh=True):
+            raise TimeoutError
+
+    monkeypatch.setattr(_loop, "tqdm", Late)
     with pytest.raises(TimeoutError) as late:
         dpsvi.run(dp.random.key(3), *table, progress_bar=False)
     partial = late.value.partial_result
