@@ -291,6 +291,24 @@ def test_importing_discreet_costs_less_than_numpyro() -> None:
     assert done.stdout.strip() == "set()"
 
 
+def test_ledgers_and_statements_are_read_without_jax() -> None:
+    code = "import sys, discreet as dp; dp.Ledger, dp.Statement, dp.accounting; print({'jax', 'scipy.stats'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_a_file_is_read_without_pandas(tmp_path: Path) -> None:
+    """pyarrow imports it to convert arrays, for as long as it takes to read a small table ten times."""
+    file = tmp_path / "table.csv"
+    file.write_text("age,smoker\n30,yes\n41,no\n")
+    code = (
+        "import sys, discreet as dp; schema = dp.tables.schema_from_bounds('age=0:100,smoker=no|yes'); "
+        f"rows = dp.tables.encode({str(file)!r}, schema); print(len(rows.x), 'pandas' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "False"]
+
+
 @pytest.mark.parametrize("first", ["fit", "page"])
 def test_events_are_imported_without_accountants(first: str) -> None:
     """Of SciPy what NumPyro imports, too; and dp_accounting, imported later, has the same events."""
