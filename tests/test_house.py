@@ -30,6 +30,7 @@ def inside(path: Path) -> tuple[str, ...]:
 
 # The one rule: a file imports from its own module, and from modules before it in this list.
 ORDER = [
+    "_dp_accounting",
     "_jax",
     "_numpyro",
     "_validate",
@@ -44,7 +45,7 @@ READS_NO_TABLE = {"models", "synthetic", "page", "planning"}
 COMPARES_WITH_REAL_ROWS = "tabular/synthetic/_utility.py"
 SCHEMA_FILES = {"_bounds", "_cells", "_persons", "_schema", "_schema_text"}  # that read nothing
 OF_TABLES_IN_MEMORY = {"cells_of", "typed"}
-EVERYBODY_MAY_IMPORT = {"_jax", "_numpyro", "_validate"}
+EVERYBODY_MAY_IMPORT = {"_dp_accounting", "_jax", "_numpyro", "_validate"}
 JAX_INTERNALS = ("jax._src", "jax.extend", "jax.interpreters")
 # Of NumPyro, besides private names: what its documentation does not list, by import and by use.
 NUMPYRO_INTERNALS = {
@@ -116,7 +117,7 @@ def test_imports_go_in_one_direction() -> None:
         wrong += [
             f"{name_of(path)}:{line} imports {name} through the root"
             for name, line in imported_modules(path)
-            if room != "cli" and re.match(rf"discreet(?!\.({'|'.join(STOREYS)}|{'|'.join(ORDER[:4])})\b)(\.|$)", name)
+            if room != "cli" and re.match(rf"discreet(?!\.({'|'.join(STOREYS)}|{'|'.join(ORDER[:5])})\b)(\.|$)", name)
         ]
     assert not wrong, "see the pages of the storeys:\n" + "\n".join(wrong)
 
@@ -225,6 +226,17 @@ def test_numpyro_internals_only_in_the_adapter() -> None:
     assert not wrong, "only discreet/_numpyro.py may: " + "\n".join(wrong)
 
 
+def test_events_only_from_the_adapter() -> None:
+    """dp_accounting's package imports most of SciPy. Accountants are imported where they are called."""
+    wrong = [
+        f"{name_of(path)}: {line}"
+        for path in sources()
+        if name_of(path) not in ("_dp_accounting.py", "interfaces/compat/d3p/dputil.py")
+        for line in re.findall(r"^(?:from|import) dp_accounting\b.*", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert not wrong, "only discreet/_dp_accounting.py may: " + "\n".join(wrong)
+
+
 def test_models_run_in_one_thread_at_a_time() -> None:
     """NumPyro's list of open handlers is that of all threads: models run by `trace_of`, which holds the lock."""
     wrong = [
@@ -277,6 +289,41 @@ def test_importing_discreet_costs_less_than_numpyro() -> None:
     code = "import sys, discreet; print({'jax', 'scipy', 'dp_accounting'} & {name.partition('.')[0] for name in sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_ledgers_and_statements_are_read_without_jax() -> None:
+    code = "import sys, discreet as dp; dp.Ledger, dp.Statement, dp.accounting; print({'jax', 'scipy.stats'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_a_file_is_read_without_pandas(tmp_path: Path) -> None:
+    """pyarrow imports it to convert arrays, which takes longer than to read a small table."""
+    file = tmp_path / "table.csv"
+    file.write_text("age,smoker\n30,yes\n41,no\n")
+    code = (
+        "import sys, discreet as dp; schema = dp.tables.schema_from_bounds('age=0:100,smoker=no|yes'); "
+        f"table = dp.tables.read_table({str(file)!r}, schema); "
+        "print(*dp.tables.encode(table, schema).x.shape, 'pandas' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "2", "False"]
+
+
+@pytest.mark.parametrize("first", ["fit", "page"])
+def test_events_are_imported_without_accountants(first: str) -> None:
+    """Of SciPy what NumPyro imports, too; and dp_accounting, imported later, has the same events."""
+    code = (
+        f"import sys, discreet as dp; dp.{first}\n"
+        "print({'dp_accounting', 'scipy.signal', 'scipy.stats'} & set(sys.modules))\n"
+        "import dp_accounting\n"
+        "from discreet.privacy import accounting, plan\n"
+        "print(dp_accounting.NeighboringRelation is accounting.Relation)\n"
+        "print(dp_accounting.dp_event.ComposedDpEvent is dp_accounting.ComposedDpEvent is plan.ComposedDpEvent)\n"
+        "print(dp_accounting.pld.PLDAccountant().compose(plan.GAUSSIAN.event(3.0)).get_epsilon(1e-5) < 2)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["set()", "True", "True", "True"]
 
 
 @pytest.mark.parametrize(

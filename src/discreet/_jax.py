@@ -359,6 +359,7 @@ def inside(equation: JaxprEqn) -> Iterator[None]:
         _around.reset(token)
 
 
+@lru_cache(maxsize=4096)
 def users_file(name: str) -> bool:
     """True unless a file is discreet's, Python's or an installed package's."""
     return "site-packages" not in name and not name.startswith((_PACKAGE, _STANDARD_LIBRARY, "<frozen "))

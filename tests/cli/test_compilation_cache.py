@@ -114,10 +114,31 @@ def test_help_says_what_the_folder_holds():
     assert "compilation-cache" in outcome.stdout
 
 
-def test_a_folder_that_others_can_write_to_is_refused(tmp_path):
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o720, 0o702])
+def test_a_folder_that_others_can_write_to_is_refused(tmp_path, mode):
     """JAX runs whatever program it finds in the cache."""
     folder = tmp_path / "cache"
     folder.mkdir()
-    folder.chmod(0o777)
+    folder.chmod(mode)
     with pytest.raises(ValueError, match="chmod 700"):
         _run.keep_compiled_programs(folder)
+
+
+def test_a_folder_of_another_owner_is_refused(tmp_path, monkeypatch):
+    owner = tmp_path.stat().st_uid
+    monkeypatch.setattr(_run.os, "getuid", lambda: owner + 1)
+    with pytest.raises(ValueError, match="folder of your own"):
+        _run.keep_compiled_programs(tmp_path / "cache")
+
+
+def test_programs_of_another_machine_are_not_used(tmp_path, settings_of_jax, monkeypatch):
+    """A home folder may be on several machines, and JAX's names of files do not name a processor's instructions."""
+    folders = []
+    for machine in ("old", "new", "old"):
+        monkeypatch.setattr("discreet._jax.rounds_like", lambda machine=machine: machine)
+        _run.keep_compiled_programs(tmp_path)
+        jax.clear_caches()
+        jax.jit(lambda x: x * 2.5)(1.5)
+        folders.append(jax.config.values["jax_compilation_cache_dir"])
+    assert folders[0] == folders[2] != folders[1]
+    assert len({file.parent for file in tmp_path.rglob("*-cache")}) == 2

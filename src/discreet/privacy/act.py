@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dp_accounting.dp_event import ComposedDpEvent, SelfComposedDpEvent
 from jaxtyping import PRNGKeyArray
 
+from discreet._dp_accounting import ComposedDpEvent, SelfComposedDpEvent
 from discreet.privacy import random
 from discreet.privacy.accounting import Planned
 from discreet.privacy.report import Receipt, Statement

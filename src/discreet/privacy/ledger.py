@@ -18,8 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dp_accounting.dp_event import ComposedDpEvent, DpEvent, GaussianDpEvent
-
+from discreet._dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent
 from discreet._validate import RefusedError, notebook_html
 from discreet.privacy.accounting import (
     Cost,

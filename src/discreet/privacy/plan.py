@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
-from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
-
+from discreet._dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 from discreet._validate import integer, notebook_html, positive, probability
 from discreet.privacy.accounting import (
     Planned,

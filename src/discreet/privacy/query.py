@@ -29,9 +29,9 @@ from typing import Any, NamedTuple, Protocol, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-from dp_accounting.dp_event import DpEvent
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from discreet._dp_accounting import DpEvent
 from discreet._jax import in_own_settings
 from discreet._validate import integer, positive, probability
 from discreet.privacy.accounting import BoundedRangeDpEvent, Relation, calibrate_noise_multiplier, profile, suggest

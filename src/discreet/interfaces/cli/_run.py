@@ -226,12 +226,15 @@ def row_order(seed: int | None) -> bytes | None:
 def keep_compiled_programs(folder: Path | None) -> None:
     """Let JAX keep compiled programs in a folder, and take them from there. None: whatever JAX is set to.
 
+    Programs of another version, processor or setting are in another folder within it: there are folders that several machines
+    share, and a program may contain instructions that a processor lacks.
+
     Records are arguments of programs and so never in one; those that come in through a closure are refused before the loop is
     compiled with them.
     """
     import jax
 
-    from discreet._jax import reset_compilation_cache
+    from discreet._jax import reset_compilation_cache, rounds_like
 
     if folder is None:
         return
@@ -241,7 +244,8 @@ def keep_compiled_programs(folder: Path | None) -> None:
             f"--compilation-cache: others can write to {folder}, and the programs in it are executed: one could add no noise. "
             f"Use a folder of your own, or run chmod 700 {folder}."
         )
-    jax.config.update("jax_compilation_cache_dir", str(folder))
+    here = hashlib.sha256(f"{dp.__version__} {jax.__version__} {rounds_like()}".encode()).hexdigest()[:16]
+    jax.config.update("jax_compilation_cache_dir", str(folder / here))
     # Setting up a model takes many small programs, each of which takes less time than JAX thinks worth keeping.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

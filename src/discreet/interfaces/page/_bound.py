@@ -8,8 +8,8 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-from dp_accounting.dp_event import GaussianDpEvent
 
+from discreet._dp_accounting import GaussianDpEvent
 from discreet.privacy.accounting import Relation, profile
 from discreet.privacy.plan import PrivacyPlan
 from discreet.privacy.report import Statement

@@ -44,7 +44,7 @@ _LATER = {
     "_levels": ("with_levels",),
     "_noise_aware": ("NoiseAware",),
     "_ops": ("OnePosteriorSample", "OPSResult"),
-    "_points": ("Latents", "latents_of", "objective_of_points"),
+    "_points": ("Latents", "computed", "latents_of", "objective_of_points"),
     "_products": ("kinds_of", "other_values"),
     "_tempering": ("DrawsPlan", "Tempering"),
 }
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from discreet.methods.inference._ops import OnePosteriorSample as OnePosteriorSample, OPSResult as OPSResult
     from discreet.methods.inference._points import (
         Latents as Latents,
+        computed as computed,
         latents_of as latents_of,
         objective_of_points as objective_of_points,
     )

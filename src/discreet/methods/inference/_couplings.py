@@ -40,7 +40,12 @@ _ROWS = 101
 
 def moved_start(psi: Values, rng: np.random.Generator) -> Any:
     """Parameters near those with which a fit starts: weights that start at zero would hide what they multiply."""
-    return jax.tree.map(lambda x: np.asarray(x + rng.uniform(0.1, 0.2, jnp.shape(x)), jnp.result_type(x)), psi)
+
+    def moved(x: Any) -> np.ndarray:
+        own = np.asarray(x)
+        return np.asarray(own + np.asarray(rng.uniform(0.1, 0.2, own.shape), own.dtype), own.dtype)
+
+    return jax.tree.map(moved, psi)
 
 
 def refuse_couplings(objective: Objective, psi: Values) -> None:
@@ -50,12 +55,17 @@ def refuse_couplings(objective: Objective, psi: Values) -> None:
     rng = np.random.default_rng(0)
     psi = moved_start(psi, rng)
     names = *structure.observed, *structure.local_latents, *(site.name for site in structure.summed)
-    made_up = [[_made_up(np.asarray(x[0]), rng) for x in objective.placeholder] for _ in range(2)]
+    made_up = [[_made_up(np.asarray(x)[0], rng) for x in objective.placeholder] for _ in range(2)]
     _compare(objective, "model", programs.model, names, psi, made_up, rng)
     # AutoGuides read no record, and have the size of the one row on which they were set up.
     covered = {name for part in auto_guides(programs.guide) for name in part.prototype_trace or ()}
     if structure.guide_locals and covered.isdisjoint(structure.local_latents):
         _compare(objective, "guide", programs.guide, structure.guide_locals, psi, made_up, rng)
+
+
+@run_once
+def _keys() -> list[Array]:
+    return [jax.random.key(seed) for seed in range(4)]
 
 
 def _compare(
@@ -109,7 +119,7 @@ def _compare(
         return sum((jnp.sum(x) for x in densities.values()), jnp.zeros(()))
 
     # Fixed keys make the check deterministic; several, since one draw of the latents may hide a coupling.
-    keys = [jax.random.key(seed) for seed in range(4)]
+    keys = _keys()
     shapes = jax.eval_shape(share, psi, keys[0])
     few = [x[:1] for x in made_up[0]]
     one = jax.eval_shape(run, few, {n: x[0] for n, x in choices.items()}, shapes, keys[0])

@@ -32,13 +32,14 @@ from discreet._jax import (
     program_digest,
     program_text,
     programs_in,
+    tracing,
     used_inputs,
 )
 from discreet._numpyro import one_model, scale_and_mask
 from discreet.methods.inference._autoguides import NoInitialValuesError, is_numpyros
 from discreet.methods.inference._couplings import refuse_couplings
 from discreet.methods.inference._plates import log_density, value_of_improper
-from discreet.methods.inference._point_guide import bijection_of
+from discreet.methods.inference._point_guide import PointGuide, bijection_of
 from discreet.methods.inference._programs import Programs
 from discreet.methods.inference._records import Message, Records, Values, refuse_reshaped, refuse_tables
 from discreet.methods.inference._start import choose_placeholder, init_keys, initial_parameters
@@ -95,7 +96,10 @@ class Objective:
     @property
     def example(self) -> list[Any]:
         """One artificial record, with the values of its own `param` sites behind it, without the leading axis."""
-        return [*(x[0] for x in self.placeholder), *(self.local_start[name] for name, _ in self.structure.local_params)]
+        # Outside of a trace nothing is compiled for it.
+        rows = self.placeholder if tracing() else [np.asarray(x) for x in self.placeholder]
+        first = [x[0] if tracing() else jax.device_put(x[0]) for x in rows]
+        return [*first, *(self.local_start[name] for name, _ in self.structure.local_params)]
 
     def refuse_tables(self, length: int) -> None:
         """Refuse arrays of the closure or by keyword that look like a table of this length."""
@@ -434,7 +438,7 @@ class Objective:
                 f"The guide's distribution for a global latent reads the param site {reading[0]!r}, of which each record "
                 "has its own. That would release it. Let only the record's own latents use it."
             )
-        two = [jnp.concatenate([x, x]) for x in rows]
+        two = [np.concatenate([x, x]) for x in rows]
         if program_text(self._draw, psi, key, rows) != program_text(self._draw, psi, key, two):
             raise ValueError(
                 "The prior of a global latent, or the guide's distribution for one, depends on the number of rows that "
@@ -453,7 +457,9 @@ def _is_known(array: Any, public: Sequence[np.ndarray]) -> bool:
 
 
 def _identity(program: Any) -> Any:
-    """The identity of a model or guide: itself; for a new AutoGuide its class and model."""
+    """The identity of a model or guide: itself; for a new AutoGuide or PointGuide its class and model."""
+    if isinstance(program, PointGuide):
+        return PointGuide, _identity(program.model), _identity(program.init_loc_fn)
     if is_numpyros(program):
         return type(program), program.model
     # Unhashable programs are analysed each time.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -246,7 +246,7 @@ class Latents:
         jax.eval_shape(look)
         scales = [name for name, kind in kinds.items() if issubclass(kind, ExpTransform)]
         others = [name for name, kind in kinds.items() if issubclass(kind, IdentityTransform)]
-        observed = jax.jit(functools.partial(observed_of, self.objective, self.values(jnp.zeros(self.size))))
+        values = computed(Latents.values, self, np.zeros(self.size, jnp.result_type(float)))
         products = products_of(
             {name: shape for name, shape in self.touched if name in scales},
             {name: shape for name, shape in self.touched if name in others},
@@ -255,7 +255,7 @@ class Latents:
             self.split,
             self.objective.example,
             jax.jit(outside_of_arrays(self.objective, psi)),
-            lambda record: not any(outside for _, outside in observed(record)),
+            lambda record: not any(outside for _, outside in observed_of(self.objective, values, record)),
         )
         beside = {scale for _, names in products for scale in names}
         touched = tuple(site for site in self.touched if site[0] not in beside)
@@ -273,8 +273,14 @@ class Latents:
             found[:] = [name for name, fn in sites.items() if isinstance(fn, LOCATED)]
             return [sites[name].scale for name in found]
 
-        program = jax.make_jaxpr(scales)(jnp.zeros(self.size))
+        program = jax.make_jaxpr(scales)(np.zeros(self.size, jnp.result_type(float)))
         return tuple(name for name, used in zip(found, inputs_of_outputs(program), strict=True) if any(used))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def computed(method: Callable[..., Any], latents: Latents, *args: Any) -> Any:
+    """What a method of the latents computes; for equal latents, as of the next fit of a model, compiled once."""
+    return method(latents, *args)
 
 
 def latents_of(records: Records, key: PRNGKeyArray, *, static: Values, **made_of: Any) -> Latents:

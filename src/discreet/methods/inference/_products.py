@@ -12,6 +12,7 @@ allows: a label of 0 and 1 may be a float, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -62,11 +63,11 @@ def products_of(
     scales: Shapes,
     others: Shapes,
     size: int,
-    gradients: Callable[[Array, Sequence[Array]], Values],
+    gradients: Callable[[np.ndarray, Sequence[Any]], Values],
     split: Callable[[np.ndarray], Values],
-    record: Sequence[Array],
-    astray: Callable[[Sequence[Array]], bool],
-    inside: Callable[[Sequence[Array]], bool],
+    record: Sequence[Any],
+    astray: Callable[[Sequence[Any]], bool],
+    inside: Callable[[Sequence[Any]], bool],
 ) -> Products:
     """Latents that records touch only in a product with scales.
 
@@ -89,7 +90,7 @@ def products_of(
     for at in rng.normal(size=(NUM_POINTS, size)):
         for near in _records_near(record, kinds, codes, rng):
             if not astray(near):
-                pulls = {name: np.asarray(pull) for name, pull in gradients(jnp.asarray(at, float), near).items()}
+                pulls = {name: np.asarray(pull) for name, pull in gradients(at, near).items()}
                 if all(np.isfinite(pull).all() for pull in pulls.values()):
                     tried.append((split(at), pulls))
     found: dict[str, tuple[str, ...]] = {}
@@ -105,16 +106,14 @@ def products_of(
 
 def other_values(
     values: Array, rng: np.random.Generator, kind: Numbers = _real, size: float = 1.0, codes: int = 2
-) -> Array:
+) -> np.ndarray:
     """Artificial values in the place of others: of numbers those of a kind and size, of codes from 0 on."""
     if jnp.issubdtype(values.dtype, jnp.floating):
-        return jnp.asarray(kind(rng, values.shape, size), values.dtype)
-    return jnp.asarray(rng.integers(0, codes, values.shape), values.dtype)
+        return np.asarray(kind(rng, values.shape, size), values.dtype)
+    return np.asarray(rng.integers(0, codes, values.shape), values.dtype)
 
 
-def kinds_of(
-    record: Sequence[Array], inside: Callable[[Sequence[Array]], bool], rng: np.random.Generator
-) -> list[Numbers]:
+def kinds_of(record: Sequence[Any], inside: Callable[[Sequence[Any]], bool], rng: np.random.Generator) -> list[Numbers]:
     """For each array the first kind of numbers that leave a record inside of its likelihood's support."""
 
     def fits(place: int, kind: Numbers) -> bool:
@@ -125,11 +124,11 @@ def kinds_of(
 
 
 def _records_near(
-    record: Sequence[Array], kinds: Sequence[Numbers], codes: int, rng: np.random.Generator
-) -> Iterator[list[Array]]:
+    record: Sequence[Any], kinds: Sequence[Numbers], codes: int, rng: np.random.Generator
+) -> Iterator[list[Any]]:
     """The record, and others with new values in one of its arrays or in all of them, of many sizes."""
 
-    def changed(place: int, size: float = 1.0, few: int = 2) -> Array:
+    def changed(place: int, size: float = 1.0, few: int = 2) -> np.ndarray:
         return other_values(record[place], rng, kinds[place], size, few)
 
     places = range(len(record))
@@ -144,7 +143,7 @@ def _records_near(
         if jnp.issubdtype(values.dtype, jnp.integer):
             for code in range(codes):
                 others = [changed(other) for other in places]
-                yield [*others[:place], jnp.full(values.shape, code, values.dtype), *others[place + 1 :]]
+                yield [*others[:place], np.full(values.shape, code, values.dtype), *others[place + 1 :]]
 
 
 def _beside(

@@ -53,7 +53,7 @@ class Records(NamedTuple):
 
     def filled(self, value: float, size: int) -> list[Array]:
         """`size` placeholder records of the right shapes and dtypes, free of data: a constant; of integers its whole part."""
-        return [jnp.full((size, *x.shape[1:]), value, x.dtype) for x in self.leaves]
+        return [jax.device_put(np.full((size, *x.shape[1:]), value, x.dtype)) for x in self.leaves]
 
     def shapes(self, size: int) -> list[jax.ShapeDtypeStruct]:
         """Abstract records: shapes and dtypes alone."""
@@ -177,7 +177,8 @@ def _as_records(leaf: Any, *, spread: bool) -> Any:
         if not leaf.flags.writeable:
             # Used where it lies, if its memory is laid out as JAX's: a memory map larger than memory is not read whole.
             return jax.device_put(leaf, may_alias=True)
-        return jnp.asarray(leaf)
+        # A copy, as of jnp.asarray, which compiles a program for each shape.
+        return jax.device_put(leaf, may_alias=False)
 
 
 def check_public(values: Values) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, PRNGKeyArray, Scalar
 from numpyro.distributions import biject_to, constraints
@@ -18,6 +19,7 @@ from numpyro.distributions import biject_to, constraints
 from discreet._jax import run_kept, run_once
 from discreet._numpyro import artificial_records, helpful_support_errors
 from discreet.methods.inference._autoguides import is_numpyros
+from discreet.methods.inference._point_guide import PointGuide
 from discreet.methods.inference._programs import Programs
 from discreet.methods.inference._records import Values, take_apart
 from discreet.methods.inference._structure import FAILURES, Structure, explain_model, start_of_search
@@ -133,8 +135,11 @@ def initial_parameters(
         sites = {**model, **guide}.items()
         return [{n: s["value"] for n, s in sites if s["type"] == kind} for kind in ("param", "mutable")]
 
-    # NumPyro's guides have their initial values already: nothing is compiled for what else they compute.
-    ready = is_numpyros(programs.guide) and not structure.model_params and not given
+    # These guides have their initial values already: nothing is compiled for what else they compute.
+    knows = is_numpyros(programs.guide) or (
+        isinstance(programs.guide, PointGuide) and programs.guide.init_loc_fn is None
+    )
+    ready = knows and not structure.model_params and not given
     params, state = run_kept(start, key) if ready else start(key)
     psi = {name: transform.inv(params[name]) for name, transform in transforms.items()}
     if unknown := set(given) - set(psi):
@@ -182,7 +187,7 @@ def loss_at_start(objective: Objective, psi: Values, key: PRNGKeyArray) -> Scala
     with artificial_records():
         free, loss = _terms_at_start(objective, psi, key)
     for value, what in ((free, "The prior or the guide"), (loss, "The loss of the placeholder record")):
-        if not bool(jnp.isfinite(value)):
+        if not np.isfinite(value):
             raise ValueError(
                 f"{what} is not finite at the initial parameters ({float(value)}). Pass an artificial record in the "
                 "support of the observations as placeholder=..., or other initial values as init_params."

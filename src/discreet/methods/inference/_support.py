@@ -17,6 +17,7 @@ A record that is NaN throughout stands for an absent one, as in a table to which
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -140,7 +141,7 @@ def _look_at(objective: Objective, psi: Values) -> _Look:
         words.update({name: _in_words(sites[name]["fn"]) for name in observed})
         return [x for name in observed for x in _outside(sites[name])]
 
-    key = jax.random.key(0)
+    key = jax.eval_shape(lambda: jax.random.key(0))
     values = jax.eval_shape(drawn, key, rows)
     first = len(jax.tree.leaves(values)) + 1
     program = jax.make_jaxpr(compare)(values, key, rows)
@@ -152,7 +153,7 @@ def _look_at(objective: Objective, psi: Values) -> _Look:
             outputs[name] = number
     program, used = part_of_program(program, list(outputs.values()))
     loss = jax.make_jaxpr(lambda psi, *record: _loss(objective, psi, record))(
-        psi, *(x[0] for x in objective.placeholder)
+        psi, *(np.asarray(x)[0] for x in objective.placeholder)
     )
     filled, equations = zip(*(with_lookups(loss, value) for value in (0.25, 0.75)), strict=True)
     _LOOKS[objective] = _Look(
@@ -166,6 +167,7 @@ def _look_at(objective: Objective, psi: Values) -> _Look:
     return _LOOKS[objective]
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def observed_of(objective: Objective, values: Values, record: Sequence[Array]) -> list[tuple[Array, Array]]:
     """What the model observes of a record, given its global latents' values, and whether that lies outside of the support."""
     sites = objective.programs.trace(objective.programs.model, [x[None] for x in record], jax.random.key(0), values)

@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from dp_accounting.dp_event import DpEvent, SelfComposedDpEvent
 from jaxtyping import Array, Float
 
+from discreet._dp_accounting import DpEvent, SelfComposedDpEvent
 from discreet._jax import double
 from discreet.methods.inference._elbo import Objective
 from discreet.privacy.accounting import Relation, pure_event

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from dp_accounting.dp_event import ComposedDpEvent, DpEvent
-
+from discreet._dp_accounting import ComposedDpEvent, DpEvent
 from discreet._validate import integer
 from discreet.methods.newton import NUM_BINS
 from discreet.privacy.accounting import Relation

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy.stats import nbinom
 
 EDGES = np.append([-0.5, 0.5], 2.0 ** np.arange(0, 13) + 0.5)
 """Bins of a count: 0, and doubling ones. Larger counts are in none."""
@@ -29,6 +28,13 @@ HALF_STEP = 2.0 ** np.array([-0.25, 0.25])
 _STANDS_OUT = 3.0  # standard deviations
 _DOUBTFUL = 2.7  # 0.9 quantile of a chi-squared of one degree
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
+
+
+def _below(counts: np.ndarray, dispersion: float, chance: np.ndarray) -> np.ndarray:
+    """The negative binomial's distribution function. SciPy's statistics take half as long to import as JAX."""
+    from scipy.stats import nbinom
+
+    return nbinom.cdf(counts, dispersion, chance)
 
 
 class Shift(NamedTuple):
@@ -88,7 +94,7 @@ class Counts:
             found = []
             for mean in around * np.array([0.8, 1.0, 1.25]):
                 chance = dispersion / (dispersion + mean * nodes[:, None])
-                shares = np.diff(nbinom.cdf(EDGES, dispersion, chance), axis=1)
+                shares = np.diff(_below(EDGES, dispersion, chance), axis=1)
                 expected = self._num_records * (_WEIGHTS / _WEIGHTS.sum()) @ shares
                 variance = self._sigma**2 + expected + (0.05 * expected) ** 2
                 found.append((float((np.square(self._histogram - expected) / variance).sum()), mean))
@@ -111,7 +117,7 @@ class Counts:
         means = np.exp(LOG_MEANS)
         counts = np.unique(np.concatenate([np.arange(200), np.geomspace(200, 6000, 150).astype(int)]))
         chance = self.dispersion / (self.dispersion + means)
-        shares = np.diff(nbinom.cdf(counts[None], self.dispersion, chance[:, None]), axis=1, prepend=0)
+        shares = np.diff(_below(counts[None], self.dispersion, chance[:, None]), axis=1, prepend=0)
         shares[:, -1] += 1 - shares.sum(axis=1)
         residuals = counts - means[:, None]
         shifts = []

@@ -11,9 +11,9 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, Float
 
-from discreet.methods.inference import Latents, kinds_of, observed_of, other_values
+from discreet.methods.inference import Latents, computed, kinds_of, observed_of, other_values
 from discreet.methods.newton._algebra import Matrix, Vector
 
 NUM_RECORDS = 4  # in each direction
@@ -38,20 +38,20 @@ def pulls_from_far(latents: Latents, vector: Vector) -> Float[np.ndarray, "recor
     rng = np.random.default_rng(0)
 
     with jax.enable_x64(latents.wide):
-        point = jnp.asarray(vector, float)
-        values = jax.jit(latents.values)(point)
-        observed = jax.jit(functools.partial(observed_of, objective))
-        gradient = jax.jit(latents.gradients)
+        point = np.asarray(vector, jnp.result_type(float))
+        values = computed(Latents.values, latents, point)
+        observed = functools.partial(observed_of, objective)
+        gradient = functools.partial(computed, Latents.gradients, latents)
         kinds = kinds_of(objective.example, lambda near: not any(outside for _, outside in observed(values, near)), rng)
 
-        def artificial() -> list[Array]:
+        def artificial() -> list[np.ndarray]:
             return [other_values(x, rng, kind) for x, kind in zip(objective.example, kinds, strict=True)]
 
         places = list(range(len(objective.example)))
         for _ in range(NUM_LOOKS):
             # Codes of two arrays may be the same by chance.
             record = artificial()
-            seen = [value for value, _ in observed(values, record)]
+            seen = [np.asarray(value) for value, _ in observed(values, record)]
             places = [
                 place for place in places if any(np.array_equal(record[place].ravel(), value.ravel()) for value in seen)
             ]
@@ -61,7 +61,7 @@ def pulls_from_far(latents: Latents, vector: Vector) -> Float[np.ndarray, "recor
                 way = sign * np.abs(rng.normal(size=record[place].shape))
                 pulls = []
                 for distance in (NEARER, FARTHER):
-                    record[place] = jnp.asarray(np.round(distance * way), record[place].dtype)
+                    record[place] = np.asarray(np.round(distance * way), record[place].dtype)
                     if not any(outside for _, outside in observed(values, record)):
                         pulls.append(np.asarray(gradient(point[: latents.num_touched], record), np.float64))
                 if len(pulls) == 2 and np.isfinite(pulls).all():

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from discreet._jax import program_digest
+from discreet._jax import program_digest, run_once
 from discreet.methods.inference import Latents
 from discreet.methods.newton._sums import LARGEST_SHARED, Program, Sums, proved
 from discreet.privacy.query import GRID_OF_PRODUCTS, GRID_OF_SUMS, on_grid, turns_of
@@ -72,6 +72,11 @@ _NUM_PRIOR_DRAWS = 4000
 _TAIL = 0.001
 
 
+@run_once
+def _prior_keys() -> Array:
+    return jax.random.split(jax.random.key(0), _NUM_PRIOR_DRAWS)
+
+
 @functools.lru_cache(maxsize=32)
 def moments_of(latents: Latents) -> PriorDraws:
     """The prior's moments, from draws with fixed keys: public.
@@ -79,7 +84,7 @@ def moments_of(latents: Latents) -> PriorDraws:
     Raises:
         ValueError: Draws of the prior are not finite.
     """
-    keys = jax.random.split(jax.random.key(0), _NUM_PRIOR_DRAWS)
+    keys = _prior_keys()
     found = np.asarray(jax.jit(functools.partial(jax.lax.map, latents.drawn))(keys), np.float64)
     if not np.isfinite(found).all():
         bad = latents.split(~np.isfinite(found).all(axis=0))

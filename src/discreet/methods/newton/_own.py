@@ -40,6 +40,7 @@ from discreet.methods.inference import (
     Records,
     Share,
     check_public,
+    computed,
     latents_of,
     take_apart,
     warn_of_use,
@@ -77,7 +78,7 @@ from discreet.methods.newton._model import (
 )
 from discreet.methods.newton._model_plan import NUM_GRADIENTS, STAGES, ModelPlan, Stage
 from discreet.methods.newton._posterior import Named, Posterior, label
-from discreet.methods.newton._sampling import draw
+from discreet.methods.newton._sampling import draw, of_each
 from discreet.methods.newton._saved import SavedReleases
 from discreet.methods.newton._sums import Parts, layout_of
 from discreet.methods.newton._verdict import UNSEEN_FAR, Signs, verdict
@@ -331,7 +332,7 @@ class DPNewton:
         mean = moments_of(latents).mean
         if not self.init:
             return mean
-        values = {name: np.asarray(value) for name, value in jax.jit(latents.values)(mean).items()}
+        values = {name: np.asarray(value) for name, value in computed(Latents.values, latents, mean).items()}
         if unknown := [name for name in self.init if name not in values]:
             raise ValueError(f"init names {unknown[0]!r}, which is no global latent. These are: {', '.join(values)}.")
         means = dict(values)
@@ -343,7 +344,7 @@ class DPNewton:
             values[name] = np.asarray(value, values[name].dtype)
         with numpyro.validation_enabled(False):
             start = np.asarray(latents.joined(latents.objective.points(jax.random.key(0), values)), np.float64)
-        back = jax.jit(latents.values)(start)
+        back = computed(Latents.values, latents, start)
         # From outside of a support, or its end, there is no way to unconstrained space and back.
         bad = [name for name in self.init if not np.allclose(back[name], values[name], rtol=1e-3, atol=1e-6)]
         if bad or not np.isfinite(start).all():
@@ -598,7 +599,7 @@ class _Fit:
         whole[:size, :size] += precision
         near = np.linalg.inv(whole)
         vectors = draw(latents, words, near @ linear, (near + near.T) / 2, precision, pull)
-        values = jax.jit(jax.vmap(latents.values))(vectors)
+        values = of_each(Latents.values, latents, vectors)
         learned = 1 - vectors.var(axis=0) / np.diag(self.prior.covariance)
         moved_by, lack = agreement(self.gradients, self.improved, theta, float(np.trace(self.improved @ covariance)))
         beside = found.extra * float(np.trace(among @ among.T)) + float(np.trace(hidden))

@@ -6,8 +6,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from typing import NamedTuple, Self
 
-from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
-
+from discreet._dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 from discreet._validate import choice, integer
 from discreet.methods.newton._counts import NUM_BINS
 from discreet.privacy.accounting import Relation

@@ -35,7 +35,7 @@ _WIDER = 1.2  # of the t than the chains, in standard deviations
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _of_each(method: Callable[..., Any], latents: Latents, vectors: Array) -> Any:
+def of_each(method: Callable[..., Any], latents: Latents, vectors: Array) -> Any:
     """What a method of the latents makes of each vector."""
     return jax.vmap(functools.partial(method, latents))(vectors)
 
@@ -54,7 +54,7 @@ class _Target(NamedTuple):
         own = vectors[:, : len(self.pull)]
         with jax.enable_x64(self.latents.wide):
             own_type = np.float64 if self.latents.wide else np.float32
-            prior = _of_each(Latents.log_prior, self.latents, vectors.astype(own_type))
+            prior = of_each(Latents.log_prior, self.latents, vectors.astype(own_type))
         likelihood = own @ self.pull - np.sum((own @ self.precision) * own, axis=1) / 2
         return np.asarray(prior, np.float64) + likelihood + volume
 
@@ -63,7 +63,7 @@ class _Target(NamedTuple):
         if not self.apart:
             return vectors, np.zeros(len(vectors))
         with jax.enable_x64(True):
-            found, volume = _of_each(Latents.together, self.latents, vectors)
+            found, volume = of_each(Latents.together, self.latents, vectors)
         return np.asarray(found), np.asarray(volume)
 
     def own(self, vectors: Chains) -> Chains:
@@ -71,7 +71,7 @@ class _Target(NamedTuple):
         if not self.apart:
             return vectors
         with jax.enable_x64(True):
-            return np.asarray(_of_each(Latents.apart, self.latents, vectors))
+            return np.asarray(of_each(Latents.apart, self.latents, vectors))
 
 
 def _sweeps(target: _Target, states: Chains, centre: Vector, root: Matrix, rng: np.random.Generator) -> Chains:

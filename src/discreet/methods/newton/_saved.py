@@ -149,7 +149,7 @@ class SavedReleases(SavedFit):
 
     def _key(self, number: int, public: Any) -> PRNGKeyArray:
         assert self._noise is not None
-        key = jax.random.fold_in(self._noise, number)
+        key = jax.random.fold_in(self._noise, jax.device_put(np.uint32(number)))
         return _key_for(key, [np.float64(x) for x in jax.tree.leaves(public)]) if self.run_id else key
 
     def _write(self) -> None:

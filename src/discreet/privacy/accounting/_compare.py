@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 import attr
 import numpy as np
-from dp_accounting.dp_event import (
+from numpy.typing import NDArray
+
+from discreet._dp_accounting import (
     DpEvent,
     GaussianDpEvent,
     PoissonSampledDpEvent,
     SampledWithoutReplacementDpEvent,
     SelfComposedDpEvent,
 )
-from numpy.typing import NDArray
-
 from discreet._validate import probability
 from discreet.privacy.accounting._events import Relation
 from discreet.privacy.accounting._profile import DELTA_HINT, LEAST_DELTA, Planned, profile

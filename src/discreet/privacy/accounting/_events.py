@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import attr
 import numpy as np
-from dp_accounting.dp_event import (
+from scipy.special import expit
+
+from discreet._dp_accounting import (
     ComposedDpEvent,
     DpEvent,
     GaussianDpEvent,
     LaplaceDpEvent,
+    NeighboringRelation,
     NonPrivateDpEvent,
     NoOpDpEvent,
     PoissonSampledDpEvent,
@@ -27,9 +30,6 @@ from dp_accounting.dp_event import (
     SelfComposedDpEvent,
     TruncatedSubsampledGaussianDpEvent,
 )
-from dp_accounting.privacy_accountant import NeighboringRelation
-from scipy.special import expit
-
 from discreet.privacy.accounting._compose import compose
 from discreet.privacy.accounting._pairs import (
     NO_NOISE,

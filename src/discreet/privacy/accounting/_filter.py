@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
+from discreet._dp_accounting import DpEvent
 from discreet._validate import positive, probability
 from discreet.privacy.accounting._events import Relation
 from discreet.privacy.accounting._profile import profile

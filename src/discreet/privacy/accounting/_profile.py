@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 from numpy.typing import ArrayLike, NDArray
 
+from discreet._dp_accounting import ComposedDpEvent, DpEvent
 from discreet._validate import positive, probability
 from discreet.privacy.accounting._events import Relation, curve_of, selections_of
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
-from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
 
+from discreet._dp_accounting import DpEvent
 from discreet.privacy.accounting._compose import discretise, log_moment
 from discreet.privacy.accounting._events import Relation, direction_parts, selections_of
 from discreet.privacy.accounting._pairs import Array, Pair

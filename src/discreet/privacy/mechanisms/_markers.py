@@ -35,10 +35,10 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from discreet._dp_accounting import DpEvent, GaussianDpEvent, LaplaceDpEvent
 from discreet._jax import ClosedJaxpr, jaxpr_as_fun, marker, one_process, open_program, types_of
 from discreet._validate import RefusedError
 from discreet.privacy import gradients, random

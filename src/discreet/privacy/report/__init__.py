@@ -1,5 +1,8 @@
 """The privacy statement: what was spent, on what terms, and what it does not cover."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from discreet.privacy.report._facts import (
     COEFFICIENTS as COEFFICIENTS,
     EACH_ROW_A_PERSON as EACH_ROW_A_PERSON,
@@ -14,11 +17,6 @@ from discreet.privacy.report._facts import (
     Unit as Unit,
 )
 from discreet.privacy.report._json import statement_from_dict as statement_from_dict
-from discreet.privacy.report._make import (
-    make_release_statement as make_release_statement,
-    make_statement as make_statement,
-    plan_facts as plan_facts,
-)
 from discreet.privacy.report._words import (
     LEARNED as LEARNED,
     counted as counted,
@@ -32,3 +30,19 @@ from discreet.privacy.report._words import (
     use_words as use_words,
     value_words as value_words,
 )
+
+# Making a statement needs plans, and so JAX; reading one, or a ledger, does not (PEP 562).
+_MADE = ("make_release_statement", "make_statement", "plan_facts")
+
+if TYPE_CHECKING:
+    from discreet.privacy.report._make import (
+        make_release_statement as make_release_statement,
+        make_statement as make_statement,
+        plan_facts as plan_facts,
+    )
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MADE:
+        return getattr(import_module("discreet.privacy.report._make"), name)
+    raise AttributeError(f"module 'discreet.privacy.report' has no attribute {name!r}")

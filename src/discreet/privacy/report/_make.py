@@ -8,8 +8,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dp_accounting.dp_event import DpEvent
-
+from discreet._dp_accounting import DpEvent
 from discreet.privacy.accounting import BoundedRangeDpEvent, PrivacyProfile, Relation, Risk, profile, risk, suggest
 from discreet.privacy.clipping import contribution_bound as _contribution
 from discreet.privacy.plan import PrivacyPlan

@@ -21,10 +21,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
-from dp_accounting.dp_event import DpEvent, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
 from jax import lax, numpy as jnp
 from jaxtyping import Array, Bool, Int32, UInt32
 
+from discreet._dp_accounting import DpEvent, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
 from discreet._validate import is_real, shown
 from discreet.privacy.accounting import Relation, relation_name
 from discreet.privacy.sampling._draws import (

@@ -22,9 +22,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from dp_accounting.dp_event import DpEvent
 from jax.core import Tracer
 
+from discreet._dp_accounting import DpEvent
 from discreet._jax import (
     ClosedJaxpr,
     all_constants,

@@ -22,7 +22,8 @@ from typing import Any
 
 import attr
 import numpy as np
-from dp_accounting.dp_event import (
+
+from discreet._dp_accounting import (
     ComposedDpEvent,
     DpEvent,
     GaussianDpEvent,
@@ -31,7 +32,6 @@ from dp_accounting.dp_event import (
     PoissonSampledDpEvent,
     SelfComposedDpEvent,
 )
-
 from discreet._validate import is_real
 from discreet.privacy.accounting import Relation, profile, relation_name
 from discreet.privacy.mechanisms import Mechanism

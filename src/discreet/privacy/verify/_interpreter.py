@@ -12,6 +12,7 @@ XLA must agree, and drops the value where XLA may round differently.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence, Set
 from typing import Any
@@ -142,7 +143,7 @@ def public_result(checker: Any, equation: JaxprEqn, operands: list[Value]) -> li
 def _in_each_turn(equation: JaxprEqn, values: list[Public], kind: Any) -> Turns | None:
     """The values of one number in each iteration of a loop, if its operands are known in each; compare `_evaluate`."""
     around = {x.turns.loop for x in values if x.turns is not None}
-    single = np.prod(kind.shape, dtype=np.int64) == 1 and np.dtype(kind.dtype).kind in "biuf"
+    single = math.prod(kind.shape) == 1 and np.dtype(kind.dtype).kind in "biuf"
     if len(around) != 1 or not single:
         return None
     (loop,) = around
@@ -214,7 +215,7 @@ def _error(equation: JaxprEqn, operands: Sequence[np.ndarray | None], errors: Se
 def _evaluate(equation: JaxprEqn, values: list[Public], kind: Any) -> np.ndarray | None:
     primitive = equation.primitive
     params = equation.params
-    if np.prod(kind.shape, dtype=np.int64) > _SMALL or np.dtype(kind.dtype).kind not in "biuf":
+    if math.prod(kind.shape) > _SMALL or np.dtype(kind.dtype).kind not in "biuf":
         return None
     if primitive is p.iota_p:
         shape = params["shape"]
@@ -479,8 +480,8 @@ def rounding_of(equation: JaxprEqn, variable: Any, operands: Sequence[Value]) ->
     two such values, are rounded by 2^-24 of n bounds, in both tables. Each row is within the bound: n is 1.
     """
     private = [x for x in operands if isinstance(x, Private)]
-    kinds = {str(aval(v).dtype) for x, v in zip(operands, equation.invars, strict=True) if isinstance(x, Private)}
-    dtype = str(aval(variable).dtype)
+    kinds = {dtype_of(v) for x, v in zip(operands, equation.invars, strict=True) if isinstance(x, Private)}
+    dtype = dtype_of(variable)
     primitive = equation.primitive
     if primitive is p.select_n_p:
         private = [x for x in operands[1:] if isinstance(x, Private)]
@@ -502,8 +503,9 @@ def rounding_of(equation: JaxprEqn, variable: Any, operands: Sequence[Value]) ->
 def _with_absent(value: Private, variable: Any, equation: JaxprEqn, operands: Sequence[Value]) -> Private:
     """Add to integer and Boolean rows the constant that they hold where the mask excludes the record."""
     primitive = equation.primitive
-    kinds = {str(aval(x).dtype) for x in (variable, *equation.invars)}
-    if value.axes is None or primitive not in (*ELEMENTWISE_SHAPES, *_MOVES) or not kinds <= _WHOLE:
+    if value.axes is None or primitive not in (*ELEMENTWISE_SHAPES, *_MOVES):
+        return value
+    if not {dtype_of(x) for x in (variable, *equation.invars)} <= _WHOLE:
         return value
     kind = jax.ShapeDtypeStruct((1,), aval(variable).dtype)
     masks = {mask for x in operands if isinstance(x, Private) for mask in (*x.zero, *(m for m, _ in x.absent))}
@@ -715,7 +717,7 @@ def _in_precision(value: Private, variable: Any, equation: JaxprEqn) -> Private:
         # Scaling numbers so large or small back does not restore them.
         why = Why.PRECISION("intermediate numbers are too large or too small for float32")
         value = dataclasses.replace(value, terms=None, linf=None, finite=False, norm_of=None, why=value.why or why)
-    dtype = str(aval(variable).dtype)
+    dtype = dtype_of(variable)
     if dtype in _ORDINARY or dtype.startswith("key<"):
         return value
     # Rounding is relative to the sum, not to one record: sums that differ by the bound may round to others further apart.
@@ -812,6 +814,15 @@ def refuse_opaque(jaxpr: Jaxpr, known: Set[Primitive] | None = None, *, on_devic
                 refuse_opaque(inner.jaxpr, known, on_devices=sharded)
 
 
+_name_of = functools.lru_cache(maxsize=64)(str)
+"""The name of a dtype: NumPy makes it anew each time, and a proof asks for each operand's."""
+
+
+def dtype_of(atom: Any) -> str:
+    """The name of the dtype of a variable or literal."""
+    return _name_of(aval(atom).dtype)
+
+
 def shape_of(atom: Any) -> tuple[int, ...]:
     """The shape of a variable or literal."""
     return tuple(aval(atom).shape)
@@ -819,7 +830,7 @@ def shape_of(atom: Any) -> tuple[int, ...]:
 
 def size_per_record(shape: tuple[int, ...], axes: tuple[int, ...] | None) -> int:
     """The number of elements of one record's slice; of the whole array without record axes."""
-    return int(np.prod([n for i, n in enumerate(shape) if i not in (axes or ())], dtype=np.int64))
+    return math.prod(n for i, n in enumerate(shape) if i not in (axes or ()))
 
 
 def aligned(checker: Checker, equation: JaxprEqn, operands: Sequence[Value]) -> Private | None:

@@ -45,10 +45,10 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from tqdm.auto import tqdm
 
+from discreet._dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 from discreet._jax import in_own_settings, one_process, refuse_traced
 from discreet._validate import integer, positive
 from discreet.privacy import random

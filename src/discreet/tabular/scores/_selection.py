@@ -19,9 +19,9 @@ from typing import Any, Self, cast
 
 import jax
 import numpy as np
-from dp_accounting.dp_event import ComposedDpEvent, DpEvent, RepeatAndSelectDpEvent
 from jaxtyping import PRNGKeyArray
 
+from discreet._dp_accounting import ComposedDpEvent, DpEvent, RepeatAndSelectDpEvent
 from discreet._jax import in_own_settings, one_process
 from discreet._validate import probability
 from discreet.privacy import random

@@ -99,13 +99,19 @@ def coded(column: Column, values: pyarrow.ChunkedArray, report: Report) -> tuple
     return positions, positions < 0
 
 
+def _array_of(cells: pyarrow.Array) -> np.ndarray:
+    """The cells as an array of NumPy. `to_numpy` imports pandas, which takes longer than to read a small table."""
+    return cells.to_numpy(zero_copy_only=False) if cells.null_count or not len(cells) else np.from_dlpack(cells)
+
+
 def _numbers_of(column: Column, values: pyarrow.ChunkedArray, report: Report) -> tuple[np.ndarray, np.ndarray]:
     """Float64 numbers inside the column's bounds, at the lower bound where missing; and which are missing."""
     low, high = column.limits
     if column.kind is Kind.DATE:
         values = values.cast("int32").cast("double")
     # A null becomes NaN, which is missing, too.
-    numbers = values.to_numpy()
+    parts = [_array_of(chunk) for chunk in values.chunks]
+    numbers = parts[0] if len(parts) == 1 else np.concatenate(parts)
     least, most = numbers.min(), numbers.max()  # NaN if any is
     none = not math.isnan(least)
     missing = np.zeros(len(numbers), bool) if none else np.isnan(numbers)
@@ -173,7 +179,7 @@ def _positions_of(column: Column, values: pyarrow.ChunkedArray, report: Report) 
         texts = cells.dictionary.to_pylist()
         known = [place[text] if text in place else by_value.get(_value_of(text), _FOREIGN) for text in texts]
         indices = cells.indices.fill_null(len(known)) if cells.null_count else cells.indices
-        chunks.append(np.array([*known, _ABSENT], np.int32).take(indices.to_numpy()))
+        chunks.append(np.array([*known, _ABSENT], np.int32).take(_array_of(indices)))
     positions = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
     if report.rule_of(column) is OutOfBounds.OTHER:
         positions = np.where(positions == _FOREIGN, place[OTHER], positions)

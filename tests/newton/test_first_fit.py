@@ -1,0 +1,47 @@
+"""How much a first fit compiles. Each array operation outside of `jit` on a new shape is a program of 20 to 40 ms."""
+
+import subprocess
+import sys
+
+import pytest
+
+_COUNT = """
+import warnings
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import discreet as dp
+
+compiled = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, seconds, **told: compiled.append(told) if event.endswith("backend_compile_duration") else None
+)
+warnings.simplefilter("ignore")
+rng = np.random.default_rng(0)
+x = rng.uniform(-1, 1, (300, 2))
+y = (x[:, 0] > 0).astype(int)
+"""
+_ESTIMATOR = """
+dp.estimators.LogisticRegression(epsilon=1.0, bounds=(-1, 1)).fit(x, y)
+"""
+_OWN = """
+def model(x, y=None):
+    weights = numpyro.sample("weights", dist.Normal(0, 1).expand([2]).to_event(1))
+    with numpyro.plate("people", len(x)):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ weights), obs=y)
+
+dp.fit(model, x, y, epsilon=1.0, progress_bar=False)
+first = len(compiled)
+dp.fit(model, x, y, epsilon=1.0, progress_bar=False)
+assert len(compiled) == first, compiled[first:]
+"""
+
+
+@pytest.mark.parametrize(("fit", "most"), [(_ESTIMATOR, 3), (_OWN, 16)], ids=["estimator", "model"])
+def test_a_first_fit_compiles_few_programs(fit: str, most: int) -> None:
+    """And a second one of the same model none."""
+    code = f"{_COUNT}{fit}\nprint(len(compiled))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert 0 < int(done.stdout.split()[-1]) <= most
