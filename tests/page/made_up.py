@@ -78,6 +78,9 @@ def description_facts(hostile: str = HOSTILE) -> dict:
     days = figure("1970-01-03", "1970-01-01", "1970-01-09")
     born = {"mean": days, "sd": figure(20.25, 0.0, 31.0), "quantiles": {"0.5": days}}
     return {
+        "counted": "records",
+        "num_persons": None,
+        "persons_cut": None,
         "num_records": figure(1234.4, 1000.0, 2000.0),
         "intervals": hostile,
         "columns": {
@@ -95,6 +98,7 @@ def description_facts(hostile: str = HOSTILE) -> dict:
             {
                 "by": hostile,
                 "label": hostile,
+                "num_persons": None,
                 "num_records": figure(12.0, 10.0, 20.0),
                 "columns": {
                     hostile: column("categorical", many * 7),
