@@ -79,6 +79,7 @@ _REACH = {"binary": (0.8, 2.0, 4.0), "counts": (1.0, 1.25, 1.25), "classes": (0.
 """Rows longer than so many times a typical one count less: at least, where the noise is little, and where it is none."""
 HIDDEN_SPREAD = 0.02
 """Of a column's mean square: where the noise hides its spread, the square of the one that intervals allow for."""
+_MANY = 32  # features
 WARY = 3.5  # of gradients far away, for intervals
 NOISY = 3.0  # a fit for its coefficients has at most so much more noise than sampling
 SEPARATED = 3.0  # standard deviations of the log odds, likewise
@@ -164,13 +165,11 @@ class _Records:
     def __init__(self, table: Sequence[np.ndarray], plan: NewtonPlan, act: Act, saved: SavedReleases) -> None:
         outputs = (plan.outputs,) if plan.family == CLASSES else ()
         sums = tuple(dict.fromkeys((kind, rows) for kind, rows, _, _ in plan.releases))
-        layout = layout_for(table, rounded_up(plan.num_features))
+        wide = plan.num_features
+        # Of many columns few are filled up, and with the constant they are whole vectors of a processor.
+        layout = layout_for(table, rounded_up(wide) if wide < _MANY else rounded_up(wide + 1, 4) - 1)
         made_for = RegressionSums(layout, plan.relation, act.reproducible, outputs, sums)
         apart = not made_for.are_little(plan.num_records)
-        if apart:
-            # Few columns of zeros, and with the constant whole vectors of a processor.
-            layout = layout_for(table, rounded_up(plan.num_features + 1, 4) - 1)
-            made_for = dataclasses.replace(made_for, layout=layout)
         self._parts = parts = Parts(table, layout, apart=apart, again=True)
         size = plan.num_features + 1
         nowhere = Public(np.eye(size), np.zeros(size * plan.outputs))
