@@ -38,7 +38,7 @@ assert len(compiled) == first, compiled[first:]
 """
 
 
-@pytest.mark.parametrize(("fit", "most"), [(_ESTIMATOR, 3), (_OWN, 16)], ids=["estimator", "model"])
+@pytest.mark.parametrize(("fit", "most"), [(_ESTIMATOR, 3), (_OWN, 34)], ids=["estimator", "model"])
 def test_a_first_fit_compiles_few_programs(fit: str, most: int) -> None:
     """And a second one of the same model none."""
     code = f"{_COUNT}{fit}\nprint(len(compiled))"

@@ -19,7 +19,6 @@ from numpyro.distributions import biject_to, constraints
 from discreet._jax import run_kept, run_once
 from discreet._numpyro import artificial_records, helpful_support_errors
 from discreet.methods.inference._autoguides import is_numpyros
-from discreet.methods.inference._point_guide import PointGuide
 from discreet.methods.inference._programs import Programs
 from discreet.methods.inference._records import Values, take_apart
 from discreet.methods.inference._structure import FAILURES, Structure, explain_model, start_of_search
@@ -135,11 +134,9 @@ def initial_parameters(
         sites = {**model, **guide}.items()
         return [{n: s["value"] for n, s in sites if s["type"] == kind} for kind in ("param", "mutable")]
 
-    # These guides have their initial values already: nothing is compiled for what else they compute.
-    knows = is_numpyros(programs.guide) or (
-        isinstance(programs.guide, PointGuide) and programs.guide.init_loc_fn is None
-    )
-    ready = knows and not structure.model_params and not given
+    # NumPyro's guides have their initial values already: nothing is compiled for what else they compute. A `PointGuide` runs
+    # the model, whose distributions NumPyro checks where it is not traced.
+    ready = is_numpyros(programs.guide) and not structure.model_params and not given
     params, state = run_kept(start, key) if ready else start(key)
     psi = {name: transform.inv(params[name]) for name, transform in transforms.items()}
     if unknown := set(given) - set(psi):
