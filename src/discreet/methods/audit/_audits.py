@@ -24,9 +24,9 @@ from discreet.privacy import random
 from discreet.privacy.accounting import (
     PrivacyProfile,
     Relation,
+    neighbours,
     profile as profile_of,
     pure_event,
-    relation_name,
     suggest,
 )
 from discreet.privacy.plan import PrivacyPlan
@@ -365,10 +365,11 @@ def _check_neighbours(with_canary: Sequence[Any], without_canary: Sequence[Any],
             f"These have {sorted(lengths[0])} and {sorted(lengths[1])} rows."
         )
     there, gone = (x.pop() for x in lengths)
-    more = 1 if relation == "ADD_OR_REMOVE_ONE" else 0
+    near = neighbours(relation)
+    more = int(near.hides_membership)
     if there - gone != more:
         raise ValueError(
             f"The tables have {there} records with the canary and {gone} without, but neighbours with "
-            f"{relation_name(relation, 'record')} have {'one more' if more else 'as many'} with it. Other tables would "
+            f"{near.name('record')} have {'one more' if more else 'as many'} with it. Other tables would "
             "contradict a true claim."
         )

@@ -26,7 +26,7 @@ from jax import lax, numpy as jnp
 from jaxtyping import Array, Bool, Int32, UInt32
 
 from discreet._validate import is_real, shown
-from discreet.privacy.accounting import Relation, relation_name
+from discreet.privacy.accounting import Relation, neighbours
 from discreet.privacy.sampling._draws import (
     SIZE_BITS,
     SIZE_WORDS,
@@ -76,18 +76,14 @@ class Sampling(abc.ABC):
     def check(self, num_records: int, relation: Relation) -> None:
         """Refuse arguments without sound accounting."""
         self._count(num_records)
-        if relation not in _BOTH:
-            raise ValueError(
-                f"relation = {relation!r} is not accounted for. Neighbouring datasets differ by one record added or "
-                f"removed, or by one record replaced: pass Relation.ADD_OR_REMOVE_ONE or Relation.REPLACE_ONE."
-            )
+        neighbours(relation)
         if relation not in self.relations:
             raise ValueError(self.unaccounted(num_records, relation))
 
     def unaccounted(self, num_records: int, relation: Relation) -> str:
         """Explain why a relation without sound accounting has none, and the remedy."""
         del num_records
-        return f"{self!r} has no sound accounting for {relation_name(relation.name, 'record')}. Use another sampler or relation."
+        return f"{self!r} has no sound accounting for {neighbours(relation).name('record')}. Use another sampler or relation."
 
     def step_event(self, mechanism: DpEvent, *, num_records: int, relation: Relation) -> DpEvent:
         """The event of one step that applies `mechanism` to one batch, for arguments that pass `check`."""
@@ -531,7 +527,7 @@ class FixedSizeSampling(Sampling):
 
     def unaccounted(self, num_records: int, relation: Relation) -> str:
         return (
-            f"{self!r} has no sound accounting for {relation_name(relation.name, 'record')}: a batch of fixed size from "
+            f"{self!r} has no sound accounting for {neighbours(relation).name('record')}: a batch of fixed size from "
             "num_records records is drawn differently when one record is added, so every record's share changes. Use "
             f"PoissonSampling(rate={self.batch_size / num_records:.6g}), or declare the number of records public with "
             "relation=Relation.REPLACE_ONE (--relation replace-one)."
@@ -634,12 +630,7 @@ class FullBatch(Sampling):
     def check_rows(self, rows: int, num_records: int, relation: Relation, *, masked: bool) -> None:
         """Refuse a table of another length if the relation makes the length public."""
         del masked
-        # Under ADD_OR_REMOVE_ONE neighbours differ in the number of records: no check may reveal it.
-        if relation is not Relation.ADD_OR_REMOVE_ONE and rows != num_records:
-            raise ValueError(
-                f"The arrays hold {rows} records, but the plan says num_records={num_records}, a public number "
-                f"under its relation ({relation_name(relation.name, 'record')}). Calibrate a plan for {rows} records."
-            )
+        neighbours(relation).check_size(rows, num_records)
 
     @classmethod
     def from_options(cls, *, rate: float | None, batch_size: int | None, num_records: int) -> FullBatch:

@@ -25,7 +25,7 @@ from jax.core import Tracer
 
 from discreet._jax import ClosedJaxpr, all_constants, is_key, untried_jax, without_dead_code
 from discreet._validate import notebook_html
-from discreet.privacy.accounting import PrivacyProfile, Relation, profile, relation_name
+from discreet.privacy.accounting import PrivacyProfile, Relation, neighbours, profile
 from discreet.privacy.random import derives_apart
 from discreet.privacy.verify._bounds import Batch, Table, unnamed
 from discreet.privacy.verify._claims import check_expected, covers, delta_formula, formula_lines
@@ -380,7 +380,7 @@ class Certificate:
 
     def __str__(self) -> str:
         """A summary of a few lines."""
-        lines = [f"Certified for {relation_name(self.relation.name, 'record')}: {self.event}"]
+        lines = [f"Certified for {neighbours(self.relation).name('record')}: {self.event}"]
         if self.symbols:
             lines += [f"  {x}" for x in formula_lines(self.event, self.relation)]
             lines.append(f"  epsilon(delta), computed from above: certificate.epsilon(delta, {_named(self.symbols)})")
@@ -454,11 +454,7 @@ def certify(
     >>> certificate.event
     GaussianDpEvent(noise_multiplier=3.0)
     """
-    if relation not in (Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE):
-        raise ValueError(
-            f"certify: relation is {relation!r}; proofs support ADD_OR_REMOVE_ONE and REPLACE_ONE only. "
-            "Pass one of these members of dp.Relation."
-        )
+    neighbours(relation)
     if why := untried_jax():
         raise Why.RELEASE.refusal(f"there is no proof on this release of JAX: {why}")
     if any(map(is_symbolic, leaves := [*jax.tree.leaves(args), times])):
@@ -583,7 +579,7 @@ def _assumptions(
     ]
     if checker.most_multiplier < math.inf:
         words.append(f"noise multipliers are at most {checker.most_multiplier:.4g}")
-    if mask is None and checker.relation is Relation.ADD_OR_REMOVE_ONE:
+    if mask is None and checker.neighbours.hides_membership:
         words.append("there is no mask, so shapes are those of all records and their number is public")
     elif mask is not None:
         words.append("the number of rows, padding included, is public; the mask is not")

@@ -26,7 +26,7 @@ from dp_accounting.dp_event import (
     SelfComposedDpEvent,
 )
 
-from discreet.privacy.accounting import Relation, profile, relation_name
+from discreet.privacy.accounting import Relation, neighbours, profile
 from discreet.privacy.verify._errors import PrivacyError
 from discreet.privacy.verify._symbols import is_symbolic, load_sympy, numbers_of, open_in
 
@@ -46,7 +46,7 @@ def check_expected(event: DpEvent, slack: float, claimed: Any, relation: Relatio
     stated = getattr(claimed, "relation", relation)
     if stated is not relation:
         raise PrivacyError(
-            f"the plan speaks of {relation_name(stated.name, 'record')}, the proof of {relation_name(relation.name, 'record')}.",
+            f"the plan speaks of {neighbours(stated).name('record')}, the proof of {neighbours(relation).name('record')}.",
             f"certify with relation=dp.Relation.{stated.name}, or make the plan for the other relation.",
         )
     if covers(expected, event, slack, relation):
@@ -151,7 +151,7 @@ def delta_formula(event: DpEvent, relation: Relation, epsilon: Any = None) -> An
     """
     sympy = load_sympy()
     epsilon = sympy.Symbol("epsilon", nonnegative=True) if epsilon is None else epsilon
-    sensitivity = _sensitivity(relation)
+    sensitivity = int(neighbours(relation).distance)
     if isinstance(event, LaplaceDpEvent):
         return sympy.Max(0, 1 - sympy.exp((epsilon - sensitivity / event.noise_multiplier) / 2))
     precision = _total_precision(event)
@@ -170,15 +170,15 @@ def formula_lines(event: DpEvent, relation: Relation) -> list[str]:
     sympy = load_sympy()
     precision = _total_precision(event)
     if precision is not None and precision != 0:
-        mu = _sensitivity(relation) * sympy.sqrt(precision)
+        mu = int(neighbours(relation).distance) * sympy.sqrt(precision)
         return [
             f"delta(epsilon) = Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu) with mu = {mu}, exactly"
         ]
     if isinstance(event, LaplaceDpEvent):
-        pure = _sensitivity(relation) / event.noise_multiplier
+        pure = int(neighbours(relation).distance) / event.noise_multiplier
         return [f"delta(epsilon) = {delta_formula(event, relation)}, exactly; at delta = 0, epsilon = {pure}"]
     count, step = (event.count, event.event) if isinstance(event, SelfComposedDpEvent) else (1, event)
-    if not isinstance(step, PoissonSampledDpEvent) or relation is not Relation.ADD_OR_REMOVE_ONE:
+    if not isinstance(step, PoissonSampledDpEvent) or not neighbours(relation).hides_membership:
         return []
     inner = _total_precision(step.event)
     if inner is None:
@@ -193,11 +193,6 @@ def formula_lines(event: DpEvent, relation: Relation) -> list[str]:
         f"L is the sum of {T} independent {loss} with x from N(1, s) at probability {q}, else from N(0, s),",
         f"M is the sum of {T} independent ones with x from N(0, s); s = {z**2}",
     ]
-
-
-def _sensitivity(relation: Relation) -> int:
-    """The sensitivity to one record, in units of C."""
-    return 2 if relation is Relation.REPLACE_ONE else 1
 
 
 def _total_precision(event: DpEvent) -> Any:

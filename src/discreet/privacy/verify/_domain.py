@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from discreet.privacy.accounting import Relation
+from discreet.privacy.accounting import Relation, neighbours
 from discreet.privacy.verify._bounds import (
     LARGEST,
     SMALLEST,
@@ -335,7 +335,7 @@ def contribution_factor(value: Private, relation: Relation) -> tuple[float, Reas
     assert batch is not None
     whole = batch.whole
     table = batch.table
-    add_remove = relation is Relation.ADD_OR_REMOVE_ONE
+    add_remove = neighbours(relation).hides_membership
     if whole is table:
         return (2.0 if add_remove and not (table.masked and table in value.zero) else 1.0), None
     if value.positional:
@@ -350,7 +350,7 @@ def range_factor(batch: Batch, relation: Relation) -> float:
     """The same factor for any value within a ball of radius C; 0 where there is no bound."""
     whole = batch.whole
     if isinstance(whole, Table):
-        return 2.0 if relation is Relation.ADD_OR_REMOVE_ONE else 1.0
-    if relation is Relation.ADD_OR_REMOVE_ONE and whole.table.masked:
+        return 2.0 if neighbours(relation).hides_membership else 1.0
+    if neighbours(relation).hides_membership and whole.table.masked:
         return 0.0
     return 1.0 if isinstance(whole, Sample) and whole.sampling.constant_size else 2.0

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from discreet._jax import Jaxpr, JaxprEqn, Literal, Var, aval, inside, is_key, primitives as p, source_line
-from discreet.privacy.accounting import Relation
+from discreet.privacy.accounting import Relation, neighbours
 from discreet.privacy.mechanisms import Mechanism
 from discreet.privacy.verify._bounds import Batch, Table
 from discreet.privacy.verify._domain import Key, Private, Public, Value, constant
@@ -45,6 +45,7 @@ class Checker:
 
     def __init__(self, relation: Relation, table: Batch | None = None) -> None:
         self.relation = relation  # the neighbouring relation
+        self.neighbours = neighbours(relation)  # what it means
         self.table = table or Table()  # the records
         self.keys = KeyRing()
         self.items: list[Any] = []  # releases and draws in the innermost loop or branch, in order

@@ -16,7 +16,6 @@ import jax
 import numpy as np
 
 from discreet._jax import JaxprEqn, aval, source_line
-from discreet.privacy.accounting import Relation, relation_name
 from discreet.privacy.mechanisms import CLIP, CLIPPED_SUM, COUNT, DISTANCE, DRAW, SUM, UPDATE_ROWS, rounding_of_records
 from discreet.privacy.sampling import SAMPLERS, OpenPoisson, Sampling
 from discreet.privacy.verify._bounds import Batch, Cut, Group, Sample, Scale, Table, Term, bounding, fresh
@@ -137,11 +136,10 @@ def count(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Privat
     holds for the table only: in a sample an absent record adds zero, which is not nearer.
     """
     params: Any = equation.params
-    half = checker.relation is Relation.REPLACE_ONE
+    near = checker.neighbours
     norm = math.sqrt(sum(weight**2 for weight in params["weights"]))
-    return _of_cells(
-        checker, equation, operands, lambda batch: norm / math.sqrt(2 if half and not batch.sampled else 1)
-    )
+    share = near.of_cells / near.distance
+    return _of_cells(checker, equation, operands, lambda batch: norm * (1.0 if batch.sampled else share))
 
 
 @rule(DISTANCE)
@@ -198,7 +196,7 @@ def draw(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
     sampling = _law(checker, drawing, params["structure"], tables)
     table = next((x.batch for x in records if isinstance(x, Private)), checker.table)
     private = [x for x in records if isinstance(x, Private) and x.axes == (0,) and x.batch is table]
-    numbered = checker.relation is Relation.ADD_OR_REMOVE_ONE and any(x.positional for x in private)
+    numbered = checker.neighbours.hides_membership and any(x.positional for x in private)
     # Where no draw is recorded, the results are not a sample.
     if isinstance(sampling, Reason):
         return _refused(checker, equation, operands, sampling)
@@ -248,7 +246,7 @@ def _check_sampler(checker: Checker, equation: JaxprEqn, sampling: Sampling) -> 
     name: str = equation.params.get("name", equation.primitive.name)
     if checker.relation not in sampling.relations:
         others = " or ".join(f"dp.Relation.{x.name}" for x in sorted(sampling.relations, key=lambda x: x.name))
-        why = f", which has no sound accounting for {relation_name(checker.relation.name, 'record')}"
+        why = f", which has no sound accounting for {checker.neighbours.name('record')}"
         if sampling.constant_size:
             why = f" of fixed size{why}: one additional record changes every other record's probability of being drawn"
         raise PrivacyError(
@@ -328,7 +326,7 @@ def _is_draw(checker: Checker, equation: JaxprEqn, indices: Value, mask: Value, 
         return False
     shapes = [shape_of(x) for x in equation.invars[len(equation.invars) - len(table) :]]
     rows = {shape[0] for shape in shapes}
-    by_place = checker.relation is Relation.ADD_OR_REMOVE_ONE
+    by_place = checker.neighbours.hides_membership
     for value, shape in zip(table, shapes, strict=True):
         if isinstance(value, Public):
             # The state of records starts as public values, which, like rows, must not depend on the place.

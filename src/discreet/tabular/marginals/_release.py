@@ -45,7 +45,7 @@ from tqdm.auto import tqdm
 from discreet._jax import in_own_settings, one_process, refuse_traced
 from discreet._validate import integer, positive
 from discreet.privacy import random
-from discreet.privacy.accounting import BoundedRangeDpEvent, Relation, calibrate_noise_multiplier
+from discreet.privacy.accounting import BoundedRangeDpEvent, Relation, calibrate_noise_multiplier, neighbours
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
 from discreet.privacy.mechanisms import CHOICE, GAUSSIAN, clip_records, count_cells, sum_records, table_distances
@@ -285,9 +285,8 @@ class MarginalsPlan(GaussianPlan):
     @property
     def moved(self) -> float:
         """How far one record moves the weighted counts and sums together, in L2; the head of this file has the proof."""
-        if self.relation is Relation.ADD_OR_REMOVE_ONE:
-            return self.sensitivity
-        return math.hypot(math.sqrt(2) * math.hypot(*self.weights), 2 * self._norm)
+        near = neighbours(self.relation)
+        return math.hypot(near.of_cells * math.hypot(*self.weights), near.distance * self._norm)
 
     @property
     def _norm(self) -> float:
@@ -297,7 +296,7 @@ class MarginalsPlan(GaussianPlan):
     @property
     def _in_events(self) -> float:
         """C in units of that of the event: under REPLACE_ONE an accountant takes neighbours to be 2C apart."""
-        return self.sensitivity * (1 if self.relation is Relation.ADD_OR_REMOVE_ONE else 2) / self.moved
+        return self.sensitivity * neighbours(self.relation).distance / self.moved
 
     @property
     def noise(self) -> float:
@@ -390,7 +389,7 @@ class MarginalsPlan(GaussianPlan):
         biases = jax.ShapeDtypeStruct((len(tables),), np.int64)
         expected = jax.ShapeDtypeStruct((cells,), np.int64)
         choice = Query(_Distances(sizes, tables), Choice(self.choice_epsilon), self.relation)
-        multiplier = self.noise * (1 if self.relation is Relation.ADD_OR_REMOVE_ONE else math.sqrt(2))
+        multiplier = self.noise * neighbours(self.relation).of_cells
         pair = Query(_Counts((longest, longest), ((0, 1),), (1,)), Gaussian(self.noise, multiplier), self.relation)
         return (
             choice.certificate(key, *_shapes(cells, rows, len(sizes)), expected, biases),
@@ -399,7 +398,7 @@ class MarginalsPlan(GaussianPlan):
 
     def state(self, *, reproducible: bool) -> Statement:
         """Make the statement of one release by this plan."""
-        how = "added to or removed from" if self.relation is Relation.ADD_OR_REMOVE_ONE else "replaced in"
+        how = neighbours(self.relation).how
         noun = self._unit.noun
         what = "counts and sums" if self.sums else "counts"
         statement = self._stated(
@@ -450,7 +449,7 @@ class MarginalsPlan(GaussianPlan):
         return (
             f"{counted(self.choices, 'pair')} of columns more, each chosen by the exponential mechanism, by how far "
             "its counts are from those of a model of everything counted before, were counted in the same way. One "
-            f"{self._unit.noun} moves each such distance by at most {2 if self.relation is Relation.REPLACE_ONE else 1}. Each "
+            f"{self._unit.noun} moves each such distance by at most {neighbours(self.relation).distance:g}. Each "
             f"choice has privacy range {self.choice_epsilon:.6g} for distances that move by 1. "
         )
 
