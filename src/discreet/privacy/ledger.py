@@ -430,7 +430,7 @@ class Ledger:
         debits = _debits(entries)
         spent = _spent(entries)
         lines = [
-            f"Ledger of '{first['dataset']}' ({first['unit']}, {neighbours(first['relation']).name()}), created {first['time']}",
+            f"Ledger of '{first['dataset']}' ({first['unit']}, {neighbours(self.relation).name()}), created {first['time']}",
             *(
                 f"  {debit.number:>3}  {debit.time}  {debit.method:<12} ε = {upper(debit.cost.epsilon)} "
                 f"at δ = {upper(debit.delta)}, for {debit.unit}"

@@ -43,7 +43,7 @@ from discreet.interfaces.page._charts import (
     verdict,
 )
 from discreet.methods.plots import coordinate_labels, foremost
-from discreet.privacy.accounting import event_from_dict, neighbours, upper
+from discreet.privacy.accounting import Relation, event_from_dict, neighbours, upper
 from discreet.privacy.ledger import Ledger
 from discreet.privacy.plan import PrivacyPlan
 from discreet.privacy.report import (
@@ -496,7 +496,7 @@ def _hundred(statement: Statement, lines: list[Line]) -> dict[str, Any]:
     most = min(100, max(50, math.ceil(100 * right * (1 - 1e-12))))
     noun = statement.noun
     question = f"whether a given {noun} is in the table"
-    if not neighbours(statement.relation).hides_membership:
+    if not neighbours(Relation[statement.relation]).hides_membership:
         question = f"which of two given contents a {noun} has in the table"
     people = []
     for kind, places in (("coin", range(50)), ("more", range(50, most)), ("wrong", range(most, 100))):
@@ -541,7 +541,7 @@ def _meaning(statement: Statement, lines: list[Line]) -> dict[str, Any]:
     """The trade-off: what the template shows at first, and what the script needs to move it."""
     factor = odds_factor(statement)
     noun = statement.noun
-    near = neighbours(statement.relation)
+    near = neighbours(Relation[statement.relation])
     caught, believed = _charts(lines, factor)
     found = true_positive_rate(lines, FIRST_RATE)
     after = belief(FIRST_PRIOR, factor)
@@ -629,7 +629,7 @@ def _reasons(statement: Statement) -> tuple[str, ...]:
 
 def _facts(statement: Statement) -> list[tuple[str, str]]:
     facts = [("Method", statement.method), ("Unit of privacy", str(statement.unit))]
-    facts.append(("Relation", neighbours(statement.relation).name()))
+    facts.append(("Relation", neighbours(Relation[statement.relation]).name()))
     if isinstance(count := statement.plan.get("num_records"), int):
         facts.append((f"{statement.noun.capitalize()}s (public)", f"{count:,}"))
     done = statement.steps_completed

@@ -305,7 +305,7 @@ def audit_fit(
         )
     if not isinstance(method, OnePosteriorSample):
         plan = method.plan
-        _check_neighbours(with_canary, without_canary, plan.relation.name)
+        _check_neighbours(with_canary, without_canary, plan.relation)
         if delta is None:
             delta = suggest(num_records=plan.num_records).delta if plan.target_delta is None else plan.target_delta
         return audit_mechanism(
@@ -320,7 +320,7 @@ def audit_fit(
             target=target or f"{type(method).__name__}, {plan.sampling!r}, {plan.num_steps} steps",
             progress_bar=progress_bar,
         )
-    _check_neighbours(with_canary, without_canary, method.relation.name)
+    _check_neighbours(with_canary, without_canary, method.relation)
     if scores or init_params:
         raise ValueError("One posterior sample has neither initial values nor steps; omit scores and init_params.")
     claim = profile_of(pure_event(method.epsilon / method.num_draws), method.relation)
@@ -356,7 +356,7 @@ def _draws(
     return np.concatenate(found)[:runs]
 
 
-def _check_neighbours(with_canary: Sequence[Any], without_canary: Sequence[Any], relation: str) -> None:
+def _check_neighbours(with_canary: Sequence[Any], without_canary: Sequence[Any], relation: Relation) -> None:
     """Refuse tables whose lengths rule out that they are neighbours."""
     lengths = [{np.shape(x)[0] for x in jax.tree.leaves(side) if np.ndim(x)} for side in (with_canary, without_canary)]
     if any(len(x) != 1 for x in lengths):

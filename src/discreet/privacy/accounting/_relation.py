@@ -72,19 +72,20 @@ _NEIGHBOURS = {
 }
 
 
-def neighbours(relation: Relation | str) -> Neighbours:
-    """What a relation means; also by its name, as statements and ledgers have it.
+def neighbours(relation: Relation) -> Neighbours:
+    """What a relation means.
 
     Raises:
-        ValueError: Another relation than the two that are accounted for here.
+        ValueError: A relation that is not accounted for here.
+        TypeError: No relation at all.
 
     >>> neighbours(Relation.REPLACE_ONE).distance, neighbours(Relation.ADD_OR_REMOVE_ONE).name("record")
     (2.0, 'one record added or removed')
     """
-    found = Relation.__members__.get(relation) if isinstance(relation, str) else relation
-    if not isinstance(found, Relation) or found not in _NEIGHBOURS:
-        raise ValueError(
+    known = isinstance(relation, Relation)
+    if not known or relation not in _NEIGHBOURS:
+        raise (ValueError if known else TypeError)(
             f"relation is {relation!r}, which is not accounted for. Neighbouring datasets differ by one record added or "
             "removed, or by one record replaced: pass Relation.ADD_OR_REMOVE_ONE or Relation.REPLACE_ONE."
         )
-    return _NEIGHBOURS[found]
+    return _NEIGHBOURS[relation]
