@@ -289,7 +289,7 @@ class Marginal:
 
 
 @dataclasses.dataclass(frozen=True)
-class Marginals:
+class TwinMarginals:
     """The columns of so many twins, each of so many rows: those shown `of` so many."""
 
     twins: int
@@ -298,7 +298,7 @@ class Marginals:
     of: int
 
 
-def marginals_of(twins: Sequence[Any], schema: Schema) -> Marginals:
+def marginals_of(twins: Sequence[Any], schema: Schema) -> TwinMarginals:
     """Shares of the levels of each column. Post-processing if the tables are what they are said to be: twins of a private fit."""
     schema = schema.without_person()
     levels = Levels(schema, SLICES, round_edges=True)
@@ -309,7 +309,7 @@ def marginals_of(twins: Sequence[Any], schema: Schema) -> Marginals:
     for place, column in enumerate(schema.columns[:MOST_COLUMNS]):
         counts = [np.bincount(x[:, place], minlength=levels.sizes[place]) / len(x) for x in found]
         columns.append(_marginal(column, levels.labels(column), 100 * np.array(counts)))
-    return Marginals(len(found), tuple(map(len, found)), tuple(columns), len(schema.columns))
+    return TwinMarginals(len(found), tuple(map(len, found)), tuple(columns), len(schema.columns))
 
 
 def _marginal(column: Column, labels: list[str], shares: np.ndarray) -> Marginal:
@@ -362,7 +362,7 @@ def statement_page(
     panels: Sequence[Panel] = (),
     note: str = "",
     budget: Budget | None = None,
-    marginals: Marginals | None = None,
+    marginals: TwinMarginals | None = None,
     description: Any = None,
     units: str = "",
     dataset: str = "",

@@ -236,7 +236,7 @@ _DENSE = 0.4  # batches that can hold more than this share of the records draw o
 
 
 @dataclass(frozen=True)
-class _Layout:
+class _DrawSizes:
     """The static numbers of a draw. `draws` is None for one coin per record."""
 
     table: SizeTable | None
@@ -246,18 +246,18 @@ class _Layout:
 
 
 @functools.lru_cache(maxsize=64, typed=True)
-def _layout(num_records: int, rate: float) -> _Layout:
+def _draw_sizes(num_records: int, rate: float) -> _DrawSizes:
     num_records = check_count(num_records, "num_records")
     if rate == 1.0:
-        return _Layout(None, num_records, None, 0.0)
+        return _DrawSizes(None, num_records, None, 0.0)
     table = size_table(num_records, rate)
     if table.largest > _DENSE * num_records:
         scaled = Fraction(rate) * 2**SIZE_BITS
         rounding = num_records * float(scaled - math.floor(scaled)) * 2.0**-SIZE_BITS
-        return _Layout(table, table.largest, None, table.slack + rounding)
+        return _DrawSizes(table, table.largest, None, table.slack + rounding)
     sizes = np.arange(table.smallest, table.largest + 1)
     draws, shortage = draws_needed(sizes, table.masses(), num_records, _SHORTAGE)
-    return _Layout(table, table.largest, draws, table.slack + shortage)
+    return _DrawSizes(table, table.largest, draws, table.slack + shortage)
 
 
 @dataclass(frozen=True)
@@ -318,12 +318,12 @@ class PoissonSampling(Sampling):
         It covers tails, rounding and shortage. It is rounded up to 2^-79 (a larger one by a hundredth), so that it also holds
         with one record more or less: a plan needs it for both neighbours.
         """
-        slack = _layout(num_records, self.rate).slack
+        slack = _draw_sizes(num_records, self.rate).slack
         return max(_LEAST_SLACK, 1.01 * slack) if slack else 0.0
 
     def capacity(self, num_records: int) -> int:
         """The largest size in the table: the binomial law exceeds it with probability at most 2^-81."""
-        return _layout(num_records, self.rate).capacity
+        return _draw_sizes(num_records, self.rate).capacity
 
     def check_capacity(self, num_records: int, capacity: int) -> int:
         """Check that every batch fits in `capacity` rows, and return that number.
@@ -342,7 +342,7 @@ class PoissonSampling(Sampling):
 
     def typical_size(self, num_records: int) -> int:
         """The size exceeded with probability 0.07: 145 for 128."""
-        table = _layout(num_records, self.rate).table
+        table = _draw_sizes(num_records, self.rate).table
         return num_records if table is None else max(1, table.quantile(0.07))
 
     def shuffled(self, num_records: int) -> bool:
@@ -350,11 +350,11 @@ class PoissonSampling(Sampling):
 
         It must be true of half as many records, so that it is true of tables with one record more or less.
         """
-        return all(_layout(n, self.rate).draws is not None for n in (num_records, -(-num_records // 2)))
+        return all(_draw_sizes(n, self.rate).draws is not None for n in (num_records, -(-num_records // 2)))
 
     def prepare(self, num_records: int) -> dict[str, np.ndarray]:
         """All numbers of a draw: the rate, and threshold words of the size table or of a coin."""
-        layout = _layout(num_records, self.rate)
+        layout = _draw_sizes(num_records, self.rate)
         tables = {"rate": np.array([self.rate], np.float64).view(np.uint32)}
         if layout.table is None:
             return tables
@@ -365,7 +365,7 @@ class PoissonSampling(Sampling):
 
     def drawing(self, num_records: int) -> _PoissonDrawing:
         """The shapes of a draw, without the rate."""
-        layout = _layout(num_records, self.rate)
+        layout = _draw_sizes(num_records, self.rate)
         return _PoissonDrawing(num_records, layout.capacity, layout.draws, layout.table is None)
 
     def draw(self, key: Array, tables: Any, *, num_records: int) -> Batch:

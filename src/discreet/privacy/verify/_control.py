@@ -24,7 +24,7 @@ from discreet.privacy.verify._domain import Key, Private, Public, Value, constan
 from discreet.privacy.verify._errors import PrivacyError, Why, chain_of
 from discreet.privacy.verify._interpreter import Checker
 from discreet.privacy.verify._keyring import KNOWN, PRIVATE, SECRET
-from discreet.privacy.verify._record import Choice, Loop, Repeat
+from discreet.privacy.verify._record import Branches, Loop, Repeat
 from discreet.privacy.verify._registry import INLINED, STRUCTURED, rule
 from discreet.privacy.verify._rows import shape_of, varies_along
 from discreet.privacy.verify.recognize._counters import open_count
@@ -132,7 +132,7 @@ def _cond(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     checker.keys.restore(keys)
     checker.keys.merge(used)
     if any(branches):
-        checker.items.append(Choice(branches, before))
+        checker.items.append(Branches(branches, before))
     # The event of a sample drawn in a branch ends with it, so no value of that sample may leave it.
     drawn = [x for branch in branches for x in branch if isinstance(x, Sample)]
     results: list[Value] = []

@@ -20,7 +20,7 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent, GaussianDpEvent, No
 from discreet.privacy.accounting import Relation
 from discreet.privacy.mechanisms import Mechanism
 from discreet.privacy.verify._bounds import Batch, Cut, Group, Part, Sample, Table
-from discreet.privacy.verify._record import Choice, Loads, Release, Repeat
+from discreet.privacy.verify._record import Branches, Loads, MechanismUse, Repeat
 from discreet.privacy.verify._symbols import is_symbolic, largest, load_sympy, smallest
 from discreet.privacy.verify.recognize._schedules import turns_of
 
@@ -29,7 +29,7 @@ from discreet.privacy.verify.recognize._schedules import turns_of
 class _Spent:
     """The cost charged to one batch: loads of the mechanisms whose releases add up, and events of the others.
 
-    `alone` holds the sums over releases of each one's own load, and of `Release.rounding`.
+    `alone` holds the sums over releases of each one's own load, and of `MechanismUse.rounding`.
     """
 
     loads: dict[Mechanism, Loads] = dataclasses.field(default_factory=dict)
@@ -37,7 +37,7 @@ class _Spent:
     events: list[DpEvent] = dataclasses.field(default_factory=list)
 
     @classmethod
-    def of(cls, release: Release) -> _Spent:
+    def of(cls, release: MechanismUse) -> _Spent:
         """The cost of one release."""
         if release.mechanism.adds_up:
             alone = sum(worst_of(release.loads)), release.rounding
@@ -101,7 +101,7 @@ def _noisy(mechanism: Mechanism, load: Any) -> list[DpEvent]:
     return [mechanism.event(1 / root)]
 
 
-def ratio_of(release: Release) -> Any:
+def ratio_of(release: MechanismUse) -> Any:
     """The squared ratio of one record's contribution to the noise, in the norm of the mechanism."""
     total = sum(worst_of(release.loads))
     norm = release.mechanism.norm
@@ -142,7 +142,7 @@ def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, 
             drawn.append(item)
             # Total variation between the law that is drawn and the law that the event names.
             slack += item.sampling.slack_per_step(item.num_records)
-        elif isinstance(item, Release):
+        elif isinstance(item, MechanismUse):
             slack += item.mechanism.slack
             here.setdefault(item.batch, _Spent()).add(_Spent.of(item))
         elif isinstance(item, Repeat):
@@ -163,7 +163,7 @@ def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, 
                 # Each record is in one part: parallel composition, so all parts together cost as much as one.
                 assert batch.parent is not None
                 here.setdefault(batch.parent, _Spent()).add(_Spent.largest_of(spent, item.before))
-        elif isinstance(item, Choice):
+        elif isinstance(item, Branches):
             chosen = [_settle(branch, relation) for branch in item.branches]
             slack += largest(*(c[2] for c in chosen))
             # Exactly one branch runs, and the choice is public.

@@ -1,6 +1,6 @@
 """The record of one walk: draws, releases, loops and branches, in the order of the program.
 
-The checker appends a `Sample` at each draw (`_bounds`) and a `Release` at each mechanism; a loop or
+The checker appends a `Sample` at each draw (`_bounds`) and a `MechanismUse` at each mechanism; a loop or
 a branch collects its own list, and is one item of the list around it. Nothing is added up here:
 `_events` derives the event from the list when the walk is over.
 
@@ -32,7 +32,7 @@ Numbers, or expressions of open parameters; so are noise multipliers, rates and 
 
 
 @dataclasses.dataclass
-class Release:
+class MechanismUse:
     """One mechanism on values of one batch."""
 
     batch: Batch  # The records
@@ -58,12 +58,12 @@ class Scheduled:
     """Releases whose noise or bound changes between iterations of an enclosing loop."""
 
     loop: Any
-    releases: list[list[Release]]  # For each kind of iteration
+    releases: list[list[MechanismUse]]  # For each kind of iteration
     kinds: tuple[int, ...]  # The kind of each iteration
 
 
 @dataclasses.dataclass
-class Choice:
+class Branches:
     """Branches, one of which a public value selects. `before`: groups with a later serial are made in a branch."""
 
     branches: list[list[Any]]

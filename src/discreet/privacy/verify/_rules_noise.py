@@ -22,7 +22,7 @@ from discreet.privacy.verify._domain import Private, Public, Value
 from discreet.privacy.verify._errors import Reason, Why
 from discreet.privacy.verify._events import ratio_of
 from discreet.privacy.verify._interpreter import Checker
-from discreet.privacy.verify._record import Loads, Release, Scheduled
+from discreet.privacy.verify._record import Loads, MechanismUse, Scheduled
 from discreet.privacy.verify._registry import KEY_RULES, rule
 from discreet.privacy.verify._rows import as_sum, shape_of, size_per_record
 from discreet.privacy.verify._rules_keys import spend_secret
@@ -130,7 +130,7 @@ def choose(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
     factor = _for_sums(checker, equation, [found.rounding], FOR_SUMS, times)
     # No composed release shares its bound.
     epsilon = CHOICE.range(equation.params["epsilon"], bound.factor * factor)
-    checker.items.append(Release(found.batch, CHOICE, {(Group(), 0): epsilon**2}, 1))
+    checker.items.append(MechanismUse(found.batch, CHOICE, {(Group(), 0): epsilon**2}, 1))
     return [Public(released=True)]
 
 
@@ -186,7 +186,7 @@ def _recorded(
             raise
     loop, turns = schedule
     kinds: dict[tuple[float, ...], int] = {}
-    found: list[list[Release]] = []
+    found: list[list[MechanismUse]] = []
     for numbers in turns:
         kind = tuple(numbers.values())
         if kind not in kinds:
@@ -206,13 +206,13 @@ def _releases(
     noise: Scale,
     mechanism: Mechanism,
     grid: tuple[float, float] | None,
-) -> list[Release]:
+) -> list[MechanismUse]:
     # Values released by one call have independent noise of one size, so their loads add up by group.
     by_batch: dict[Batch, list[tuple[Private, int]]] = {}
     for value, size in released:
         assert value.batch is not None
         by_batch.setdefault(value.batch, []).append((value, size))
-    found: list[Release] = []
+    found: list[MechanismUse] = []
     for batch, values in by_batch.items():
         if checker.remembers and batch.sampled and not _is_fresh(checker, batch):
             why = "the state of records may depend on this sample and may have been released since"
@@ -230,20 +230,20 @@ def _releases(
             alone = len(terms) == 1
             for name in [(terms[0].group, leaf) for leaf in terms[0].leaves] if alone else [(Group(), 0)]:
                 loads[name] = loads.get(name, 0) + ratio**2
-        found.append(Release(batch, mechanism, loads, sum(size for _, size in values)))
+        found.append(MechanismUse(batch, mechanism, loads, sum(size for _, size in values)))
         if grid is not None:
             found[-1] = _rounded(checker, found[-1], *grid)
     return found
 
 
-def _rounded(checker: Checker, release: Release, most: float, cell: float) -> Release:
+def _rounded(checker: Checker, release: MechanismUse, most: float, cell: float) -> MechanismUse:
     """The load that rounding to the grid adds to a release whose values move by x <= r noises for one record.
 
     r^2 is the sum of its loads, times the number of coordinates if the mechanism uses L1 norms. With the noise for a
     multiplier m enlarged by 1 + m c, where c is the cell, the integers move by (x + c) / (1 + m c). If r >= 1 / m,
     that is at most r for x = r. A record that shares its bound among several releases has less of x in each; then
-    (x + c) / (1 + m c) <= x + c (1 - m x)+, whose square is at most x^2 + c / (2 m) + c^2 (`Release.rounding`). If r < 1 / m the
-    loads are those of (r + c) / (1 + m c).
+    (x + c) / (1 + m c) <= x + c (1 - m x)+, whose square is at most x^2 + c / (2 m) + c^2 (`MechanismUse.rounding`). If
+    r < 1 / m the loads are those of (r + c) / (1 + m c).
     """
     total = ratio_of(release)
     loads = release.loads
@@ -265,4 +265,4 @@ def _is_fresh(checker: Checker, batch: Batch) -> bool:
         return False
     since = checker.items[checker.items.index(batch) + 1 :]
     kinds = [kind for x in since for kind in (x.releases if isinstance(x, Scheduled) else [[x]])]
-    return all(isinstance(x, Release) and x.batch is batch for kind in kinds for x in kind)
+    return all(isinstance(x, MechanismUse) and x.batch is batch for kind in kinds for x in kind)

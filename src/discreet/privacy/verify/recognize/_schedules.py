@@ -27,7 +27,7 @@ from discreet._jax import JaxprEqn, aval, primitives as p
 from discreet.privacy.verify._arithmetic import ELEMENTWISE_SHAPES, MOST_ERROR, MOVES, computed, error_of
 from discreet.privacy.verify._bounds import Group, Scale, is_far, is_open
 from discreet.privacy.verify._domain import Public
-from discreet.privacy.verify._record import Choice, Loads, Release, Repeat, Scheduled
+from discreet.privacy.verify._record import Branches, Loads, MechanismUse, Repeat, Scheduled
 from discreet.privacy.verify.recognize._facts import Turns
 
 
@@ -130,7 +130,7 @@ def _schedules_of(items: list[Any], loop: Any) -> Iterator[Scheduled]:
             yield item
         elif isinstance(item, Repeat):
             yield from _schedules_of(item.items, loop)
-        elif isinstance(item, Choice):
+        elif isinstance(item, Branches):
             for branch in item.branches:
                 yield from _schedules_of(branch, loop)
 
@@ -141,7 +141,7 @@ def _of_turn(items: list[Any], kinds: dict[int, int], before: int, groups: dict[
     for item in items:
         if isinstance(item, Repeat):
             found.append(dataclasses.replace(item, items=_of_turn(item.items, kinds, before, groups)))
-        elif isinstance(item, Choice):
+        elif isinstance(item, Branches):
             found.append(
                 dataclasses.replace(item, branches=[_of_turn(x, kinds, before, groups) for x in item.branches])
             )
@@ -151,11 +151,11 @@ def _of_turn(items: list[Any], kinds: dict[int, int], before: int, groups: dict[
             releases = [[_renamed(x, before, groups) for x in kind] for kind in item.releases]
             found.append(dataclasses.replace(item, releases=releases))
         else:
-            found.append(_renamed(item, before, groups) if isinstance(item, Release) else item)
+            found.append(_renamed(item, before, groups) if isinstance(item, MechanismUse) else item)
     return found
 
 
-def _renamed(release: Release, before: int, groups: dict[Group, Group]) -> Release:
+def _renamed(release: MechanismUse, before: int, groups: dict[Group, Group]) -> MechanismUse:
     loads: Loads = {}
     for (group, leaf), load in release.loads.items():
         own = group if group.serial < before else groups.setdefault(group, Group())
