@@ -1,11 +1,9 @@
-import dataclasses
 import datetime
 
 import numpy as np
 import pyarrow
 import pytest
 
-from discreet.tabular.marginals import MarginalsPlan
 from discreet.tabular.models import Levels
 from discreet.tabular.tables import Column, DataError, Kind, Missing, Schema
 
@@ -195,13 +193,3 @@ def test_a_person_with_several_rows_is_refused(names) -> None:
         Levels(VISITS).encode(visits(name=names))
     with pytest.raises(DataError, match="no column name"):
         Levels(VISITS).encode({name: cells for name, cells in visits().items() if name != "name"})
-
-
-def test_records_of_several_rows_are_refused() -> None:
-    several = dataclasses.replace(VISITS, max_rows=2)
-    for make in (
-        Levels,
-        lambda schema: MarginalsPlan.calibrate(schema, epsilon=1, delta=1e-6).cells,
-    ):
-        with pytest.raises(DataError, match="person may have 2 rows"):
-            make(several)

@@ -431,7 +431,9 @@ def test_a_description_of_every_kind_of_column() -> None:
 def test_a_page_counts_persons_where_they_are_the_unit(broken) -> None:
     statement = statement_of(unit=Unit("patient", 5))
     statement = statement.with_violations("a reason") if broken else statement
-    text = Page(statement_page(statement, description=description_of(description_facts()))).text
+    text = Page(
+        statement_page(statement, description=description_of({**description_facts(), "counted": "persons"}))
+    ).text
     assert "Persons: 1,234" in text
     assert "shares of all persons" in text
     assert "persons (public)" in text

@@ -177,8 +177,8 @@ def _as_records(leaf: Any, *, spread: bool) -> Any:
         if not leaf.flags.writeable:
             # Used where it lies, if its memory is laid out as JAX's: a memory map larger than memory is not read whole.
             return jax.device_put(leaf, may_alias=True)
-        # A copy, as of jnp.asarray, which compiles a program for each shape.
-        return jax.device_put(leaf, may_alias=False)
+        # A copy, whose owner is gone: `device_put` takes an aligned array where it lies. jnp.asarray copies by a program.
+        return jax.device_put(np.array(leaf, jax.dtypes.canonicalize_dtype(leaf.dtype)))
 
 
 def check_public(values: Values) -> None:

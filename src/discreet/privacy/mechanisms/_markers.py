@@ -562,8 +562,8 @@ def sum_weighted(
 
     >>> import jax.numpy as jnp
     >>> rows = jnp.array([[[3, 4]], [[0, 1]], [[0, 8]]])
-    >>> sum_weighted(rows, jnp.array([[[0.1]], [[jnp.nan]], [[0.2]]]), jnp.ones(3, bool)).round(3).tolist()
-    [[0.3, 1.4]]
+    >>> sum_weighted(rows, jnp.array([[[0.1]], [[jnp.nan]], [[0.2]]]), jnp.ones(3, bool)).round(3)
+    Array([[0.3, 1.4]], dtype=float64)
     """
     rows = jnp.asarray(rows)
     weights = jnp.asarray(weights)
