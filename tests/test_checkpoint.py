@@ -37,7 +37,7 @@ from discreet.methods.newton._saved import SavedReleases
 from discreet.methods.newton._sums import Program
 from discreet.privacy.act import Act
 from discreet.privacy.random import _claims
-from discreet.privacy.verify import _certify
+from discreet.privacy.verify import _programs
 from discreet.storage import exclusive
 
 pytestmark = [
@@ -332,8 +332,8 @@ def test_a_gpu_is_asked_for_the_same_bits(name: str, monkeypatch: pytest.MonkeyP
         assert repeats
         raise Crash
 
-    _certify._compiled.cache_clear()
-    monkeypatch.setattr(_certify, "compiled", stopped)
+    _programs.runner_for.cache_clear()
+    monkeypatch.setattr(_programs, "compiled", stopped)
     with pytest.raises(Crash):
         FITS[name](dp.random.key())
 

@@ -122,6 +122,24 @@ def test_imports_go_in_one_direction() -> None:
     assert not wrong, "see the pages of the storeys:\n" + "\n".join(wrong)
 
 
+def test_files_of_the_prover_import_in_reading_order() -> None:
+    """Its page lists all its files, and each imports only from those before it: no circles, and one way to read them."""
+    folder = PACKAGE / "privacy" / "verify"
+    page = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
+    order = re.findall(r"^    ([a-z]*\.?_\w+)(?:  |$)", page, re.MULTILINE)
+    files = {".".join(path.relative_to(folder).with_suffix("").parts): path for path in folder.rglob("_[a-z]*.py")}
+    assert set(order) == set(files)
+    assert len(order) == len(set(order))
+    wrong = [
+        f"{name}:{line} imports {origin}"
+        for name, path in files.items()
+        for parts, line in our_imports(path)
+        for origin in order[order.index(name) :]
+        if parts[0] == "verify" and f"{'.'.join(parts[1:])}.".startswith(f"{origin}.")
+    ]
+    assert not wrong, "see the page of privacy/verify:\n" + "\n".join(wrong)
+
+
 # Those who make a fit's steps one by one claim the noise of one step; the act alone claims a key, and debits.
 CLAIM_STEPS = {"methods/inference/_dpsvi.py", "interfaces/compat/d3p/svi.py"}
 
@@ -394,6 +412,26 @@ def test_planted_faults_are_caught(
     monkeypatch.setitem(globals(), "PACKAGE", tmp_path)
     with pytest.raises(AssertionError):
         check()
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("_bounds.py", "from discreet.privacy.verify._scan import x"),
+        ("recognize/_slices.py", "def f():\n    from discreet.privacy.verify import _devices"),
+        ("_new.py", ""),
+    ],
+)
+def test_a_circle_in_the_prover_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, text: str
+) -> None:
+    folder = shutil.copytree(PACKAGE / "privacy" / "verify", tmp_path / "privacy" / "verify")
+    monkeypatch.setitem(globals(), "PACKAGE", tmp_path)
+    test_files_of_the_prover_import_in_reading_order()
+    with (folder / file).open("a", encoding="utf-8") as kept:
+        kept.write(f"\n{text}\n")
+    with pytest.raises(AssertionError):
+        test_files_of_the_prover_import_in_reading_order()
 
 
 def test_costs_are_of_tests_that_there_are(repository: Path) -> None:

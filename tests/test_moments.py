@@ -296,7 +296,7 @@ def test_a_line_that_predicts_worse_than_the_mean_is_not_for_prediction() -> Non
             explained.append(1 - residual.var() / y[2_000:].var())
             usable.append(found.statement.use != NOT_USABLE)
             worse.append(explained[-1] < 0)
-            assert abs(found.counted - told.mean()) < 4 * found.dropped.error
+            assert abs(found.counted - told.mean()) < 4 * found.dropped.stderr
     assert not np.any(np.array(usable) & worse)
     # All records at epsilon 1.
     assert usable[-2:] == [True, True]

@@ -88,10 +88,27 @@ PHRASES = {
     "privacy/accounting/_pairs.py": "what one use of a mechanism costs",
     "privacy/accounting/_filter.py": "a cap for all fits together",
     "privacy/accounting/_renyi.py": "divergences that always add up",
+    "privacy/accounting/_relation.py": "what neighbouring tables are",
     "privacy/accounting/_risk.py": "one person's risk, in words",
     "methods/inference/_trace.py": "the iterates that will be kept",
     "privacy/verify/_certify.py": "from a function to a certificate",
-    "privacy/verify/_events.py": "the record of draws and releases",
+    "privacy/verify/_programs.py": "tracing, fingerprints, compiling",
+    "privacy/verify/_symbols.py": "parameters that stay open",
+    "privacy/verify/_refusals.py": "what no proof covers",
+    "privacy/verify/_bounds.py": "of what bounds are made",
+    "privacy/verify/_keyring.py": "keys: secret, used, derived",
+    "privacy/verify/_arithmetic.py": "public numbers as XLA has them",
+    "privacy/verify/_public.py": "the rule of public operands",
+    "privacy/verify/_precision.py": "what number types keep",
+    "privacy/verify/_rows.py": "how operands meet",
+    "privacy/verify/_scan.py": "loops with sums that grow",
+    "privacy/verify/_rules_keys.py": "rules for keys",
+    "privacy/verify/_rules_noise.py": "rules for mechanisms",
+    "privacy/verify/_claims.py": "beside the declared event",
+    "privacy/verify/recognize/_schedules.py": "noise that changes by iteration",
+    "privacy/verify/recognize/_counters.py": "integers that count iterations",
+    "privacy/verify/recognize/_slices.py": "rows taken by number",
+    "privacy/verify/_events.py": "from the record to the event",
     "methods/inference/_loop.py": "the loop, traced as it will run",
     "methods/inference/_draws.py": "the random bits of a batch",
     "privacy/gradients/_bookkeeping.py": "clipped sums by book-keeping",
@@ -380,7 +397,8 @@ def fit_path(files: list[str]) -> str:
             for file, (a, b) in zip(of_part, spots, strict=True):
                 storey, _, name = file.removesuffix(".py").partition("/")
                 drawing.add(f'<g class="{storey}"><circle cx="{a:g}" cy="{b:g}" r="5" class="strong"/>')
-                drawing.text(x + 40, b + 4, name, 11.5, 182, "code strong")
+                size = min(11.5, 11.5 * 182 / width_of(name, 11.5, code=True))
+                drawing.text(x + 40, b + 4, name, size, 182.5, "code strong")
                 drawing.add("</g>")
                 drawing.text(x + 223, b + 4, phrase(file), 11.5, column - 223)
             y += step * len(of_part)

@@ -323,7 +323,7 @@ def hi_primitives() -> tuple[Primitive, ...]:
     return tuple({e.primitive for x in programs_in(program) for e in x.jaxpr.eqns if e.primitive is _HI_PRIMITIVE})
 
 
-def is_closed_book(equation: JaxprEqn) -> bool:
+def is_opaque(equation: JaxprEqn) -> bool:
     """True if an equation is around an opaque object that is not JAX's own."""
     return equation.primitive is _HI_PRIMITIVE and not inner_programs(equation)
 

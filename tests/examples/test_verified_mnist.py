@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import discreet as dp
-from discreet.privacy.verify import _certify
+from discreet.privacy.verify import _programs
 
 SHAPES = jax.ShapeDtypeStruct((400, 784), jnp.float32), jax.ShapeDtypeStruct((400,), jnp.int32)
 
@@ -76,7 +76,7 @@ def test_the_proved_program_is_lowered_to_what_jit_makes_of_the_unproved_one(exa
     certificate = example.certify(train, plan, shapes)
     texts = [
         jax.jit(train).lower(*shapes).as_text(),
-        _certify._compiled(certificate._program).run.lower(*jax.tree.leaves(shapes)).as_text(),
+        _programs.runner_for(certificate._program).run.lower(*jax.tree.leaves(shapes)).as_text(),
     ]
     bodies = [re.sub(r'@jit_\w+|jax.result_info = "[^"]*"', "", text) for text in texts]
     assert bodies[0] == bodies[1]

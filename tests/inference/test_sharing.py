@@ -12,7 +12,7 @@ from numpyro.optim import Adam
 import discreet as dp
 from discreet.methods.inference._step import PlanNumbers, PrivateStep
 from discreet.privacy.verify import Given, _certify
-from discreet.privacy.verify._certify import trace
+from discreet.privacy.verify._programs import trace
 
 N = 300
 X = np.random.default_rng(0).normal(0.5, 1.0, (N, 2)).astype(np.float32)

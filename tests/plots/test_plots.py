@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from discreet.methods.inference import Trace
 from discreet.methods.plots import (
-    Levels,
+    LevelShares,
     Shares,
     draw_losses,
     plot_levels,
@@ -160,8 +160,8 @@ def test_missing_cells_stand_apart_and_are_named() -> None:
 
 def test_histograms_are_densities_and_intervals_those_given() -> None:
     value, low, high = np.array([0.2, 0.6, 0.2]), np.array([0.1, 0.4, 0.0]), np.array([0.3, 0.7, 0.4])
-    sliced = Levels(["0", "1", "missing"], np.array([0.0, 1.0, 3.0]), value, low, high, "years")
-    named = Levels(["a", "b", "c"], None, value, low, high, "")
+    sliced = LevelShares(["0", "1", "missing"], np.array([0.0, 1.0, 3.0]), value, low, high, "years")
+    named = LevelShares(["a", "b", "c"], None, value, low, high, "")
     figure = plot_levels({"age": sliced, "place": named}, title="Shares")
     age, place = figure.axes[:2]
     assert [bar.get_height() for bar in age.patches] == pytest.approx([0.2, 0.3])

@@ -14,7 +14,7 @@ from scipy import stats
 import discreet as dp
 import discreet.privacy.random
 from discreet.privacy.sampling import Batch, FixedSizeSampling, FullBatch, PoissonSampling, Sampling
-from discreet.privacy.sampling._samplers import _coins, _layout
+from discreet.privacy.sampling._samplers import _coins, _draw_sizes
 
 FALSE_ALARM = 1e-6  # of each χ² test below; seeds are fixed, so it is met once and for all
 
@@ -90,7 +90,7 @@ def test_the_tests_of_the_law_reject_wrong_laws(num_records, rate, count):
 
 
 def test_all_layouts_are_covered():
-    draws = [_layout(num_records, rate).draws for num_records, rate, _ in LAYOUTS]
+    draws = [_draw_sizes(num_records, rate).draws for num_records, rate, _ in LAYOUTS]
     assert draws[0] is not None
     assert draws[1] is not None
     assert draws[2] is None
@@ -172,7 +172,7 @@ def test_public_numbers(num_records, rate):
 def test_slack_holds_for_neighbours_too(num_records, rate):
     stated = PoissonSampling(rate).slack_per_step(num_records)
     for count in (num_records - 1, num_records, num_records + 1):
-        assert count == 0 or _layout(count, rate).slack <= stated
+        assert count == 0 or _draw_sizes(count, rate).slack <= stated
 
 
 def test_prepared_tables_are_public_numbers_only():

@@ -17,8 +17,11 @@ import numpy as np
 from discreet._jax import bind, inner_programs, is_key
 from discreet.privacy.accounting import Relation
 from discreet.privacy.mechanisms import CHOICE, CHOOSE, NOISE
-from discreet.privacy.verify._domain import PRIVATE, SECRET, Batch, Key, Origin, Private, Public, Rows, Table
-from discreet.privacy.verify._interpreter import INLINED, STRUCTURED, Checker
+from discreet.privacy.verify._bounds import Batch, Rows, Table
+from discreet.privacy.verify._domain import Key, Origin, Private, Public
+from discreet.privacy.verify._interpreter import Checker
+from discreet.privacy.verify._keyring import PRIVATE, SECRET
+from discreet.privacy.verify._registry import INLINED, STRUCTURED
 
 TABLE, NEIGHBOUR, REORDERED = 0, 1, 2
 ROUNDING = 1e-4

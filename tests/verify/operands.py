@@ -11,22 +11,11 @@ import numpy as np
 
 import discreet as dp
 from discreet.privacy.accounting import Relation
+from discreet.privacy.verify._bounds import Batch, Group, Sample, Scale, Table, Term, new_symbol
 from discreet.privacy.verify._control import captured
-from discreet.privacy.verify._domain import (
-    SECRET,
-    Batch,
-    Group,
-    Norm,
-    Origin,
-    Private,
-    Public,
-    Sample,
-    Scale,
-    Table,
-    Term,
-    constant,
-    new_symbol,
-)
+from discreet.privacy.verify._domain import Origin, Private, Public, constant
+from discreet.privacy.verify._keyring import SECRET
+from discreet.privacy.verify.recognize._facts import Norm
 
 from .claims import Book, Handed, Seen, Watching, World, complaints, computed
 

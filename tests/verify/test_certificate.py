@@ -12,7 +12,7 @@ import discreet as dp
 from discreet import gradients, mechanisms
 from discreet.privacy.accounting import profile
 from discreet.privacy.verify import Given
-from discreet.privacy.verify._certify import fingerprint
+from discreet.privacy.verify._programs import fingerprint
 
 from .programs import KEY, C, M, N, W, X, Y, certify, clipped_sum, noisy
 

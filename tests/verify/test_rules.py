@@ -3,7 +3,7 @@
 import pytest
 
 from discreet._jax import programs_in
-from discreet.privacy.verify import _interpreter
+from discreet.privacy.verify import _registry
 
 from . import cases_networks, cases_structure  # noqa: F401  they enter their cases
 from .cases import CASES
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
 def primitives_with_rules():
-    tables = (_interpreter.RULES, _interpreter.STRUCTURED, _interpreter.INLINED, _interpreter.KEY_RULES)
+    tables = (_registry.RULES, _registry.STRUCTURED, _registry.INLINED, _registry.KEY_RULES)
     return {primitive.name for table in tables for primitive in table}
 
 

@@ -10,16 +10,20 @@ import pytest
 
 import discreet as dp
 from discreet.privacy.verify import (
-    _control,
     _domain,
     _events,
     _interpreter,
+    _precision,
+    _rows,
     _rules_elementwise,
     _rules_linear,
     _rules_markers,
     _rules_shape,
+    _scan,
 )
-from discreet.privacy.verify._domain import Group, Private, Term
+from discreet.privacy.verify._bounds import Group, Term
+from discreet.privacy.verify._domain import Private
+from discreet.privacy.verify.recognize import _slices
 
 from .generated import CORNERS, D, N, corners, loops, program, releases, row, table
 
@@ -222,7 +226,7 @@ def _by_group_alone(what, *determined):
 
 def test_borders_that_are_forgotten_are_found(monkeypatch):
     """A hole that stood open: bounds kept by group and not by place."""
-    monkeypatch.setattr(_domain, "group_of", _by_group_alone)
+    monkeypatch.setattr(_slices, "group_of", _by_group_alone)
     assert max(releases_exceed(releases(seed), ADD, seed) for seed in range(0, SEVERAL, 2)) > 1 + 100 * ROUNDING
 
 
@@ -267,11 +271,11 @@ def _any_row(equation, operands):
 
 MUTATIONS = {
     "padding counts as zero": (
-        (_interpreter, "contribution_factor", _always((1.0, ""))),
+        (_rows, "contribution_factor", _always((1.0, ""))),
         lambda x, m: dp.clip_records(x, 1.0).sum(0),
     ),
     "NaN counts as a number": (
-        (_interpreter, "row_terms", _as_if_finite),
+        (_rows, "row_terms", _as_if_finite),
         lambda x, m: jnp.where(m[:, None], jnp.clip(x, -1, 1), 0).sum(0),
     ),
     "a mask hides NaN": (
@@ -279,7 +283,7 @@ MUTATIONS = {
         lambda x, m: (jnp.clip(x, -1, 1) * m[:, None]).sum(0),
     ),
     "places do not matter": (
-        (_interpreter, "varies_along", _always(False)),
+        (_rows, "varies_along", _always(False)),
         lambda x, m: (_clipped(x, m) * jnp.arange(N)[:, None]).sum(0),
     ),
     "reshapes keep records": (
@@ -307,7 +311,7 @@ MUTATIONS = {
         lambda x, m: dp.clip_records(jnp.ones_like(x) * m[:, None], 1.0).sum((0, 1)),
     ),
     "coarse numbers are exact": (
-        (_interpreter, "_ORDINARY", _interpreter._ORDINARY | {"float16"}),
+        (_precision, "_ORDINARY", _precision._ORDINARY | {"float16"}),
         lambda x, m: (_clipped(x, m).sum(0).astype(jnp.float16) + jnp.float16(8000)).astype(jnp.float32),
     ),
     "a norm is that of any row": (
@@ -315,7 +319,7 @@ MUTATIONS = {
         lambda x, m: jnp.where(m[:, None], _guarded(x) * jnp.minimum(1.0, 1.0 / _norm(x[:, :1])), 0).sum(0),
     ),
     "sums that grow do not": (
-        (_control, "_FADES", 10.0),
+        (_scan, "_FADES", 10.0),
         lambda x, m: jax.lax.scan(lambda c, r: (2.0 * c + r, None), jnp.zeros(D), _clipped(x, m))[0],
     ),
 }
@@ -354,14 +358,14 @@ def test_corners_of_loops(part):
 PLANTED = {
     "rows left out": (
         _rules_shape,
-        "_window_of",
+        "window_of",
         "if value.batch.sampled and size * len(firsts) < own[axis]:",
         "if False:",
     ),
-    "not cut off": (_rules_shape, "_window_of", "or firsts[0] < 0 or firsts[-1] + size > own[axis]", ""),
+    "not cut off": (_rules_shape, "window_of", "or firsts[0] < 0 or firsts[-1] + size > own[axis]", ""),
     "of two branches": (_events, "largest", "max(", "min("),
-    "turned over": (_interpreter, "_in_order", "if turned else", "if False else"),
-    "taken again": (_control._Scan, "_grown", " and term.source.loop is self.loop", ""),
+    "turned over": (_interpreter, "in_order", "if turned else", "if False else"),
+    "taken again": (_scan._Scan, "_grown", " and term.source.loop is self.loop", ""),
 }
 
 
@@ -372,7 +376,7 @@ def test_a_fault_at_a_corner_is_found(corner, monkeypatch):
     where, name, right, wrong = PLANTED[corner]
     text = textwrap.dedent(inspect.getsource(getattr(where, name)))
     assert right in text
-    names = dict(vars(inspect.getmodule(where)))
+    names = dict(vars(inspect.getmodule(getattr(where, name))))
     exec(text.replace(right, wrong), names)
     monkeypatch.setattr(where, name, names[name])
     seeds = range(CORNERS.index(corner), 10 * len(CORNERS), len(CORNERS))

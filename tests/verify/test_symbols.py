@@ -24,7 +24,8 @@ from hypothesis import given, settings, strategies as st
 import discreet as dp
 from discreet import mechanisms
 from discreet.privacy.accounting import profile
-from discreet.privacy.verify._events import covers, event_at, formula_lines
+from discreet.privacy.verify._claims import covers, formula_lines
+from discreet.privacy.verify._symbols import event_at
 
 from .programs import KEY, M, N, W, X, Y, clipped_sum, gradients, noisy
 

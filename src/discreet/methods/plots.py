@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from discreet.privacy.report import Statement
 
 __all__ = [
-    "Levels",
+    "LevelShares",
     "Shares",
     "coordinate_labels",
     "coordinate_names",
@@ -416,7 +416,7 @@ def _name_levels(
     tidy(axes)
 
 
-class Levels(NamedTuple):
+class LevelShares(NamedTuple):
     """Shares of one column's levels, with their intervals."""
 
     labels: Sequence[str]  # Names of the levels; of slices of numbers, where they begin
@@ -428,7 +428,7 @@ class Levels(NamedTuple):
     axis: str  # Title of the labels' axis, with a unit
 
 
-def plot_levels(columns: Mapping[str, Levels], *, title: str, path: str | Path | None = None) -> Figure:
+def plot_levels(columns: Mapping[str, LevelShares], *, title: str, path: str | Path | None = None) -> Figure:
     """Draw a panel for each column: shares as grey bars, their intervals as black lines; numbers as a histogram by density."""
     return save(_panels(columns, _draw_levels, title), path)
 
@@ -446,7 +446,7 @@ def _panels(columns: Mapping[str, Any], draw: Callable[[Any, str, Any], None], t
     return figure
 
 
-def _draw_levels(axes: Any, name: str, column: Levels) -> None:
+def _draw_levels(axes: Any, name: str, column: LevelShares) -> None:
     axes.set_title(name, fontsize="small", loc="left")
     if column.edges is None:
         places = np.arange(len(column.labels))

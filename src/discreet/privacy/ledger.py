@@ -28,8 +28,8 @@ from discreet.privacy.accounting import (
     cost_of,
     event_from_dict,
     event_to_dict,
+    neighbours,
     profile,
-    relation_name,
     upper,
 )
 from discreet.privacy.report import RECORD, Receipt, Statement
@@ -429,7 +429,7 @@ class Ledger:
         debits = _debits(entries)
         spent = _spent(entries)
         lines = [
-            f"Ledger of '{first['dataset']}' ({first['unit']}, {relation_name(first['relation'])}), created {first['time']}",
+            f"Ledger of '{first['dataset']}' ({first['unit']}, {neighbours(self.relation).name()}), created {first['time']}",
             *(
                 f"  {debit.number:>3}  {debit.time}  {debit.method:<12} ε = {upper(debit.cost.epsilon)} "
                 f"at δ = {upper(debit.delta)}, for {debit.unit}"
@@ -506,7 +506,7 @@ def check_terms(entries: Sequence[Entry], plan: Planned, unit: str) -> None:
         )
     relation = Relation[entries[0]["relation"]]
     if plan.relation is not relation:
-        ledgers, plans = (relation_name(x.name, "record") for x in (relation, plan.relation))
+        ledgers, plans = (neighbours(x).name("record") for x in (relation, plan.relation))
         raise ValueError(
             f"The ledger is for neighbouring tables with {ledgers}, and this plan for {plans}: their costs cannot be added. "
             "Make the plan for the ledger's relation."

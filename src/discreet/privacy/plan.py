@@ -17,6 +17,7 @@ from discreet.privacy.accounting import (
     calibrate_noise_multiplier,
     calibrate_num_steps,
     composed,
+    neighbours,
     profile,
     risk,
     suggest,
@@ -75,8 +76,7 @@ class PrivacyPlan:
                 f"sampling is {self.sampling!r}, which is not a sampler. Pass PoissonSampling(rate), FixedSizeSampling(size) or "
                 "FullBatch(), or a sampler of your own, a subclass of discreet.sampling.Sampling."
             )
-        if not isinstance(self.relation, Relation):
-            raise TypeError(f"relation is {self.relation!r}; pass Relation.ADD_OR_REMOVE_ONE or Relation.REPLACE_ONE.")
+        neighbours(self.relation)
         if not isinstance(self.mechanism, Mechanism) or self.mechanism.norm != 2:
             raise TypeError(
                 f"mechanism is {self.mechanism!r}; a plan's sums have an L2 bound, and its mechanism is one whose noise is "
@@ -284,8 +284,8 @@ class PrivacyPlan:
 
     def __repr__(self) -> str:
         """The fields, with the relation in words."""
-        words = {Relation.ADD_OR_REMOVE_ONE: "one record added or removed", Relation.REPLACE_ONE: "one record replaced"}
-        values = {x.name: getattr(self, x.name) for x in dataclasses.fields(self)} | {"relation": words[self.relation]}
+        values = {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}
+        values["relation"] = neighbours(self.relation).name("record")
         return f"PrivacyPlan({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
     def _repr_html_(self) -> str:
@@ -323,7 +323,8 @@ class PrivacyPlan:
 
     def _noise_in_words(self) -> str:
         clipping = self.clipping
-        sensitivity = "C" if self.relation is Relation.ADD_OR_REMOVE_ONE else "2C, one record replaced"
+        near = neighbours(self.relation)
+        sensitivity = "C" if near.distance == 1 else f"{near.distance:g}C, {near.name('record')}"
         moves = f"one person moves the sum by up to {sensitivity}"
         # Where gradients are counted, the multiplier is relative to gradient and count together.
         noise = self.noise_multiplier / math.sqrt(1 - clipping.count_share)

@@ -34,7 +34,14 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from discreet._dp_accounting import DpEvent
 from discreet._jax import in_own_settings
 from discreet._validate import integer, positive, probability
-from discreet.privacy.accounting import BoundedRangeDpEvent, Relation, calibrate_noise_multiplier, profile, suggest
+from discreet.privacy.accounting import (
+    BoundedRangeDpEvent,
+    Relation,
+    calibrate_noise_multiplier,
+    neighbours,
+    profile,
+    suggest,
+)
 from discreet.privacy.act import Act
 from discreet.privacy.gradients import SPARE
 from discreet.privacy.mechanisms import GAUSSIAN, clip_records, exponential_mechanism, planned_gaussian
@@ -193,12 +200,7 @@ class PlanOfRecords(GaussianPlan):
             raise ValueError(
                 f"There are {num_records:,} records; sums are exact for at most {MOST_RECORDS:,}. Draw fewer of them."
             )
-        # Under ADD_OR_REMOVE_ONE the exact number of records is what neighbours differ in: no check may show it.
-        if self.relation is Relation.REPLACE_ONE and num_records != self.num_records:
-            raise ValueError(
-                f"There are {num_records} records, but the plan says num_records={self.num_records}, a public number where one "
-                f"record is replaced. Calibrate a plan for {num_records} records."
-            )
+        neighbours(self.relation).check_size(num_records, self.num_records, "There are")
 
 
 @dataclasses.dataclass(frozen=True)

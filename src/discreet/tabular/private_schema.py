@@ -53,13 +53,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
-from dp_accounting.dp_event import DpEvent
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from discreet._dp_accounting import DpEvent
 from discreet._jax import in_own_settings, one_process, refuse_traced
 from discreet._validate import fraction, positive, real, refuse
 from discreet.privacy import random
-from discreet.privacy.accounting import Relation, upper
+from discreet.privacy.accounting import Relation, neighbours, upper
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
 from discreet.privacy.mechanisms import GAUSSIAN, count_cells
@@ -236,8 +236,8 @@ class PrivateSchemaPlan(GaussianPlan):
     @property
     def sensitivity(self) -> float:
         """How far one record moves the counts in L2; of one that is replaced, half of that: accountants double it."""
-        moved = math.sqrt(len(self.names))
-        return moved if self.relation is Relation.ADD_OR_REMOVE_ONE else moved / math.sqrt(2)
+        near = neighbours(self.relation)
+        return math.sqrt(len(self.names)) * (near.of_cells / near.distance)
 
     @property
     def stddev(self) -> float:
@@ -274,18 +274,17 @@ class PrivateSchemaPlan(GaussianPlan):
             for word, names in (("bounds", self.columns), ("categories", self.categories))
             if names
         )
-        adds = self.relation is Relation.ADD_OR_REMOVE_ONE
-        how = "added to or removed from" if adds else "replaced in"
+        near = neighbours(self.relation)
         return self._stated(
             reproducible,
             unit,
             method="private schema",
             mechanism=(
                 f"The line of numbers was divided at zero and at the powers of two. For each of {columns} the {noun}s in each of "
-                f"{RANGES} ranges were counted, among them those without a number. One {noun} {how} the table moves the counts "
-                f"together by at most {self.sensitivity * (1 if adds else 2):.6g} in Euclidean norm. Gaussian noise of standard "
-                f"deviation {self.stddev:.6g} was added to each. Bounds were computed from the noisy counts, so that about "
-                f"{self.share:.2g} of the {noun}s lie outside at most; that is an aim, which noise can miss."
+                f"{RANGES} ranges were counted, among them those without a number. One {noun} {near.how} the table moves the "
+                f"counts together by at most {self.sensitivity * near.distance:.6g} in Euclidean norm. Gaussian noise of "
+                f"standard deviation {self.stddev:.6g} was added to each. Bounds were computed from the noisy counts, so that "
+                f"about {self.share:.2g} of the {noun}s lie outside at most; that is an aim, which noise can miss."
                 + (self._how_shown(noun) if self.categories else "")
                 + (" Of each person one row was counted, chosen by a secret order." if self.person is not None else "")
             ),

@@ -41,7 +41,7 @@ class Asked:
     relation: options.RelationOption = None
     clip: options.Clip = None
     learning_rate: options.LearningRate = None
-    draws: options.Draws = None
+    draws: options.DrawCount = None
     ledger: options.LedgerFile = None
     checkpoint: options.CheckpointFolder = None
     out_of_bounds: options.OutOfBoundsRule = options.OutOfBoundsName.REFUSE

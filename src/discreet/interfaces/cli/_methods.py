@@ -452,7 +452,7 @@ class OfRecords(Method, ABC):
             "noise_multiplier": plan.noise_multiplier,
             **self.plan_facts,
         }
-        relation = dp.accounting.relation_name(plan.relation.name)
+        relation = dp.accounting.neighbours(plan.relation).name()
         self._say_dry_run(facts, whom=f" ({relation}). {plan.num_records:,} of them")
         if self.asked.as_json:
             return

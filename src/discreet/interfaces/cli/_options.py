@@ -336,7 +336,7 @@ NumRecords = Annotated[
         "marginals, none."
     ),
 ]
-Draws = Annotated[
+DrawCount = Annotated[
     int | None,
     _output(
         help="Number of posterior draws to write. Default: 1000. For a twin by marginals, the number of fitted models: 1 is the "

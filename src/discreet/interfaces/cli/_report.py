@@ -328,7 +328,7 @@ def profile_of(plan: Any, statement: "dp.Statement") -> list[tuple[float, float]
     return [(point.epsilon, point.delta) for point in statement.figures.profile]
 
 
-def _marginals(folder: Path, content: Any) -> "dp.page.Marginals":
+def _marginals(folder: Path, content: Any) -> "dp.page.TwinMarginals":
     """The marginals of twins by `discreet synth`. Refuse other files, since a real table would be shown unprotected."""
     from discreet.interfaces.cli._tables import ABOUT, FORMAT, SCHEMA, TWIN, digest_of
 

@@ -12,7 +12,7 @@ from discreet.interfaces.page._bound import (
 from discreet.interfaces.page._charts import course_of as course_of
 from discreet.interfaces.page._description import description_of as description_of
 from discreet.interfaces.page._page import (
-    Marginals as Marginals,
+    TwinMarginals as TwinMarginals,
     budget_of as budget_of,
     marginals_of as marginals_of,
     panel_of_summary as panel_of_summary,

@@ -43,7 +43,7 @@ from discreet.interfaces.page._charts import (
     verdict,
 )
 from discreet.methods.plots import coordinate_labels, foremost
-from discreet.privacy.accounting import event_from_dict, relation_name, upper
+from discreet.privacy.accounting import Relation, event_from_dict, neighbours, upper
 from discreet.privacy.ledger import Ledger
 from discreet.privacy.plan import PrivacyPlan
 from discreet.privacy.report import (
@@ -116,7 +116,7 @@ def budget_of(ledger: Ledger, statement: Statement) -> Budget:
         for x in entries
         if x["kind"] == "cap"
     )
-    about = (ledger.dataset, ledger.unit, relation_name(ledger.relation.name), upper(cap.epsilon), small(cap.delta))
+    about = (ledger.dataset, ledger.unit, neighbours(ledger.relation).name(), upper(cap.epsilon), small(cap.delta))
     return Budget(*about, upper(spent), share, together, tuple(rows), remark, changes)
 
 
@@ -289,7 +289,7 @@ class Marginal:
 
 
 @dataclasses.dataclass(frozen=True)
-class Marginals:
+class TwinMarginals:
     """The columns of so many twins, each of so many rows: those shown `of` so many."""
 
     twins: int
@@ -298,7 +298,7 @@ class Marginals:
     of: int
 
 
-def marginals_of(twins: Sequence[Any], schema: Schema) -> Marginals:
+def marginals_of(twins: Sequence[Any], schema: Schema) -> TwinMarginals:
     """Shares of the levels of each column. Post-processing if the tables are what they are said to be: twins of a private fit."""
     schema = schema.without_person()
     levels = Levels(schema, SLICES, round_edges=True)
@@ -309,7 +309,7 @@ def marginals_of(twins: Sequence[Any], schema: Schema) -> Marginals:
     for place, column in enumerate(schema.columns[:MOST_COLUMNS]):
         counts = [np.bincount(x[:, place], minlength=levels.sizes[place]) / len(x) for x in found]
         columns.append(_marginal(column, levels.labels(column), 100 * np.array(counts)))
-    return Marginals(len(found), tuple(map(len, found)), tuple(columns), len(schema.columns))
+    return TwinMarginals(len(found), tuple(map(len, found)), tuple(columns), len(schema.columns))
 
 
 def _marginal(column: Column, labels: list[str], shares: np.ndarray) -> Marginal:
@@ -362,7 +362,7 @@ def statement_page(
     panels: Sequence[Panel] = (),
     note: str = "",
     budget: Budget | None = None,
-    marginals: Marginals | None = None,
+    marginals: TwinMarginals | None = None,
     description: Any = None,
     units: str = "",
     dataset: str = "",
@@ -496,7 +496,7 @@ def _hundred(statement: Statement, lines: list[Line]) -> dict[str, Any]:
     most = min(100, max(50, math.ceil(100 * right * (1 - 1e-12))))
     noun = statement.noun
     question = f"whether a given {noun} is in the table"
-    if statement.relation == "REPLACE_ONE":
+    if not neighbours(Relation[statement.relation]).hides_membership:
         question = f"which of two given contents a {noun} has in the table"
     people = []
     for kind, places in (("coin", range(50)), ("more", range(50, most)), ("wrong", range(most, 100))):
@@ -541,7 +541,7 @@ def _meaning(statement: Statement, lines: list[Line]) -> dict[str, Any]:
     """The trade-off: what the template shows at first, and what the script needs to move it."""
     factor = odds_factor(statement)
     noun = statement.noun
-    replaced = statement.relation == "REPLACE_ONE"
+    near = neighbours(Relation[statement.relation])
     caught, believed = _charts(lines, factor)
     found = true_positive_rate(lines, FIRST_RATE)
     after = belief(FIRST_PRIOR, factor)
@@ -557,10 +557,9 @@ def _meaning(statement: Statement, lines: list[Line]) -> dict[str, Any]:
         "belief_point": (f"{believed.at_x(FIRST_PRIOR):.2f}", f"{believed.at_y(after):.2f}"),
     }
     return {
-        "change": f"Replacing one {noun} by another" if replaced else f"Adding or leaving out one {noun}",
+        "change": near.act(noun).capitalize(),
         "others": f"every other {noun}",
-        "question": "one given "
-        + (f"place in the data held this {noun} or that one" if replaced else f"{noun} was among the data"),
+        "question": near.question(noun),
         "factor": upper(math.exp(statement.epsilon) if statement.epsilon < 700 else math.inf),
         "rarely": f"1 in {math.floor(1 / statement.delta * (1 + 1e-9)):,}" if statement.delta else "",
         "shown": shown,
@@ -630,7 +629,7 @@ def _reasons(statement: Statement) -> tuple[str, ...]:
 
 def _facts(statement: Statement) -> list[tuple[str, str]]:
     facts = [("Method", statement.method), ("Unit of privacy", str(statement.unit))]
-    facts.append(("Relation", relation_name(statement.relation)))
+    facts.append(("Relation", neighbours(Relation[statement.relation]).name()))
     if isinstance(count := statement.plan.get("num_records"), int):
         facts.append((f"{statement.noun.capitalize()}s (public)", f"{count:,}"))
     done = statement.steps_completed

@@ -24,9 +24,9 @@ from discreet.privacy import random
 from discreet.privacy.accounting import (
     PrivacyProfile,
     Relation,
+    neighbours,
     profile as profile_of,
     pure_event,
-    relation_name,
     suggest,
 )
 from discreet.privacy.plan import PrivacyPlan
@@ -305,7 +305,7 @@ def audit_fit(
         )
     if not isinstance(method, OnePosteriorSample):
         plan = method.plan
-        _check_neighbours(with_canary, without_canary, plan.relation.name)
+        _check_neighbours(with_canary, without_canary, plan.relation)
         if delta is None:
             delta = suggest(num_records=plan.num_records).delta if plan.target_delta is None else plan.target_delta
         return audit_mechanism(
@@ -320,7 +320,7 @@ def audit_fit(
             target=target or f"{type(method).__name__}, {plan.sampling!r}, {plan.num_steps} steps",
             progress_bar=progress_bar,
         )
-    _check_neighbours(with_canary, without_canary, method.relation.name)
+    _check_neighbours(with_canary, without_canary, method.relation)
     if scores or init_params:
         raise ValueError("One posterior sample has neither initial values nor steps; omit scores and init_params.")
     claim = profile_of(pure_event(method.epsilon / method.num_draws), method.relation)
@@ -356,7 +356,7 @@ def _draws(
     return np.concatenate(found)[:runs]
 
 
-def _check_neighbours(with_canary: Sequence[Any], without_canary: Sequence[Any], relation: str) -> None:
+def _check_neighbours(with_canary: Sequence[Any], without_canary: Sequence[Any], relation: Relation) -> None:
     """Refuse tables whose lengths rule out that they are neighbours."""
     lengths = [{np.shape(x)[0] for x in jax.tree.leaves(side) if np.ndim(x)} for side in (with_canary, without_canary)]
     if any(len(x) != 1 for x in lengths):
@@ -365,10 +365,11 @@ def _check_neighbours(with_canary: Sequence[Any], without_canary: Sequence[Any],
             f"These have {sorted(lengths[0])} and {sorted(lengths[1])} rows."
         )
     there, gone = (x.pop() for x in lengths)
-    more = 1 if relation == "ADD_OR_REMOVE_ONE" else 0
+    near = neighbours(relation)
+    more = int(near.hides_membership)
     if there - gone != more:
         raise ValueError(
             f"The tables have {there} records with the canary and {gone} without, but neighbours with "
-            f"{relation_name(relation, 'record')} have {'one more' if more else 'as many'} with it. Other tables would "
+            f"{near.name('record')} have {'one more' if more else 'as many'} with it. Other tables would "
             "contradict a true claim."
         )

@@ -15,7 +15,7 @@ from scipy import stats
 from discreet._validate import integer, probability, real
 from discreet.methods.audit._audits import check_options
 from discreet.methods.audit._verdict import Claim, Verdict, claimed_epsilon
-from discreet.privacy.accounting import Relation, relation_name
+from discreet.privacy.accounting import Relation, neighbours
 
 Scored = Callable[[int, Bool[np.ndarray, " canary"]], Float[np.ndarray, " canary"]]
 
@@ -136,9 +136,9 @@ def audit_one_run(
     guesses = min(num_canaries, max(10, num_canaries // 5)) if guesses is None else guesses
     integer("guesses", guesses, least=2, most=num_canaries)
     relation = getattr(claim, "relation", Relation.ADD_OR_REMOVE_ONE)
-    if relation is not Relation.ADD_OR_REMOVE_ONE:
+    if not neighbours(relation).hides_membership:
         raise ValueError(
-            f"The claim is for {relation_name(relation.name, 'record')}, but present and absent canaries differ by a record "
+            f"The claim is for {neighbours(relation).name('record')}, but present and absent canaries differ by a record "
             "added or removed. Pass a claim under Relation.ADD_OR_REMOVE_ONE (--relation add-or-remove-one)."
         )
     coins, own = np.random.SeedSequence(abs(int(seed))).spawn(2)

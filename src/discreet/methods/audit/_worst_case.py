@@ -20,7 +20,7 @@ from discreet.methods.audit._audits import Score, audit_fit
 from discreet.methods.audit._verdict import Verdict
 from discreet.methods.inference import DPSGLD, DPSVI, releases_of
 from discreet.privacy import random
-from discreet.privacy.accounting import Relation
+from discreet.privacy.accounting import neighbours
 from discreet.privacy.plan import PrivacyPlan
 
 # In units of C: far beyond the clipping norm, so that missing clipping shows.
@@ -82,7 +82,7 @@ def worst_case(plan: PrivacyPlan, method: str = "DPSVI", *, others: int = 7, los
     integer("others", others, hint="The table without the canary needs a record.")
     _refuse_unknown_sampler(plan)
     against = plan.sampling.constant_size
-    replaced = plan.relation is Relation.REPLACE_ONE
+    replaced = not neighbours(plan.relation).hides_membership
     rows = (plan.num_records if replaced else others + 1) - 1
     strong = np.float32(_STRONG * plan.clipping.start)
     rest = np.full((rows, 1), -strong if against else 0.0, np.float32)
@@ -111,7 +111,7 @@ def canary_fit(
     Raises:
         ValueError: A plan for another relation, or with an adaptive clipping norm.
     """
-    if plan.relation is not Relation.ADD_OR_REMOVE_ONE or plan.clipping.adapts:
+    if not neighbours(plan.relation).hides_membership or plan.clipping.adapts:
         raise ValueError(
             "Present and absent canaries are neighbours if one record is added or removed, and their scores need a fixed "
             "clipping norm. Audit such a plan, or use worst_case."
@@ -161,12 +161,9 @@ def log_ratio(plan: PrivacyPlan, released: Float[np.ndarray, "..."]) -> Float[np
         full = plan.sampling.capacity(plan.num_records) * norm
         present = ((1 - q, -full), (q, 2 * norm - full))
         absent = ((1.0, -full),)
-    elif plan.relation is Relation.REPLACE_ONE:
-        present = ((1 - q, 0.0), (q, norm))
-        absent = ((1 - q, 0.0), (q, -norm))
     else:
         present = ((1 - q, 0.0), (q, norm))
-        absent = ((1.0, 0.0),)
+        absent = ((1.0, 0.0),) if neighbours(plan.relation).hides_membership else ((1 - q, 0.0), (q, -norm))
     # The counts have their share of the release, so the noise on the gradient is a little more.
     stddev = plan.noise_multiplier * norm / math.sqrt(1 - plan.clipping.count_share)
     top, bottom = (_log_density(mixture, released, stddev) for mixture in (present, absent))

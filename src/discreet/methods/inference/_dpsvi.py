@@ -44,6 +44,7 @@ from discreet.methods.inference._step import DPSVIState, PlanNumbers, PrivateSte
 from discreet.methods.inference._support import refuse_outside_support
 from discreet.methods.inference._trace import TraceRecorder
 from discreet.privacy import random
+from discreet.privacy.accounting import neighbours
 from discreet.privacy.act import Act
 from discreet.privacy.clipping import contribution_bound
 from discreet.privacy.gradients import BookKeepingEngine
@@ -357,12 +358,7 @@ class DPSVI:
         plan = self.plan
         plan.sampling.check(plan.num_records, plan.relation)
         plan.sampling.check_order(records.size, plan.num_records)
-        # Under ADD_OR_REMOVE_ONE neighbours differ in the number of records: no check may reveal it.
-        if plan.relation.name != "ADD_OR_REMOVE_ONE" and records.size != plan.num_records:
-            raise ValueError(
-                f"The arrays hold {records.size} records, but the plan has num_records={plan.num_records}, a public "
-                f"number under its relation (one record replaced). Calibrate a plan for {records.size} records."
-            )
+        neighbours(plan.relation).check_size(records.size, plan.num_records)
         refuse_tables(jax.tree.leaves(self.static_kwargs), [records.size])
         return self._init(key, records, init_params)
 
@@ -470,7 +466,7 @@ class DPSVI:
         if mesh is None:
             return step, records.leaves, state
         # Adding or removing a record must not move another one to another device: see `Shards`.
-        drawn = self.plan.relation.name != "REPLACE_ONE"
+        drawn = neighbours(self.plan.relation).hides_membership
         shards = Shards.of(mesh, records.size, records.leaves, drawn=drawn)
         step = dataclasses.replace(step, shards=shards, **self._of_plan(step.released, shards))
         if step.local is not None:

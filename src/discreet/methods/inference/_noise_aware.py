@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from discreet._validate import integer
 from discreet.methods.inference._elbo import LATENT, Objective
 from discreet.methods.inference._records import Values
-from discreet.methods.inference._tail import Draws, regress, tail_mean
+from discreet.methods.inference._tail import DrawFrom, regress, tail_mean
 from discreet.methods.inference._trace import Trace, Vector
 from discreet.methods.inference_data import to_arviz
 from discreet.privacy import random
@@ -53,7 +53,7 @@ class NoiseAware:
     stddev: Vector
     _objective: Objective = dataclasses.field(repr=False, compare=False)
     _unravel: Callable[[Array], dict[str, Any]] = dataclasses.field(repr=False, compare=False)
-    _draws: Draws = dataclasses.field(repr=False, compare=False)
+    _draws: DrawFrom = dataclasses.field(repr=False, compare=False)
     statement: Statement | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, Array]:

@@ -30,7 +30,7 @@ from discreet.methods.inference._support import refuse_outside_support
 from discreet.methods.inference._tempering import MOST_RECORDS, DrawsPlan, TemperedPosterior, Tempering, project_records
 from discreet.methods.inference_data import to_arviz
 from discreet.privacy import random
-from discreet.privacy.accounting import Relation
+from discreet.privacy.accounting import Relation, neighbours
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
 from discreet.privacy.released import KEPT_NOWHERE, Released
@@ -51,7 +51,7 @@ _INEXACT = (
 def state_draws(ops: OnePosteriorSample, num_records: int, reproducible: bool, unit: Unit) -> Statement:
     """The statement of all draws of a OnePosteriorSample."""
     tempering = ops.plan.tempering
-    replace = ops.relation is Relation.REPLACE_ONE
+    replace = not neighbours(ops.relation).hides_membership
     public = ["the model, with all numbers written into it", f"shapes and dtypes of a single {unit.noun}'s arrays"]
     if replace:
         public.append(f"the number of {unit.noun}s, N = {num_records}")
@@ -90,7 +90,7 @@ def state_draws(ops: OnePosteriorSample, num_records: int, reproducible: bool, u
 
 def _mechanism(ops: OnePosteriorSample, noun: str) -> str:
     tempering = ops.plan.tempering
-    replace = ops.relation is Relation.REPLACE_ONE
+    replace = not neighbours(ops.relation).hides_membership
     low = f"{tempering.low:.6g}"
     high = f"{tempering.high:.6g}"
     if tempering.centered:
@@ -359,7 +359,7 @@ class OnePosteriorSample:
         refuse_traced("run")
         key = random.check_key(rng_key)
         records = take_apart(args, kwargs, programs=(self.model,))
-        if self.relation is Relation.REPLACE_ONE and self.num_records not in (None, records.size):
+        if not neighbours(self.relation).hides_membership and self.num_records not in (None, records.size):
             raise ValueError(
                 f"The arrays hold {records.size} records, but num_records is {self.num_records}, a public number for one "
                 "record replaced. Make them agree, or leave num_records out."
@@ -395,8 +395,8 @@ class OnePosteriorSample:
 
     def _objective(self, key: PRNGKeyArray, records: Records) -> tuple[Objective, dict[str, Any]]:
         """The model taken apart, with a point guide; none of it sees a record's values."""
-        # Under ADD_OR_REMOVE_ONE no check may show the number of records: then one that no plate declares stands in.
-        known = records.size if self.relation is Relation.REPLACE_ONE else _NO_PLATE
+        # Where no check may show the number of records, one that no plate declares stands in.
+        known = _NO_PLATE if neighbours(self.relation).hides_membership else records.size
         num_records = known if self.num_records is None else self.num_records
         made_of = {"model": self.model, "placeholder": self.placeholder, "static": self.static_kwargs}
         return objective_of_points(records, key, num_records=num_records, **made_of)
@@ -406,15 +406,14 @@ def _limits(
     bound: Bound | None, lipschitz: float | None, radius: float | None, relation: Relation
 ) -> tuple[float, float]:
     """The clipping bounds of a record's log-likelihood, in nats."""
-    if relation not in (Relation.REPLACE_ONE, Relation.ADD_OR_REMOVE_ONE):
-        raise TypeError(f"relation is {relation!r}; pass Relation.REPLACE_ONE or Relation.ADD_OR_REMOVE_ONE.")
+    hidden = neighbours(relation).hides_membership
     if (bound is None) == (lipschitz is None) or (lipschitz is None) != (radius is None):
         raise ValueError(
             "OnePosteriorSample needs either log_likelihood_bound=B, or lipschitz=L together with radius=R: what one record "
             "can do must be bounded in one way."
         )
     if lipschitz is not None and radius is not None:
-        if relation is not Relation.REPLACE_ONE:
+        if hidden:
             raise ValueError(
                 "The Lipschitz version bounds the difference between two records' log-likelihoods, not one record's own, so "
                 "it holds for one record replaced only. Use Relation.REPLACE_ONE, or log_likelihood_bound."

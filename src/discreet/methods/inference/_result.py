@@ -24,7 +24,7 @@ from discreet.methods.inference._records import Program, take_apart
 from discreet.methods.inference._step import PrivateStep, StepFigures
 from discreet.methods.inference._trace import Trace
 from discreet.privacy import random
-from discreet.privacy.accounting import Relation
+from discreet.privacy.accounting import neighbours
 from discreet.privacy.clipping import AdaptiveClipping
 from discreet.privacy.mechanisms import GAUSSIAN
 from discreet.privacy.plan import PrivacyPlan
@@ -98,7 +98,9 @@ def _judged(statement: Statement, result: DPSVIResult, num_parameters: int) -> S
         f"In the second half of the fit {clipped} of the {statement.noun}s had a gradient longer than C, which was shortened."
     )
     if 1 - counted.value - 3 * counted.stderr > _MOST_DROPPED:
-        fewer = "" if plan.relation is Relation.REPLACE_ONE else ", or the table has fewer records than the plan says"
+        fewer = (
+            ", or the table has fewer records than the plan says" if neighbours(plan.relation).hides_membership else ""
+        )
         missing = Share(1 - counted.value, counted.stderr)
         statement = statement.with_data_warnings(
             f"{missing} of the {plan.num_records:,} {statement.noun}s did not count: their loss or its gradient is not finite at "

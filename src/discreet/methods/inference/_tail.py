@@ -26,10 +26,10 @@ _NODES = 201
 _PRIOR_SPREAD = 1.0
 _REACH = 6.0
 _FEWEST_INDEPENDENT = 3.0
-Draws = Callable[[np.random.Generator, int], Float[np.ndarray, "draw dim"]]
+DrawFrom = Callable[[np.random.Generator, int], Float[np.ndarray, "draw dim"]]
 
 
-def tail_mean(tail: Float[np.ndarray, "step dim"]) -> tuple[Vector, Vector, Draws]:
+def tail_mean(tail: Float[np.ndarray, "step dim"]) -> tuple[Vector, Vector, DrawFrom]:
     """The posterior of the iterates' limit by the mean of the tail: a t distribution for each coordinate.
 
     Returns:

@@ -31,7 +31,7 @@ from jaxtyping import Array, Float
 from discreet._dp_accounting import DpEvent, SelfComposedDpEvent
 from discreet._jax import double
 from discreet.methods.inference._elbo import Objective
-from discreet.privacy.accounting import Relation, pure_event
+from discreet.privacy.accounting import Relation, neighbours, pure_event
 from discreet.privacy.gradients import SPARE
 
 TURN = 512
@@ -111,7 +111,7 @@ class Tempering:
 
     @property
     def _moved(self) -> float:
-        return (2.0 if self.relation is Relation.REPLACE_ONE else 1.0) * self.power * (self.high - self.low)
+        return neighbours(self.relation).distance * self.power * (self.high - self.low)
 
     @property
     def epsilon(self) -> float:
@@ -186,7 +186,7 @@ class TemperedPosterior:
             shared = center - jnp.where(jnp.isfinite(there), there, 0.0)
         filled = TURN - SPARE
         # At least two turns where one record more could begin a second: XLA compiles a loop of one differently.
-        count = max(-(-size // filled), 1 if self.tempering.relation is Relation.REPLACE_ONE else 2)
+        count = max(-(-size // filled), 2 if neighbours(self.tempering.relation).hides_membership else 1)
         # In places that are nobody's stands the last record, and its number is left out.
         places = np.minimum(np.arange(count)[:, None] * filled + np.arange(TURN), size - 1)
         turns = [x[places] for x in leaves]

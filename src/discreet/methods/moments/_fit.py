@@ -15,7 +15,7 @@ from discreet._jax import in_own_settings, one_process, refuse_traced
 from discreet.methods.inference import Share, warn_of_use
 from discreet.methods.moments._gradients import LastStage, reach_of
 from discreet.methods.moments._plan import KINDS, PRODUCTS, SHARES, MomentsPlan
-from discreet.methods.moments._posterior import FLOORS, SCALES, WIDE, Posterior, Release, sigma_of
+from discreet.methods.moments._posterior import FLOORS, SCALES, WIDE, Measurement, Posterior, sigma_of
 from discreet.methods.moments._sums import NUM_MEANS, SHARE_OF_TARGET, TURN, Sum, whole
 from discreet.methods.moments._verdict import cautious, use_of
 from discreet.methods.newton import OfCoefficients, SurveyWeights, survey_weights
@@ -210,7 +210,7 @@ def _start(plan: MomentsPlan) -> tuple[np.ndarray, np.ndarray, np.float64]:
 
 def _measure(
     programs: list[Certificate], keys: Any, table: Sequence[np.ndarray], plan: MomentsPlan
-) -> tuple[Posterior, Posterior, Release, SurveyWeights, float]:
+) -> tuple[Posterior, Posterior, Measurement, SurveyWeights, float]:
     """The releases, each read before the next.
 
     Returns:
@@ -237,8 +237,8 @@ def _measure(
     planned = list(zip(programs, keys, plan.stddevs, strict=True))[: len(KINDS)]
     for (program, key, noise), share, floor in zip(planned[:PRODUCTS], SHARES, FLOORS, strict=False):
         moments = np.asarray(program(key, *table, to, line, np.float64(width)), np.float64)
-        known = {"noise": noise, "share": share / (1 - SHARES[PRODUCTS])}
-        release = Release.of(moments, total, to=to, line=line, width=width, cut=cut, typical=weights.typical, **known)
+        known = {"noise": noise, "share": share / (1 - SHARES[PRODUCTS]), "cut": cut, "typical": weights.typical}
+        release = Measurement.of(moments, total, to=to, line=line, width=width, **known)
         wide = wide.after(release, WIDE)
         found = found.after(release, SCALES)
         # Residuals have this variance around the line found so far, on average over the records.

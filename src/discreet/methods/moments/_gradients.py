@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from discreet.methods.moments._plan import PRODUCTS, SHARES
-from discreet.methods.moments._posterior import Posterior, Release, coefficients
+from discreet.methods.moments._posterior import Measurement, Posterior, coefficients
 from discreet.methods.newton import EDGES, Gradients, Lengths, secant
 
 _EARLIER = sum(SHARES[:PRODUCTS]) / (1 - SHARES[PRODUCTS])
@@ -44,7 +44,7 @@ class LastStage:
         noise: Standard deviation of their noise.
     """
 
-    release: Release
+    release: Measurement
     to: np.ndarray
     curvature: np.ndarray
     variance: float

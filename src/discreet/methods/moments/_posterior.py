@@ -29,7 +29,7 @@ SCALES = tuple(2.0**-place for place in range(11))
 
 
 @dataclasses.dataclass(frozen=True)
-class Release:
+class Measurement:
     """One release, and the public maps that it was measured under: (1, x) @ to, and the distance to `line` over `width`."""
 
     features: np.ndarray  # noisy sums, as the nearest matrix that such sums can be, with its eigenvalues shrunk
@@ -48,7 +48,7 @@ class Release:
     cut: float  # where residuals are clipped, over the target's bound; infinite where none are that long
 
     @classmethod
-    def of(cls, moments: np.ndarray, total: float, **known: Any) -> Release:
+    def of(cls, moments: np.ndarray, total: float, **known: Any) -> Measurement:
         """Read noisy sums."""
         moments, size = (moments + moments.T) / 2, len(moments) - 1
         values, vectors = np.linalg.eigh(moments[:size, :size])
@@ -101,7 +101,7 @@ class Posterior:
         pull = np.zeros(size)
         return cls(precision, pull, *coefficients(precision, pull, scales))
 
-    def after(self, release: Release, scales: Sequence[float]) -> Posterior:
+    def after(self, release: Measurement, scales: Sequence[float]) -> Posterior:
         """Add a release. The noise of the features' sums acts through the coefficients, so it is found by iterating."""
         size = len(self.pull)
         width = release.width

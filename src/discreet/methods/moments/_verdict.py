@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from discreet.methods.moments._posterior import FLOORS, Posterior, Release
+from discreet.methods.moments._posterior import FLOORS, Measurement, Posterior
 from discreet.methods.newton import WEIGHTS_HIDDEN
 from discreet.privacy.report import COEFFICIENTS, NOT_USABLE, PREDICTION
 
@@ -29,7 +29,7 @@ _CAUTION = 1.28  # standard deviations: what is gained is that or more with nine
 _KEPT = 1.15  # of the share that gains the most then: 2 % less, and nothing is taken from an estimate that is sure
 
 
-def use_of(wide: Posterior, found: Posterior, last: Release, weights_hidden: bool) -> tuple[str, str]:
+def use_of(wide: Posterior, found: Posterior, last: Measurement, weights_hidden: bool) -> tuple[str, str]:
     """The verdict on the use of the result, and the reason, from the releases.
 
     The squared error of predictions is tr(S C) for second moments S of the features and the coefficients' covariance C; that
@@ -60,7 +60,7 @@ def use_of(wide: Posterior, found: Posterior, last: Release, weights_hidden: boo
     )
 
 
-def cautious(found: Posterior, release: Release) -> np.ndarray:
+def cautious(found: Posterior, release: Measurement) -> np.ndarray:
     """The estimate, drawn towards a flat line and the middle where it may be worse than these.
 
     With S the features' second moments about their mean, predictions by c w instead of none change the squared error by
@@ -82,7 +82,7 @@ def cautious(found: Posterior, release: Release) -> np.ndarray:
     return np.append(level - centre[1:] @ slope, slope)
 
 
-def _explained(found: Posterior, last: Release) -> tuple[float, float, float]:
+def _explained(found: Posterior, last: Measurement) -> tuple[float, float, float]:
     """The share of the target's variance that the estimate explains: lower limit, mean, upper limit.
 
     Each limit holds with nine chances in ten. With S the features' second moments about their mean, and v for the estimate, it is
@@ -99,7 +99,7 @@ def _explained(found: Posterior, last: Release) -> tuple[float, float, float]:
     return float(low), float(mean / total), float(high)
 
 
-def second_moments(release: Release) -> np.ndarray:
+def second_moments(release: Measurement) -> np.ndarray:
     """The released second moments of (1, x)."""
     back = np.linalg.inv(release.to)
     return back.T @ release.features @ back / release.weight

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 from discreet.privacy.accounting._events import (
     NOISES as NOISES,
     BoundedRangeDpEvent as BoundedRangeDpEvent,
-    Relation as Relation,
     event_from_dict as event_from_dict,
     event_to_dict as event_to_dict,
     pure_event as pure_event,
@@ -19,10 +18,14 @@ from discreet.privacy.accounting._profile import (
     composed as composed,
     profile as profile,
 )
+from discreet.privacy.accounting._relation import (
+    Neighbours as Neighbours,
+    Relation as Relation,
+    neighbours as neighbours,
+)
 from discreet.privacy.accounting._risk import (
     Risk as Risk,
     Suggestion as Suggestion,
-    relation_name as relation_name,
     risk as risk,
     suggest as suggest,
     upper as upper,

@@ -22,9 +22,9 @@ from discreet._dp_accounting import (
     SelfComposedDpEvent,
 )
 from discreet._validate import probability
-from discreet.privacy.accounting._events import Relation
 from discreet.privacy.accounting._profile import DELTA_HINT, LEAST_DELTA, Planned, profile
-from discreet.privacy.accounting._risk import relation_name, upper
+from discreet.privacy.accounting._relation import Relation, neighbours
+from discreet.privacy.accounting._risk import upper
 
 Array = NDArray[np.floating[Any]]
 
@@ -68,7 +68,7 @@ class Steps:
     @property
     def shift(self) -> float:
         """The L2 sensitivity of the sum (C, or 2C if one record is replaced) divided by the noise's standard deviation."""
-        return (2.0 if self.relation is Relation.REPLACE_ONE else 1.0) / self.noise_multiplier
+        return neighbours(self.relation).distance / self.noise_multiplier
 
 
 def steps_of(event: DpEvent, relation: Relation, slack: float) -> Steps:
@@ -155,12 +155,13 @@ def renyi(steps: Steps, delta: float) -> float:
     a record replaced: that is one record removed and one added, which costs (2 epsilon, (1 + e^epsilon) delta) of a removal's
     (epsilon, delta).
     """
-    if steps.relation is Relation.REPLACE_ONE and steps.sampled_by_coins:
+    near = neighbours(steps.relation)
+    if not near.hides_membership and steps.sampled_by_coins:
         removal = _renyi_curve(steps.event, steps.count, Relation.ADD_OR_REMOVE_ONE)
         return with_slack(lambda d: _twice(removal, d), delta, steps.count * steps.slack)
     event: Any = steps.event
-    if steps.relation is Relation.REPLACE_ONE:
-        halved = GaussianDpEvent(steps.noise_multiplier / 2)
+    if not near.hides_membership:
+        halved = GaussianDpEvent(steps.noise_multiplier / near.distance)
         event = halved if isinstance(event, GaussianDpEvent) else attr.evolve(event, event=halved)
     return with_slack(_renyi_curve(event, steps.count, steps.relation), delta, steps.count * steps.slack)
 
@@ -309,7 +310,7 @@ class AccountantComparison:
 
     def __str__(self) -> str:
         width = max(len(row.name) for row in self.rows)
-        relation = relation_name(self._steps.relation.name, "record")
+        relation = neighbours(self._steps.relation).name("record")
         lines = [f"{self._steps.count:,} steps, q = {self._steps.rate:.4g}, delta = {self.rows[0].delta:g}, {relation}"]
         lines += [
             f"{row.name:<{width}}  {upper(row.epsilon):>9}  "
@@ -384,7 +385,7 @@ def _accounts(steps: Steps, delta: float) -> tuple[Account, ...]:
     if classical == math.inf:
         gap = "the classical Gaussian formula needs an epsilon below 1 on the batch"
         classical, classical_kept = advanced(steps, delta, classical_step)
-    replaced = steps.relation is Relation.REPLACE_ONE
+    replaced = not neighbours(steps.relation).hides_membership
     swapped = steps.sampled_by_coins and replaced
     note = f"{steps.count:,} times a step's epsilon at delta / {steps.count:,}"
     rows = [row("basic composition", basic(steps, delta), "Dwork and Roth 2014, Theorem 3.16", note)]

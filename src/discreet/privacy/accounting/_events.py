@@ -20,7 +20,6 @@ from discreet._dp_accounting import (
     DpEvent,
     GaussianDpEvent,
     LaplaceDpEvent,
-    NeighboringRelation,
     NonPrivateDpEvent,
     NoOpDpEvent,
     PoissonSampledDpEvent,
@@ -40,6 +39,7 @@ from discreet.privacy.accounting._pairs import (
     Pair,
     PoissonPair,
 )
+from discreet.privacy.accounting._relation import Relation, neighbours
 
 if TYPE_CHECKING:
     from discreet.privacy.accounting._choices import PureCurve
@@ -148,10 +148,6 @@ def event_from_dict(content: Any) -> DpEvent:
     return kind(**values)
 
 
-Relation = NeighboringRelation
-"""The neighbouring relation: ADD_OR_REMOVE_ONE, or REPLACE_ONE at a fixed number of records."""
-
-
 _MOST_CHOICES = 2000
 _MOST_RANGE = 200.0
 """Selections of one range beyond which each is a separate pair, up to 15 % of epsilon looser; and the largest range."""
@@ -237,20 +233,15 @@ def _pairs(others: dict[DpEvent, int], relation: Relation, added: bool) -> list[
 
 
 def _range_of(step: Any, relation: Relation) -> float:
-    return step.epsilon * (2 if relation is Relation.REPLACE_ONE else 1)
+    return step.epsilon * neighbours(relation).distance
 
 
 def _composed(event: DpEvent, relation: Relation) -> tuple[float, dict[DpEvent, int]] | None:
     """All Gaussians as one, by its sensitivity in standard deviations, and the other steps; None where one has no noise."""
-    if relation not in (Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE):
-        raise ValueError(
-            f"relation is {relation!r}, which discreet does not support. Pass Relation.ADD_OR_REMOVE_ONE (the default) or "
-            "Relation.REPLACE_ONE."
-        )
+    sensitivity = neighbours(relation).distance
     steps: dict[DpEvent, int] = {}
     if _collect(event, 1, relation, steps):
         return None
-    sensitivity = 2.0 if relation is Relation.REPLACE_ONE else 1.0
     # Gaussians compose to one Gaussian, exactly.
     gaussian = sum(
         n * (sensitivity / step.noise_multiplier) ** 2 for step, n in steps.items() if isinstance(step, GaussianDpEvent)
@@ -334,7 +325,7 @@ def _elementary(event: DpEvent, relation: Relation) -> DpEvent | None:
     if isinstance(event, PoissonSampledDpEvent):
         _check_probability(event.sampling_probability, "PoissonSampledDpEvent")
         _check_inner(event, NOISES, event.event)
-        replaced = relation is Relation.REPLACE_ONE and event.sampling_probability < 1
+        replaced = not neighbours(relation).hides_membership and event.sampling_probability < 1
         if replaced and not isinstance(event.event, GaussianDpEvent):
             raise ValueError(
                 f"{type(event.event).__name__} on a Poisson sample has no dominating pair known to this library for "
@@ -363,7 +354,7 @@ def _without_replacement(event: SampledWithoutReplacementDpEvent, relation: Rela
             f"SampledWithoutReplacementDpEvent draws {batch} of {size} records without replacement; the batch must be between 0 "
             "and the number of records. Use a smaller batch."
         )
-    if relation is not Relation.REPLACE_ONE:
+    if neighbours(relation).hides_membership:
         raise ValueError(
             "A fixed-size batch drawn without replacement has no sound accounting for one record added or removed: with one "
             "record more or fewer, the law of every other record's membership changes too. Use Relation.REPLACE_ONE, or "
@@ -408,7 +399,6 @@ def _pair(step: DpEvent, relation: Relation, added: bool, choices: int = 1) -> P
 
     Noise multipliers are stddev / C: REPLACE_ONE moves a sum by up to 2C.
     """
-    replace = relation is Relation.REPLACE_ONE
     if isinstance(step, RandomizedResponseDpEvent | BoundedRangeDpEvent):
         from discreet.privacy.accounting._choices import PurePair, SelectionPair
 
@@ -417,13 +407,13 @@ def _pair(step: DpEvent, relation: Relation, added: bool, choices: int = 1) -> P
         return SelectionPair(_range_of(step, relation), choices)
     noise = _noise_of(step)
     if type(step) in NOISES:
-        return NOISES[type(step)]((2 if replace else 1) / noise)
+        return NOISES[type(step)](neighbours(relation).distance / noise)
     if isinstance(step, PoissonSampledDpEvent):
-        if replace:
-            from discreet.privacy.accounting._replaced import PoissonReplacePair
+        if neighbours(relation).hides_membership:
+            return PoissonPair(NOISES[type(step.event)](1 / noise), step.sampling_probability, added)
+        from discreet.privacy.accounting._replaced import PoissonReplacePair
 
-            return PoissonReplacePair(1 / noise, step.sampling_probability)
-        return PoissonPair(NOISES[type(step.event)](1 / noise), step.sampling_probability, added)
+        return PoissonReplacePair(1 / noise, step.sampling_probability)
     if isinstance(step, SampledWithoutReplacementDpEvent):
         from discreet.privacy.accounting._replaced import WithoutReplacementPair
 
@@ -445,7 +435,7 @@ def _truncated(event: TruncatedSubsampledGaussianDpEvent, relation: Relation, ad
     limit = event.truncated_batch_size
     shift = 1 / event.noise_multiplier
     untruncated = GaussianPair(shift)
-    if relation is Relation.REPLACE_ONE:
+    if not neighbours(relation).hides_membership:
         untruncated = PoissonReplacePair(shift, rate)
     elif rate < 1:
         untruncated = PoissonPair(untruncated, rate, added)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from discreet._dp_accounting import DpEvent
 from discreet._validate import positive, probability
-from discreet.privacy.accounting._events import Relation
 from discreet.privacy.accounting._profile import profile
+from discreet.privacy.accounting._relation import Relation
 from discreet.privacy.accounting._renyi import ORDERS, RenyiBound, renyi_bound
 
 _BASIC_SHARE = 0.5

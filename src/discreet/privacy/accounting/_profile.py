@@ -19,7 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from discreet._dp_accounting import ComposedDpEvent, DpEvent
 from discreet._validate import positive, probability
-from discreet.privacy.accounting._events import Relation, curve_of, selections_of
+from discreet.privacy.accounting._events import curve_of, selections_of
+from discreet.privacy.accounting._relation import Relation
 
 if TYPE_CHECKING:
     from discreet.privacy.accounting._events import Curve

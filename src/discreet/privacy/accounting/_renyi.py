@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from discreet._dp_accounting import DpEvent
 from discreet.privacy.accounting._compose import discretise, log_moment
-from discreet.privacy.accounting._events import Relation, direction_parts, selections_of
+from discreet.privacy.accounting._events import direction_parts, selections_of
 from discreet.privacy.accounting._pairs import Array, Pair
+from discreet.privacy.accounting._relation import Relation
 
 ORDERS: NDArray[np.float64] = 1.0 + np.geomspace(0.5, 2000.0, 24)
 """The orders at which divergences are kept; all of them above 1."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from discreet._validate import integer
-from discreet.privacy.accounting._events import Relation
 from discreet.privacy.accounting._pairs import GaussianCurve
 from discreet.privacy.accounting._profile import PrivacyProfile
+from discreet.privacy.accounting._relation import Relation, neighbours
 
 
 def upper(value: float, digits: int = 4) -> str:
@@ -114,12 +114,6 @@ class Risk:
 
     def in_words(self, noun: str = "record") -> str:
         """Explain the risk, in some fifteen lines; `noun` is the unit of privacy, "record" or "person"."""
-        added = self.relation is Relation.ADD_OR_REMOVE_ONE
-        question = (
-            f"one given {noun} was among the data"
-            if added
-            else f"one given place in the data held this {noun} or that one"
-        )
         gaussian = (
             "Distinguishing the two cases is at least as hard as telling N(0, 1) from "
             f"N({self.gaussian_mu:.3g}, 1) from a single draw (mu-Gaussian privacy, down to delta)."
@@ -128,7 +122,7 @@ class Risk:
             _promise(self.relation, self.epsilon, self.delta, noun),
             "",
             f"Take an attacker who knows every other {noun} and everything that was released, and who must decide whether "
-            f"{question}. However the attack is made:",
+            f"{neighbours(self.relation).question(noun)}. However the attack is made:",
             *(
                 f"  if it wrongly says yes in {100 * false:g} % of cases, it rightly says yes in at most {_percent(true)}"
                 for false, true in self.true_positive_rates
@@ -146,16 +140,6 @@ class Risk:
             *(f"Warning: {warning}" for warning in self.warnings),
         ]
         return "\n".join(lines)
-
-
-def relation_name(relation: str, noun: str = "") -> str:
-    """Name a relation in a few words, for texts, tables and headings.
-
-    >>> relation_name("ADD_OR_REMOVE_ONE"), relation_name("REPLACE_ONE", "record")
-    ('one added or removed', 'one record replaced')
-    """
-    what = {"ADD_OR_REMOVE_ONE": "added or removed", "REPLACE_ONE": "replaced"}.get(relation)
-    return " ".join(filter(None, ("one", noun, what))) if what else relation
 
 
 def risk(profile: PrivacyProfile, delta: float, *, num_records: int | None = None) -> Risk:
@@ -278,12 +262,10 @@ def _warnings(profile: PrivacyProfile, epsilon: float, delta: float, num_records
 def _promise(relation: Relation, epsilon: float, delta: float, noun: str) -> str:
     if math.isinf(epsilon):
         return f"No finite epsilon holds at delta = {delta:g}: the releases promise nothing to anyone."
-    added = relation is Relation.ADD_OR_REMOVE_ONE
-    change = f"adding or leaving out one {noun}" if added else f"replacing one {noun} by another"
     factor = upper(math.exp(epsilon)) if epsilon < 700 else "infinity"
     return (
-        f"epsilon = {upper(epsilon)} at delta = {delta:g}: {change} changes the odds of anything that can be "
-        f"released by a factor of at most e^epsilon = {factor}, apart from events whose probability "
+        f"epsilon = {upper(epsilon)} at delta = {delta:g}: {neighbours(relation).act(noun)} changes the odds of anything "
+        f"that can be released by a factor of at most e^epsilon = {factor}, apart from events whose probability "
         f"it changes by at most {delta:g}."
     )
 

@@ -39,7 +39,7 @@ from discreet.privacy.gradients._sums import (
     sum_by_chunks,
     whole_lanes,
 )
-from discreet.privacy.gradients._uses import Plan, Use, find_uses, restrict, run, uses_with, zero_taps
+from discreet.privacy.gradients._uses import Use, UseMap, find_uses, restrict, run, uses_with, zero_taps
 
 if TYPE_CHECKING:
     from discreet.privacy.gradients._report import EngineReport
@@ -284,7 +284,7 @@ class _Book:
                 direct |= {leaf}
             else:
                 self.groups[leaf] = groups
-        self.plan: Plan = restrict(plan, direct)
+        self.plan: UseMap = restrict(plan, direct)
         self.uses = [use for (use,) in uses_with(self.plan)]
         self.direct = sorted(direct)
         self.size = sum(x.size for x in self.leaves)  # coordinates of one gradient

@@ -28,8 +28,8 @@ from discreet.privacy.gradients._layer import Layer
 from discreet.privacy.gradients._layers import Lookup, layer_of
 from discreet.privacy.gradients._views import View, moved
 
-Plan = Mapping[int, Any]
-"""For a jaxpr, by the number of the equation: its `Use`, or a `Plan` for each of its inner jaxprs (a tuple)."""
+UseMap = Mapping[int, Any]
+"""For a jaxpr, by the number of the equation: its `Use`, or a `UseMap` for each of its inner jaxprs (a tuple)."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ _CONSTANT = Mark()
 _OF_RECORD = Mark(of_record=True)
 
 
-def find_uses(jaxpr: Jaxpr, num_leaves: int) -> tuple[Plan, frozenset[int]]:
+def find_uses(jaxpr: Jaxpr, num_leaves: int) -> tuple[UseMap, frozenset[int]]:
     """Find the uses of the first `num_leaves` inputs of a jaxpr whose other inputs are the record.
 
     Returns:
@@ -79,7 +79,7 @@ def find_uses(jaxpr: Jaxpr, num_leaves: int) -> tuple[Plan, frozenset[int]]:
     return plan, frozenset(finder.direct)
 
 
-def restrict(plan: Plan, direct: frozenset[int]) -> Plan:
+def restrict(plan: UseMap, direct: frozenset[int]) -> UseMap:
     """The plan without the uses of direct leaves."""
     kept: dict[int, Any] = {}
     for number, item in plan.items():
@@ -95,7 +95,7 @@ def restrict(plan: Plan, direct: frozenset[int]) -> Plan:
 class _Finder:
     direct: set[int] = dataclasses.field(default_factory=set)
 
-    def walk(self, jaxpr: Jaxpr, inputs: Sequence[Mark], loops: tuple[Loop, ...]) -> tuple[list[Mark], Plan]:
+    def walk(self, jaxpr: Jaxpr, inputs: Sequence[Mark], loops: tuple[Loop, ...]) -> tuple[list[Mark], UseMap]:
         marks: dict[Var, Mark] = dict(zip(jaxpr.invars, inputs, strict=True))
         plan: dict[int, Any] = {}
 
@@ -139,7 +139,7 @@ class _Finder:
 
     def _cond(
         self, branches: Sequence[Any], operands: list[Mark], loops: tuple[Loop, ...]
-    ) -> tuple[list[Mark], tuple[Plan, ...] | None]:
+    ) -> tuple[list[Mark], tuple[UseMap, ...] | None]:
         chosen_by = operands[0]
         operands = operands[1:]
         walked = [self.walk(branch.jaxpr, operands, loops) for branch in branches]
@@ -151,7 +151,7 @@ class _Finder:
 
     def _scan(
         self, equation: JaxprEqn, operands: list[Mark], loops: tuple[Loop, ...]
-    ) -> tuple[list[Mark], tuple[Plan] | None]:
+    ) -> tuple[list[Mark], tuple[UseMap] | None]:
         scan = scan_of(equation)
         body = scan.body.jaxpr
         num_carry = scan.num_carry
@@ -185,7 +185,7 @@ class _Finder:
 Tree = Any
 
 
-def zero_taps(plan: Plan) -> Tree:
+def zero_taps(plan: UseMap) -> Tree:
     """The taps of a plan."""
     taps: dict[int, Tree] = {}
     for number, item in plan.items():
@@ -197,7 +197,7 @@ def zero_taps(plan: Plan) -> Tree:
     return taps
 
 
-def uses_with(plan: Plan, *trees: Tree) -> list[tuple[Any, ...]]:
+def uses_with(plan: UseMap, *trees: Tree) -> list[tuple[Any, ...]]:
     """Each use of a plan, with what trees that are nested like the plan hold for it."""
     found: list[tuple[Any, ...]] = []
     for number, item in plan.items():
@@ -210,7 +210,7 @@ def uses_with(plan: Plan, *trees: Tree) -> list[tuple[Any, ...]]:
     return found
 
 
-def run(jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[Any], plan: Plan, taps: Tree) -> tuple[list[Any], Tree]:
+def run(jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[Any], plan: UseMap, taps: Tree) -> tuple[list[Any], Tree]:
     """Evaluate a jaxpr with taps.
 
     Returns:
@@ -236,7 +236,7 @@ def run(jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[Any], plan: Plan, 
     return [read(x) for x in jaxpr.outvars], activations
 
 
-def _called(equation: JaxprEqn, operands: list[Any], plans: tuple[Plan], taps: tuple[Tree]) -> tuple[list[Any], Tree]:
+def _called(equation: JaxprEqn, operands: list[Any], plans: tuple[UseMap], taps: tuple[Tree]) -> tuple[list[Any], Tree]:
     (inner,) = inner_programs(equation)
 
     def called(operands: list[Any], taps: Tree) -> tuple[list[Any], Tree]:
@@ -251,7 +251,7 @@ def _called(equation: JaxprEqn, operands: list[Any], plans: tuple[Plan], taps: t
 
 
 def _cond(
-    equation: JaxprEqn, operands: list[Any], plans: tuple[Plan, ...], taps: tuple[Tree, ...]
+    equation: JaxprEqn, operands: list[Any], plans: tuple[UseMap, ...], taps: tuple[Tree, ...]
 ) -> tuple[list[Any], Tree]:
     branches = equation.params["branches"]
     nothing = [
@@ -274,7 +274,7 @@ def _cond(
     return jax.lax.switch(operands[0], [branch(i) for i in range(len(branches))], operands[1:], taps)
 
 
-def _scan(equation: JaxprEqn, operands: list[Any], plans: tuple[Plan], taps: tuple[Tree]) -> tuple[list[Any], Tree]:
+def _scan(equation: JaxprEqn, operands: list[Any], plans: tuple[UseMap], taps: tuple[Tree]) -> tuple[list[Any], Tree]:
     scan = scan_of(equation)
     inner = scan.body
     num_carry = scan.num_carry

@@ -431,7 +431,7 @@ def _draw_shapes(
 
 
 def _run(
-    *operands: Any, implementation: ClosedJaxpr, layout: Layout, shards: Shards | None, **parameters: Any
+    *operands: Any, implementation: ClosedJaxpr, layout: OperandCounts, shards: Shards | None, **parameters: Any
 ) -> list[Array]:
     """The implementation; over devices, that of each device's part of the table, summed or concatenated."""
     del parameters  # for the verifier
@@ -971,7 +971,7 @@ def _rows(who: str, records: Any) -> tuple[list[Array], Any]:
     return leaves, structure
 
 
-class Layout(NamedTuple):
+class OperandCounts(NamedTuple):
     """The number of operands of each kind of `CLIPPED_SUM` or `UPDATE_ROWS`, in order, after keys, row numbers and mask."""
 
     counts: tuple[int, ...]
@@ -984,7 +984,7 @@ class Layout(NamedTuple):
         return [list(operands[end - count : end]) for count, end in zip(self.counts, ends, strict=True)]
 
 
-class RecordLoss(Protocol):
+class RandomLoss(Protocol):
     """A record's loss, and the random bits that it requests."""
 
     @property
@@ -1003,7 +1003,7 @@ class RecordLoss(Protocol):
 
 def clipped_sum(
     engine: GradientEngine,
-    record: RecordLoss,
+    record: RandomLoss,
     parameters: Any,
     table: Sequence[Array],
     batch: Batch,
@@ -1038,7 +1038,7 @@ def clipped_sum(
     # The norm if traced; records' places if drawn; values that the loss closes over, center and bound of its channel;
     # parameters to differentiate; records.
     counts = len(traced_norm), len(where), len(public), len(leaves), len(table)
-    layout = Layout(counts, len(table), summed=True)
+    layout = OperandCounts(counts, len(table), summed=True)
 
     def implementation(
         local: Any, own: Any, indices: Array, mask: Array, *operands: Array, first: Any = None
@@ -1094,7 +1094,7 @@ def clipped_sum(
 
 
 def _traced(
-    implementation: Callable[..., Any], operands: list[Any], layout: Layout, shards: Shards | None
+    implementation: Callable[..., Any], operands: list[Any], layout: OperandCounts, shards: Shards | None
 ) -> ClosedJaxpr:
     """The program for `_run`: of all operands, or of a device's first row and its part of them."""
     if shards is None:
@@ -1158,7 +1158,7 @@ def update_rows(
     program = jax.make_jaxpr(function)(types_of(parameters), row, kept, types_of(key))
     public = [*program.consts, *leaves]
     counts = len(where), len(public), len(table), len(memory)
-    layout = Layout(counts, len(table) + len(memory), summed=False)
+    layout = OperandCounts(counts, len(table) + len(memory), summed=False)
 
     def implementation(
         own: PRNGKeyArray, indices: Array, mask: Array, *operands: Array, first: Any = None

@@ -9,7 +9,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from discreet._dp_accounting import DpEvent
-from discreet.privacy.accounting import BoundedRangeDpEvent, PrivacyProfile, Relation, Risk, profile, risk, suggest
+from discreet.privacy.accounting import (
+    BoundedRangeDpEvent,
+    PrivacyProfile,
+    Relation,
+    Risk,
+    neighbours,
+    profile,
+    risk,
+    suggest,
+)
 from discreet.privacy.clipping import contribution_bound as _contribution
 from discreet.privacy.plan import PrivacyPlan
 from discreet.privacy.report._facts import RECORD, Figures, ProfilePoint, Statement, Unit
@@ -101,7 +110,7 @@ def make_statement(
     clipping = plan.clipping
     bound = _contribution(clipping) if contribution_bound is None else contribution_bound
     count = f"The number of {unit.noun}s, N = {plan.num_records}"
-    if plan.relation == Relation.ADD_OR_REMOVE_ONE:
+    if neighbours(plan.relation).hides_membership:
         count += " (neighbouring tables differ in it by one; publishing it exactly was not charged)"
     assumed = ()
     if user_supplied_batches:

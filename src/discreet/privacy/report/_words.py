@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from discreet.privacy.accounting import Relation, upper
+from discreet.privacy.accounting import Relation, neighbours, upper
 
 if TYPE_CHECKING:
     from discreet.privacy.report._facts import Statement
@@ -70,7 +70,7 @@ def sentence(text: str) -> str:
 
 def relation_words(relation: Relation, noun: str) -> str:
     """Describe the neighbouring tables; `noun` is the unit of privacy, "record" or "person"."""
-    if relation == Relation.REPLACE_ONE:
+    if not neighbours(relation).hides_membership:
         what, whose = (
             ("the content of one record", "that record says")
             if noun == "record"

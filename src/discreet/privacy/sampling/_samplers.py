@@ -26,7 +26,7 @@ from jaxtyping import Array, Bool, Int32, UInt32
 
 from discreet._dp_accounting import DpEvent, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
 from discreet._validate import is_real, shown
-from discreet.privacy.accounting import Relation, relation_name
+from discreet.privacy.accounting import Relation, neighbours
 from discreet.privacy.sampling._draws import (
     SIZE_BITS,
     SIZE_WORDS,
@@ -76,18 +76,14 @@ class Sampling(abc.ABC):
     def check(self, num_records: int, relation: Relation) -> None:
         """Refuse arguments without sound accounting."""
         self._count(num_records)
-        if relation not in _BOTH:
-            raise ValueError(
-                f"relation = {relation!r} is not accounted for. Neighbouring datasets differ by one record added or "
-                f"removed, or by one record replaced: pass Relation.ADD_OR_REMOVE_ONE or Relation.REPLACE_ONE."
-            )
+        neighbours(relation)
         if relation not in self.relations:
             raise ValueError(self.unaccounted(num_records, relation))
 
     def unaccounted(self, num_records: int, relation: Relation) -> str:
         """Explain why a relation without sound accounting has none, and the remedy."""
         del num_records
-        return f"{self!r} has no sound accounting for {relation_name(relation.name, 'record')}. Use another sampler or relation."
+        return f"{self!r} has no sound accounting for {neighbours(relation).name('record')}. Use another sampler or relation."
 
     def step_event(self, mechanism: DpEvent, *, num_records: int, relation: Relation) -> DpEvent:
         """The event of one step that applies `mechanism` to one batch, for arguments that pass `check`."""
@@ -240,7 +236,7 @@ _DENSE = 0.4  # batches that can hold more than this share of the records draw o
 
 
 @dataclass(frozen=True)
-class _Layout:
+class _DrawSizes:
     """The static numbers of a draw. `draws` is None for one coin per record."""
 
     table: SizeTable | None
@@ -250,18 +246,18 @@ class _Layout:
 
 
 @functools.lru_cache(maxsize=64, typed=True)
-def _layout(num_records: int, rate: float) -> _Layout:
+def _draw_sizes(num_records: int, rate: float) -> _DrawSizes:
     num_records = check_count(num_records, "num_records")
     if rate == 1.0:
-        return _Layout(None, num_records, None, 0.0)
+        return _DrawSizes(None, num_records, None, 0.0)
     table = size_table(num_records, rate)
     if table.largest > _DENSE * num_records:
         scaled = Fraction(rate) * 2**SIZE_BITS
         rounding = num_records * float(scaled - math.floor(scaled)) * 2.0**-SIZE_BITS
-        return _Layout(table, table.largest, None, table.slack + rounding)
+        return _DrawSizes(table, table.largest, None, table.slack + rounding)
     sizes = np.arange(table.smallest, table.largest + 1)
     draws, shortage = draws_needed(sizes, table.masses(), num_records, _SHORTAGE)
-    return _Layout(table, table.largest, draws, table.slack + shortage)
+    return _DrawSizes(table, table.largest, draws, table.slack + shortage)
 
 
 @dataclass(frozen=True)
@@ -322,12 +318,12 @@ class PoissonSampling(Sampling):
         It covers tails, rounding and shortage. It is rounded up to 2^-79 (a larger one by a hundredth), so that it also holds
         with one record more or less: a plan needs it for both neighbours.
         """
-        slack = _layout(num_records, self.rate).slack
+        slack = _draw_sizes(num_records, self.rate).slack
         return max(_LEAST_SLACK, 1.01 * slack) if slack else 0.0
 
     def capacity(self, num_records: int) -> int:
         """The largest size in the table: the binomial law exceeds it with probability at most 2^-81."""
-        return _layout(num_records, self.rate).capacity
+        return _draw_sizes(num_records, self.rate).capacity
 
     def check_capacity(self, num_records: int, capacity: int) -> int:
         """Check that every batch fits in `capacity` rows, and return that number.
@@ -346,7 +342,7 @@ class PoissonSampling(Sampling):
 
     def typical_size(self, num_records: int) -> int:
         """The size exceeded with probability 0.07: 145 for 128."""
-        table = _layout(num_records, self.rate).table
+        table = _draw_sizes(num_records, self.rate).table
         return num_records if table is None else max(1, table.quantile(0.07))
 
     def shuffled(self, num_records: int) -> bool:
@@ -354,11 +350,11 @@ class PoissonSampling(Sampling):
 
         It must be true of half as many records, so that it is true of tables with one record more or less.
         """
-        return all(_layout(n, self.rate).draws is not None for n in (num_records, -(-num_records // 2)))
+        return all(_draw_sizes(n, self.rate).draws is not None for n in (num_records, -(-num_records // 2)))
 
     def prepare(self, num_records: int) -> dict[str, np.ndarray]:
         """All numbers of a draw: the rate, and threshold words of the size table or of a coin."""
-        layout = _layout(num_records, self.rate)
+        layout = _draw_sizes(num_records, self.rate)
         tables = {"rate": np.array([self.rate], np.float64).view(np.uint32)}
         if layout.table is None:
             return tables
@@ -369,7 +365,7 @@ class PoissonSampling(Sampling):
 
     def drawing(self, num_records: int) -> _PoissonDrawing:
         """The shapes of a draw, without the rate."""
-        layout = _layout(num_records, self.rate)
+        layout = _draw_sizes(num_records, self.rate)
         return _PoissonDrawing(num_records, layout.capacity, layout.draws, layout.table is None)
 
     def draw(self, key: Array, tables: Any, *, num_records: int) -> Batch:
@@ -531,7 +527,7 @@ class FixedSizeSampling(Sampling):
 
     def unaccounted(self, num_records: int, relation: Relation) -> str:
         return (
-            f"{self!r} has no sound accounting for {relation_name(relation.name, 'record')}: a batch of fixed size from "
+            f"{self!r} has no sound accounting for {neighbours(relation).name('record')}: a batch of fixed size from "
             "num_records records is drawn differently when one record is added, so every record's share changes. Use "
             f"PoissonSampling(rate={self.batch_size / num_records:.6g}), or declare the number of records public with "
             "relation=Relation.REPLACE_ONE (--relation replace-one)."
@@ -634,12 +630,7 @@ class FullBatch(Sampling):
     def check_rows(self, rows: int, num_records: int, relation: Relation, *, masked: bool) -> None:
         """Refuse a table of another length if the relation makes the length public."""
         del masked
-        # Under ADD_OR_REMOVE_ONE neighbours differ in the number of records: no check may reveal it.
-        if relation is not Relation.ADD_OR_REMOVE_ONE and rows != num_records:
-            raise ValueError(
-                f"The arrays hold {rows} records, but the plan says num_records={num_records}, a public number "
-                f"under its relation ({relation_name(relation.name, 'record')}). Calibrate a plan for {rows} records."
-            )
+        neighbours(relation).check_size(rows, num_records)
 
     @classmethod
     def from_options(cls, *, rate: float | None, batch_size: int | None, num_records: int) -> FullBatch:

@@ -1,20 +1,18 @@
 """From a Python function to a certificate, or to the reason why there is none.
 
-`certify` traces the function, refuses side effects and opaque calls (`refuse_opaque`) and captured records,
-which would count as public (`refuse_captured_records`), walks through the program and requires every output to be public or
-released. The certificate holds the program that was proved, and calling it runs that program.
+`certify` traces the function (`_programs`), refuses what no proof covers (`_refusals`) and captured records, which would count
+as public (`refuse_captured_records`), walks through the program and requires every output to be public or released. The
+certificate holds the program that was proved, and calling it runs that program.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import inspect
 import math
 import platform
 import re
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
@@ -25,128 +23,32 @@ import numpy as np
 from jax.core import Tracer
 
 from discreet._dp_accounting import DpEvent
-from discreet._jax import (
-    ClosedJaxpr,
-    all_constants,
-    compiled,
-    is_key,
-    jaxpr_as_fun,
-    untried_jax,
-    users_file,
-    without_dead_code,
-)
+from discreet._jax import ClosedJaxpr, all_constants, is_key, untried_jax, without_dead_code
 from discreet._validate import notebook_html
-from discreet.privacy.accounting import PrivacyProfile, Relation, profile, relation_name
-from discreet.privacy.mechanisms import NoNoiseError
+from discreet.privacy.accounting import PrivacyProfile, Relation, neighbours, profile
 from discreet.privacy.random import derives_apart
+from discreet.privacy.verify._bounds import Batch, Table, unnamed
+from discreet.privacy.verify._claims import check_expected, covers, delta_formula, formula_lines
 from discreet.privacy.verify._control import captured
-from discreet.privacy.verify._domain import (
-    KNOWN,
-    PRIVATE,
-    SECRET,
-    Batch,
-    Key,
-    Private,
-    Public,
-    Table,
-    Value,
-    constant,
-    unnamed,
-)
-from discreet.privacy.verify._errors import Origin, PrivacyError, Why, chain_of, from_here, source_of
-from discreet.privacy.verify._events import (
+from discreet.privacy.verify._domain import Key, Private, Public, Value, constant
+from discreet.privacy.verify._errors import Origin, PrivacyError, Why, chain_of, from_here
+from discreet.privacy.verify._events import event_of
+from discreet.privacy.verify._interpreter import Checker
+from discreet.privacy.verify._keyring import KNOWN, PRIVATE, SECRET
+from discreet.privacy.verify._programs import check_different, fingerprint, line_of, runner_for, shown, trace
+from discreet.privacy.verify._refusals import refuse_opaque
+from discreet.privacy.verify._symbols import (
     Fixed,
     Given,
-    check_expected,
     check_symbols,
     checked_values,
-    covers,
-    delta_formula,
     event_at,
-    event_of,
     fixed_at,
-    formula_lines,
     is_symbolic,
     numbers_of,
     open_in,
     times_at,
 )
-from discreet.privacy.verify._interpreter import Checker, refuse_opaque
-
-
-def line_of(function: Any) -> tuple[str, ...]:
-    """The first line of a function after its decorators, as a chain of one; empty if it has no source."""
-    code = getattr(inspect.unwrap(getattr(function, "func", function)), "__code__", None)
-    if code is None:
-        return ()
-    lines = enumerate(source_of(code.co_filename)[code.co_firstlineno - 1 :], code.co_firstlineno)
-    number = next((i for i, text in lines if re.match(r"\s*(async\s+)?def\b", text)), code.co_firstlineno)
-    number = code.co_firstlineno if code.co_name == "<lambda>" else number
-    return (f"{code.co_filename}:{number} ({code.co_qualname})".replace(".<locals>", ""),)
-
-
-def shown(leaf: Any) -> Any:
-    """An argument as passed to JAX. An open one is traced, so its value here is arbitrary."""
-    if is_symbolic(leaf):
-        return 1 if leaf.is_integer else 1.0
-    return leaf.value if isinstance(leaf, Fixed | Given) else leaf
-
-
-def trace(step: Callable[..., Any], args: tuple[Any, ...]) -> tuple[ClosedJaxpr, Any]:
-    """The program, and the shapes of its results. Traced twice to detect dependence on anything but the arguments."""
-    leaves, structure = jax.tree.flatten(args)
-    traced = [shown(x) for x in leaves if not isinstance(x, Fixed)]
-
-    def program_of(*operands: Any) -> Any:
-        rest = iter(operands)
-        return step(*structure.unflatten([x.value if isinstance(x, Fixed) else next(rest) for x in leaves]))
-
-    try:
-        program, out_shape = jax.make_jaxpr(lambda *x: program_of(*x), return_shape=True)(*traced)
-    except NoNoiseError as error:
-        raise Why.NOISE_SCALE.refusal(f"the program adds no noise: {error}") from error
-    except (TypeError, *_NEEDS_VALUES) as error:
-        if any(map(is_symbolic, leaves)):
-            error.add_note(
-                "Symbols are traced: they can be numbers in a program, and not shapes or lengths of loops. For a number of "
-                "steps, certify one step with times=dp.symbol(...)."
-            )
-        if any(map(is_symbolic, leaves)) or not isinstance(error, _NEEDS_VALUES):
-            raise
-        raise _untraceable(error) from error
-    # A new lambda, so that JAX traces again instead of using its cache.
-    again = jax.make_jaxpr(lambda *x: program_of(*x))(*traced)
-    held = all_constants(program)
-    held_again = all_constants(again)
-    same = str(program.jaxpr) == str(again.jaxpr) and len(held) == len(held_again)
-    same = same and all(constant_bytes(a) == constant_bytes(b) for a, b in zip(held, held_again, strict=True))
-    if not same:
-        raise PrivacyError(
-            "the program differs each time it is traced: it depends on something that is not an argument.",
-            "make the function pure: no NumPy random numbers, clocks or counters in it; pass what changes as arguments.",
-            chain=line_of(step),
-        )
-    return program, out_shape
-
-
-_NEEDS_VALUES = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.NonConcreteBooleanIndexError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError,
-)
-
-
-def _untraceable(error: Exception) -> PrivacyError:
-    """The error for a program whose control flow depends on the values of its arguments, which JAX cannot trace."""
-    frames = [x for x in traceback.extract_tb(error.__traceback__) if users_file(x.filename)]
-    return PrivacyError(
-        f"the program cannot be traced ({type(error).__name__}): Python, or NumPy, needs the value of an array that is known "
-        "only when the program runs.",
-        "replace `if` by jnp.where or jax.lax.cond, a loop that depends on arrays by jax.lax.scan or jax.lax.fori_loop, "
-        "arrays whose shape depends on values by masks, and numpy by jnp; let the function close over constants only.",
-        chain=tuple(f"{x.filename}:{x.lineno} ({x.name})" for x in frames[-1:]),
-    )
 
 
 def names_of(step: Callable[..., Any], args: tuple[Any, ...]) -> list[str]:
@@ -424,7 +326,7 @@ class Certificate:
         leaves = self._checked(args)
         # Use the same x64 setting as at trace time, since it affects rounding.
         with jax.enable_x64(self._wide):
-            program = _compiled(self._program).of(leaves, **self._how)
+            program = runner_for(self._program).of(leaves, **self._how)
             return jax.tree.unflatten(jax.tree.structure(self._out_shape), program(*leaves))
 
     def compile(self, *args: Any) -> None:
@@ -435,7 +337,7 @@ class Certificate:
         """
         leaves = self._checked(args)
         with jax.enable_x64(self._wide):
-            _compiled(self._program).of(leaves, **self._how)
+            runner_for(self._program).of(leaves, **self._how)
 
     def _checked(self, args: tuple[Any, ...]) -> list[Any]:
         """The operands of the program."""
@@ -469,7 +371,7 @@ class Certificate:
                     f"Argument leaf {number} is {dtype}{list(shape)}, the certified program takes {kind.dtype}"
                     f"{list(kind.shape)}: another program. Certify again, or pad to the certified number of rows."
                 )
-        _check_different(leaves)
+        check_different(leaves)
         return leaves
 
     def _repr_html_(self) -> str:
@@ -478,7 +380,7 @@ class Certificate:
 
     def __str__(self) -> str:
         """A summary of a few lines."""
-        lines = [f"Certified for {relation_name(self.relation.name, 'record')}: {self.event}"]
+        lines = [f"Certified for {neighbours(self.relation).name('record')}: {self.event}"]
         if self.symbols:
             lines += [f"  {x}" for x in formula_lines(self.event, self.relation)]
             lines.append(f"  epsilon(delta), computed from above: certificate.epsilon(delta, {_named(self.symbols)})")
@@ -502,86 +404,8 @@ def _gathered(outputs: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield from ((name, status) for name in names)
 
 
-def _check_different(leaves: Sequence[Any]) -> None:
-    """Refuse equal keys: the proof assumes that keys of different arguments differ.
-
-    Traced keys, and keys on other machines, cannot be compared.
-    """
-    keys = [x for x in leaves if isinstance(x, jax.Array) and is_key(x) and not isinstance(x, Tracer)]
-    words = [(x.dtype, np.asarray(jax.random.key_data(x)).reshape(x.size, -1)) for x in keys if x.is_fully_addressable]
-    rows = [(kind, row.tobytes()) for kind, array in words for row in array]
-    if len(set(rows)) < len(rows):
-        raise ValueError("Two keys are equal, so their noise is the same: derive each with jax.random.split.")
-
-
 def _named(symbols: Sequence[str]) -> str:
     return ", ".join(f"{x}=..." for x in symbols)
-
-
-def fingerprint(program: ClosedJaxpr, given: Sequence[Any] = ()) -> str:
-    """SHA-256 of a program: its jaxpr as text, its constants, keys included, and the given values. The same in every process."""
-    digest = _digest(program).copy()
-    for value in map(np.asarray, given):
-        digest.update(constant_bytes(value))
-    return digest.hexdigest()
-
-
-class Runner:
-    """A program to be called, compiled for each kind and place of its operands."""
-
-    def __init__(self, program: ClosedJaxpr) -> None:
-        self.run = jax.jit(jaxpr_as_fun(program))
-        self._kept: dict[Any, Callable[..., list[Any]]] = {}
-
-    def of(self, leaves: Sequence[Any], *, repeats: bool = False, quickly: bool = False) -> Callable[..., list[Any]]:
-        """The program for such operands, as `compiled` compiles it."""
-        if any(isinstance(leaf, Tracer) for leaf in leaves):
-            return self.run
-        placed = tuple((type(leaf), getattr(leaf, "sharding", None)) for leaf in leaves)
-        name = (placed, repeats and jax.default_backend() == "gpu", quickly)
-        if name not in self._kept:
-            # By XLA alone, values of one record might depend on those beside it.
-            self._kept[name] = compiled(self.run.lower(*leaves), repeats=repeats, quickly=quickly)
-        return self._kept[name]
-
-
-def runner_of(step: Callable[..., Any], *args: Any) -> Runner:
-    """A program that is a part of certified ones: it is refused where it differs each time, or does more than compute.
-
-    Args:
-        step: The program, whose results are arrays.
-        args: As in `certify`.
-
-    Raises:
-        PrivacyError: As there.
-    """
-    program, _ = trace(step, args)
-    refuse_opaque(program.jaxpr)
-    return Runner(without_dead_code(program))
-
-
-@functools.lru_cache(maxsize=64)
-def _compiled(program: ClosedJaxpr) -> Runner:
-    """One for all certificates that differ in `Given` values alone."""
-    return Runner(program)
-
-
-@functools.lru_cache(maxsize=32)
-def _digest(program: ClosedJaxpr) -> Any:
-    # `str` is coloured in a terminal, and functions are printed with their address.
-    text = re.sub(r"\b0x[0-9a-f]+", "0x", program.jaxpr.pretty_print(use_color=False))
-    digest = hashlib.sha256(text.encode())
-    for value in all_constants(program):
-        # A hash tells nothing of a secret key, and a program with another key is another one.
-        digest.update(np.asarray(jax.random.key_data(value)).tobytes() if is_key(value) else constant_bytes(value))
-    return digest
-
-
-def constant_bytes(value: Any) -> bytes:
-    """The content of a captured constant; for a key only its type, since the content is secret."""
-    if is_key(value):
-        return str(value.dtype).encode()
-    return np.asarray(value).tobytes()
 
 
 def certify(
@@ -630,11 +454,7 @@ def certify(
     >>> certificate.event
     GaussianDpEvent(noise_multiplier=3.0)
     """
-    if relation not in (Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE):
-        raise ValueError(
-            f"certify: relation is {relation!r}; proofs support ADD_OR_REMOVE_ONE and REPLACE_ONE only. "
-            "Pass one of these members of dp.Relation."
-        )
+    neighbours(relation)
     if why := untried_jax():
         raise Why.RELEASE.refusal(f"there is no proof on this release of JAX: {why}")
     if any(map(is_symbolic, leaves := [*jax.tree.leaves(args), times])):
@@ -759,7 +579,7 @@ def _assumptions(
     ]
     if checker.most_multiplier < math.inf:
         words.append(f"noise multipliers are at most {checker.most_multiplier:.4g}")
-    if mask is None and checker.relation is Relation.ADD_OR_REMOVE_ONE:
+    if mask is None and checker.neighbours.hides_membership:
         words.append("there is no mask, so shapes are those of all records and their number is public")
     elif mask is not None:
         words.append("the number of rows, padding included, is public; the mask is not")

@@ -5,16 +5,12 @@ branch, and claims true of all branches are true of the result (`join`). For a l
 walks through the body with the values at the start of an iteration, joins them with the values at its end, and repeats until
 nothing changes. Claims true at the start of one iteration are then true at its end, so by induction in every iteration.
 
-Each join drops claims, and values that do not converge lose their bound (`given_up`), so this terminates. Two cases would
-lose too much and are special: a public number that changes becomes a number of unknown value, and a sum that grows becomes an
-unknown, the atom, that must leave an iteration once and unchanged; the increment of one iteration is multiplied by the number
-of iterations (`_Scan._grown`).
+Each join drops claims, and values that do not converge lose their bound (`given_up`), so this terminates. `scan` is in `_scan`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -22,60 +18,19 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from discreet._jax import (
-    Jaxpr,
-    JaxprEqn,
-    Literal,
-    aval,
-    hi_primitives,
-    inner_programs,
-    is_key,
-    primitives as p,
-    scan_of,
-    shard_map_p,
-    source_line,
-)
-from discreet.privacy.verify._domain import (
-    KNOWN,
-    PRIVATE,
-    SECRET,
-    Batch,
-    Group,
-    Key,
-    Part,
-    Private,
-    Public,
-    Sample,
-    Term,
-    Turns,
-    Value,
-    added,
-    bounding,
-    constant,
-    fresh,
-    new_symbol,
-    same,
-    scaled,
-    source_of,
-    total_of,
-    unnamed,
-    without,
-)
+from discreet._jax import Jaxpr, JaxprEqn, aval, hi_primitives, inner_programs, is_key, primitives as p, source_line
+from discreet.privacy.verify._bounds import Sample, fresh, new_symbol, source_of, total_of, unnamed
+from discreet.privacy.verify._domain import Key, Private, Public, Value, constant, same
 from discreet.privacy.verify._errors import PrivacyError, Why, chain_of
-from discreet.privacy.verify._events import Choice, Repeat
-from discreet.privacy.verify._interpreter import (
-    ELEMENTWISE_SHAPES,
-    INLINED,
-    STRUCTURED,
-    Checker,
-    as_sum,
-    rule,
-    shape_of,
-    varies_along,
-)
+from discreet.privacy.verify._interpreter import Checker
+from discreet.privacy.verify._keyring import KNOWN, PRIVATE, SECRET
+from discreet.privacy.verify._record import Branches, Loop, Repeat
+from discreet.privacy.verify._registry import INLINED, STRUCTURED, rule
+from discreet.privacy.verify._rows import shape_of, varies_along
+from discreet.privacy.verify.recognize._counters import open_count
 
-_GROWS = Why.TURNS("one record's influence grows with each iteration")
-_CHANGES = Why.TURNS("a bound changes between iterations")
+GROWS = Why.TURNS("one record's influence grows with each iteration")
+CHANGES = Why.TURNS("a bound changes between iterations")
 
 
 def join(checker: Checker, equation: JaxprEqn, a: Value, b: Value, shape: tuple[int, ...]) -> Value:
@@ -155,13 +110,6 @@ def refuse_private(checker: Checker, equation: JaxprEqn, value: Value, what: str
         raise Why.CONTROL.refusal(f"the {what} at {source_line(equation)} depends on records.", *chain)
 
 
-@rule(shard_map_p, table=STRUCTURED)
-def _shard_map(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    from discreet.privacy.verify._devices import shard_map  # few programs run on several devices
-
-    return shard_map(checker, equation, operands)
-
-
 @rule(p.cond_p, table=STRUCTURED)
 def _cond(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     which, *arguments = operands
@@ -184,7 +132,7 @@ def _cond(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
     checker.keys.restore(keys)
     checker.keys.merge(used)
     if any(branches):
-        checker.items.append(Choice(branches, before))
+        checker.items.append(Branches(branches, before))
     # The event of a sample drawn in a branch ends with it, so no value of that sample may leave it.
     drawn = [x for branch in branches for x in branch if isinstance(x, Sample)]
     results: list[Value] = []
@@ -212,20 +160,13 @@ def _after_branches(
     return result
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Loop:
-    """A loop, compared by identity. The length is infinite if unknown, and an expression if open."""
-
-    length: Any
-
-
 def unshared(value: Value, before: int) -> Value:
     """A value for the next iteration: joint bounds made in this iteration do not apply to values of the next."""
     if not isinstance(value, Private) or value.terms is None:
         return value
     # A number named in this iteration has another value in the next.
     if any(symbol >= before for t in value.terms for symbol, _ in t.bound.powers):
-        return value.but(terms=None, finite=False, why=value.why or _CHANGES)
+        return value.but(terms=None, finite=False, why=value.why or CHANGES)
     if all(t.group.serial < before for t in value.terms):
         return value
     # A group made in this iteration belongs to it: the next makes another, and the two share no bound.
@@ -284,7 +225,7 @@ def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
     start = operands[num_test + num_body :]
     line = source_line(equation)
     # A loop of unknown length may release nothing; one that counts to an open parameter has a length, as an expression.
-    counter, turns = _open_count(checker, equation, start) or (None, None)
+    counter, turns = open_count(checker, equation, start) or (None, None)
     loop = Loop(float("inf") if turns is None else turns)
     (test, test_own) = inner(checker, params["cond_jaxpr"])
     (body, body_own) = inner(checker, params["body_jaxpr"])
@@ -325,29 +266,6 @@ def _while(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[
     return [after_loop(checker, x) for x in carry]
 
 
-def _open_count(checker: Checker, equation: JaxprEqn, start: list[Value]) -> tuple[int, Any] | None:
-    """The position of the counter and the number of iterations, for a loop that counts from 0 to an open parameter."""
-    params: Any = equation.params
-    test = params["cond_jaxpr"].jaxpr
-    body = params["body_jaxpr"].jaxpr
-    if params["cond_nconsts"] or len(test.eqns) != 1 or test.eqns[0].primitive is not p.lt_p:
-        return None
-    places = [test.invars.index(x) for x in test.eqns[0].invars if x in test.invars]
-    if len(places) != 2 or test.outvars[0] is not test.eqns[0].outvars[0]:
-        return None
-    counter, end = places
-    begins = body.invars[params["body_nconsts"] :]
-    ends = body.outvars
-    first = start[counter]
-    last = start[end]
-    if ends[end] is not begins[end] or not isinstance(first, Public) or not isinstance(last, Public):
-        return None
-    turns = checker.symbols.expression(last.scale)
-    if first.const is None or first.const.ndim or first.const.dtype.kind != "i" or first.const != 0 or turns is None:
-        return None
-    return (counter, turns) if _increment(body, begins[counter], ends[counter]) == 1 else None
-
-
 def after_loop(checker: Checker, value: Value) -> Value:
     """Rename a carried value after its loop: claims about it within an iteration may no longer hold."""
     if isinstance(value, Key):
@@ -363,323 +281,5 @@ def after_loop(checker: Checker, value: Value) -> Value:
 def given_up(checker: Checker, equation: JaxprEqn, a: Value, b: Value) -> Value:
     private = [x for x in (a, b) if isinstance(x, Private)]
     if private:
-        return checker.unbounded(equation, private, _GROWS)
+        return checker.unbounded(equation, private, GROWS)
     return Public() if isinstance(a, Public) else a
-
-
-_MOST_TURNS = 2**16
-"""For longer loops, the values of numbers in each iteration are not kept."""
-_FADES = 1.0
-"""The largest factor by which an iteration may multiply the carry."""
-
-
-@dataclasses.dataclass
-class _Scan:
-    """The analysis of one loop, repeated until the carry converges."""
-
-    checker: Checker
-    equation: JaxprEqn
-    loop: Loop
-    before: int
-    reverse: bool
-    consts: list[Value]
-    start: list[Value]
-    turns: list[Value] = dataclasses.field(default_factory=list)
-    # By parent and `before`: with the number of the iteration, these determine its records.
-    parts: dict[tuple[Batch, int], Batch] = dataclasses.field(default_factory=dict)
-    carry: list[Value] = dataclasses.field(default_factory=list)
-    outputs: list[Value] = dataclasses.field(default_factory=list)
-    atoms: dict[int, Term] = dataclasses.field(default_factory=dict)
-    placed: bool = False
-
-    def turn_of(self, value: Value, shape: tuple[int, ...]) -> Value:
-        """The slice of a scanned array in one iteration."""
-        if isinstance(value, Key):
-            line = source_line(self.equation)
-            return self.checker.keys.shared(value, value.names.shape[1:], self.loop, "the iterations of the loop", line)
-        if isinstance(value, Public):
-            return self._public_turn(value, shape)
-        assert isinstance(value, Private)
-        # A sum over records, entry by entry: each iteration reads a part, and any part is within the bound of all.
-        if value.axes is None:
-            return as_sum(self.checker, value, shape).but(additive=False)
-        if 0 not in value.axes:
-            return value.but(axes=without(value.axes, (0,)))
-        # Records read by one iteration only: so each iteration's contribution to a sum comes from other records.
-        before = math.prod(shape[a] for a in value.axes[: value.axes.index(0)])
-        assert value.batch is not None
-        name = (value.batch, before)
-        if name not in self.parts:
-            depth = len(self.checker.keys.loops)
-            self.parts[name] = Part(value.batch, value.batch.masked, depth, loop=self.loop, before=before)
-        part = self.parts[name]
-        kept = tuple(a for a in value.axes if a != 0)
-        return value.but(batch=part, axes=without(kept, (0,)), terms=bounding(value.terms, part))
-
-    def _public_turn(self, value: Public, shape: tuple[int, ...]) -> Public:
-        if value.const is not None and 0 in value.uniform and shape[0]:
-            return constant(value.const[0], exact=value.exact, error=value.error)
-        uniform = frozenset(i - 1 for i in value.uniform if i > 0)
-        turns = None
-        const = value.const
-        if const is not None and len(shape) == 1 and const.dtype.kind in "biuf" and shape[0] <= _MOST_TURNS:
-            turns = Turns(self.loop, tuple((const[::-1] if self.reverse else const).tolist()), value.error)
-        if const is not None and const.dtype.kind in "iu" and len(shape) == 1 and len(np.unique(const)) == const.size:
-            return Public(counter=(self.loop, int(const.min()), int(const.max())), turns=turns)
-        scale = unnamed() if len(uniform) == len(shape) - 1 else None
-        self.checker.schedule(scale, turns)
-        return Public(uniform=uniform, scale=scale, turns=turns, released=value.released)
-
-    def settle(self, *, placed: bool) -> None:
-        """Find the invariant. `placed`: iterations differ by more than their records."""
-        checker = self.checker
-        equation = self.equation
-        self.placed = placed
-        self.atoms = {}
-        if placed:
-            checker.placed.add(self.loop)
-        parts = set(self.parts.values())
-        turns = [
-            x.but(positional=True) if placed and isinstance(x, Private) and x.batch in parts else x for x in self.turns
-        ]
-        jaxpr, own = inner(checker, equation.params["jaxpr"])
-        begins = jaxpr.invars[len(self.consts) :]
-        start = self.start
-        counters = map(functools.partial(_counter, self.loop, jaxpr), begins, jaxpr.outvars, start)
-        unknown = [x.but(additive=False) if isinstance(x, Private) else x for x in start]
-        first = [x if found is None else found for x, found in zip(unknown, counters, strict=True)]
-
-        self.carry, self.outputs = settled(
-            checker,
-            equation,
-            self.loop,
-            first,
-            lambda begin: checker.walk(jaxpr, own, [*self.consts, *begin, *turns]),
-            self._joined,
-        )
-
-    def changes(self) -> bool:
-        """True if anything but growing sums changes between iterations: public numbers, or carried rows."""
-        jaxpr = self.equation.params["jaxpr"].jaxpr
-        pairs = zip(self.carry, jaxpr.outvars, jaxpr.invars[len(self.consts) :], strict=False)
-        for i, (x, end, begin) in enumerate(pairs):
-            settled = end is begin or (isinstance(x, Private) and i in self.atoms)
-            counts = isinstance(x, Public) and x.counter is not None
-            if not settled and not (counts and self._only_cuts(jaxpr, begin, end)):
-                return True
-        return False
-
-    def _only_cuts(self, jaxpr: Jaxpr, begin: Any, end: Any) -> bool:
-        """True if the counter only selects rows: all iterations do the same to different rows."""
-        told = _told(self.checker, jaxpr, {begin})
-        return told is not None and not told & {x for x in jaxpr.outvars if x is not end and not isinstance(x, Literal)}
-
-    def _joined(self, i: int, a: Value, b: Value, attempt: int) -> Value:
-        """The value at the start of the next iteration."""
-        checker = self.checker
-        equation = self.equation
-        before = self.before
-        shape = shape_of(equation.outvars[i])
-        if isinstance(a, Public) and a.counter is not None and a.counter[0] is self.loop and isinstance(b, Public):
-            return a
-        # It started as an atom: it only has to end as a sum with a bound, which `_grown` checks.
-        if i in self.atoms:
-            bounded = isinstance(b, Private) and b.terms is not None and b.axes is None
-            return a if bounded else given_up(checker, equation, a, b)
-        if attempt > 10:
-            return given_up(checker, equation, a, b)
-        loose = not isinstance(a, Private) or a.axes in (None, ())
-        if isinstance(b, Private) and b.axes in (None, ()) and loose:
-            atom = self._atom(i, b, shape)
-            if atom is not None:
-                return atom
-        # The records of this iteration are not those of the next: a carried row would be taken for one of theirs.
-        b = self.escaped(b) if isinstance(b, Private) else b
-        return widened(checker, equation, a, b, shape, attempt, before)
-
-    def _atom(self, i: int, b: Private, shape: tuple[int, ...]) -> Private | None:
-        """A growing sum: it starts an iteration as an unknown that must leave it once and unchanged."""
-        checker = self.checker
-        start = self.start[i]
-        first = as_sum(checker, start, shape) if isinstance(start, Private) else None
-        grown = as_sum(checker, b, shape)
-        if grown.terms is None or grown.batch is None or (first is not None and first.terms is None):
-            return None
-        # The batch of the sum's records: a part made by this loop is one iteration's, and the sum is over all.
-        whole = grown.batch
-        while isinstance(whole, Part) and whole.loop is self.loop and whole.parent is not None:
-            whole = whole.parent
-        if whole.depth > len(checker.keys.loops) or (first is not None and first.batch is not whole):
-            return None
-        # Its size is unknown, so no noise is a known multiple of it.
-        self.atoms[i] = Term(Group(carried=True), frozenset([0]), unnamed(), whole)
-        return Private(whole, None, b.origin, terms=(self.atoms[i],), finite=True, additive=True)
-
-    def final(self, i: int, shape: tuple[int, ...]) -> Value:
-        """The carry after the last iteration."""
-        checker = self.checker
-        carry = self.carry[i]
-        start = self.start[i]
-        if i not in self.atoms or not isinstance(carry, Private) or carry.terms is None:
-            return after_loop(checker, self.escaped(carry) if isinstance(carry, Private) else carry)
-        end = self.outputs[i]
-        assert isinstance(end, Private)
-        end = as_sum(checker, end, shape)
-        initial = as_sum(checker, start, shape).terms or () if isinstance(start, Private) else ()
-        total = self._grown(self.atoms[i], end, initial)
-        if total is None:
-            return checker.unbounded(self.equation, [end], _GROWS)
-        return Private(carry.batch, None, end.origin, terms=total, finite=True, additive=end.additive)
-
-    def _grown(self, atom: Term, end: Private, total: tuple[Term, ...]) -> tuple[Term, ...] | None:
-        """The bound after all iterations, from that after one."""
-        sampled = atom.source.sampled
-        kept = any(term.group is atom.group for term in end.terms or ())
-        for term in end.terms or ():
-            if term.group is atom.group:
-                factor = term.bound.over(atom.bound)
-                if factor is None or factor > _FADES or (sampled and (factor != 1.0 or not end.additive)):
-                    return None
-                continue
-            if term.bound.powers or not math.isfinite(self.loop.length):
-                return None
-            part = isinstance(term.source, Part) and term.source.loop is self.loop
-            if part and sampled and not kept:
-                return None  # The records of the last iteration depend on the others.
-            if not part and (term.source.depth > len(self.checker.keys.loops) or (sampled and not end.additive)):
-                return None
-            # A record is in one part, so it contributes in one iteration; to values outside of parts, in every iteration.
-            bound = term.bound if part else term.bound * self.loop.length
-            source = term.source.parent if part and term.source.parent is not None else term.source
-            total = added(total, (Term(term.group, term.leaves, bound, source),))
-        return total
-
-    def escaped(self, value: Private) -> Value:
-        """Drop bounds of a sample drawn within an iteration, which has no event outside of it."""
-        batch = value.batch
-        own = isinstance(batch, Part) and batch.loop is self.loop
-        if own or (batch is not None and batch.depth > len(self.checker.keys.loops)):
-            why = Why.TURNS("values of a sample leave the iteration that drew it, before their release")
-            return self.checker.unbounded(self.equation, [value.but(batch=None)], why)
-        return value
-
-    def stacked(self, value: Value, shape: tuple[int, ...]) -> Value:
-        """The stacked results of all iterations."""
-        if isinstance(value, Key):
-            self.checker.keys.spend_in(self.loop, value, "the results of the loop", source_line(self.equation))
-            return self.checker.keys.new(shape, *self.checker.keys.kind(value))
-        if isinstance(value, Public):
-            return Public(uniform=frozenset(i + 1 for i in value.uniform), released=value.released)
-        assert isinstance(value, Private)
-        if any(symbol >= self.before for t in value.terms or () for symbol, _ in t.bound.powers):
-            value = value.but(terms=None, finite=False, why=value.why or _CHANGES)
-        batch = value.batch
-        part = isinstance(batch, Part) and batch.loop is self.loop
-        if part and isinstance(batch, Part) and value.axes is not None and batch.parent is not None:
-            axes = [a + 1 for a in value.axes]
-            places = (k for k in range(len(axes) + 1) if math.prod(shape[a] for a in axes[:k]) == batch.before)
-            if (place := next(places, None)) is None:
-                why = Why.ROWS(
-                    "the rows of an iteration were merged, and iterations are no longer one axis of the records"
-                )
-                return self.checker.unbounded(self.equation, [value], why)
-            axes.insert(place, 0)
-            return value.but(batch=batch.parent, axes=tuple(axes), terms=bounding(value.terms, batch.parent))
-        if not part and value.axes is not None:
-            # Each iteration gives other rows of the same records: as many stacked slices with the bound of one.
-            one = value.terms if value.terms and len(value.terms) == 1 and not value.terms[0].bound.powers else None
-            terms = fresh(one[0].bound * math.sqrt(self.loop.length), one[0].source) if one else None
-            return self.escaped(value.but(axes=tuple(a + 1 for a in value.axes), terms=terms))
-        found = as_sum(self.checker, value, shape[1:])
-        grows = found.terms is None or any(t.bound.powers for t in found.terms)
-        if grows or batch is None or batch.sampled:
-            return self.checker.unbounded(self.equation, [found], found.why or _GROWS)
-        assert found.terms is not None
-        factor = 1.0 if part else math.sqrt(self.loop.length)
-        parent = batch.parent if part and batch.parent is not None else batch
-        return self.escaped(found.but(batch=parent, terms=bounding(scaled(found.terms, factor), parent)))
-
-
-@rule(p.scan_p, table=STRUCTURED)
-def _scan(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    parts = scan_of(equation)
-    consts, start, xs = parts.apart(operands)
-    consts = [x.but(additive=False) if isinstance(x, Private) else x for x in consts]
-    scan = _Scan(checker, equation, Loop(parts.length), new_symbol(), parts.reverse, consts, start)
-    pairs = zip(xs, parts.apart(equation.invars)[2], strict=True)
-    scan.turns = [scan.turn_of(x, shape_of(v)) for x, v in pairs]
-    saved = checker.keys.snapshot(), checker.items
-    # Or by the rows that an iteration takes of an array without one axis of records, such as variants of the whole.
-    own = [isinstance(x, Private) and isinstance(x.batch, Part) and x.batch.loop is scan.loop for x in scan.turns]
-    scan.settle(placed=not all(own))
-    by_number = any(part.loop is scan.loop for part in checker.windows.values())
-    if (scan.parts or by_number) and not scan.placed and scan.changes():
-        checker.keys.restore(saved[0])
-        checker.items = saved[1]
-        scan.settle(placed=True)
-    recorded = checker.items
-    checker.items = saved[1]
-    if recorded:
-        checker.items.append(Repeat(scan.loop, recorded, scan.before))
-    shapes = [shape_of(v) for v in equation.outvars]
-    count = parts.num_carry
-    finals = [scan.final(i, shapes[i]) for i in range(count)]
-    return finals + [scan.stacked(x, s) for x, s in zip(scan.outputs[count:], shapes[count:], strict=True)]
-
-
-def _counter(loop: Loop, jaxpr: Any, begin: Any, end: Any, value: Value) -> Public | None:
-    """An integer that grows by a known step in every iteration."""
-    if not isinstance(value, Public) or value.const is None or value.const.ndim or value.const.dtype.kind not in "iu":
-        return None
-    step = _increment(jaxpr, begin, end)
-    first = int(value.const)
-    last = int(value.const) + step * (int(loop.length) - 1)
-    limits = np.iinfo(value.const.dtype)
-    if step == 0 or min(first, last) < limits.min or max(first, last) > limits.max:
-        return None
-    few = loop.length <= _MOST_TURNS
-    turns = Turns(loop, tuple(first + step * t for t in range(int(loop.length)))) if few else None
-    return Public(counter=(loop, min(first, last), max(first, last)), turns=turns)
-
-
-def _told(checker: Checker, jaxpr: Jaxpr, given: set[Any]) -> set[Any] | None:
-    """The integers computed from `given`, if they only select rows; otherwise None."""
-    known = set(given)
-    for equation in jaxpr.eqns:
-        used = [i for i, x in enumerate(equation.invars) if not isinstance(x, Literal) and x in known]
-        if not used or (equation.primitive is p.dynamic_slice_p and 0 not in used and checker.only_cuts(equation)):
-            continue
-        if equation.primitive is p.jit_p:
-            inside = equation.params["jaxpr"].jaxpr
-            told = _told(checker, inside, {inside.invars[i] for i in used})
-            if told is None:
-                return None
-            pairs = zip(equation.outvars, inside.outvars, strict=True)
-            known |= {x for x, y in pairs if not isinstance(y, Literal) and y in told}
-        elif equation.primitive in ELEMENTWISE_SHAPES and all(
-            np.dtype(aval(x).dtype).kind in "biu" for x in equation.outvars
-        ):
-            known |= set(equation.outvars)
-        else:
-            return None
-    return known
-
-
-def _increment(jaxpr: Any, begin: Any, end: Any) -> int:
-    """The known number that a program adds to `begin` to get `end`; zero if `end` is anything else.
-
-    A function under `jit` is a nested program, and stays one in JAX 0.12 even with `inline=True`.
-    """
-    for equation in jaxpr.eqns:
-        if not any(x is end for x in equation.outvars):
-            continue
-        if equation.primitive is p.add_p and begin in equation.invars:
-            other = equation.invars[1] if equation.invars[0] is begin else equation.invars[0]
-            step = getattr(other, "val", 0)
-            return int(step) if np.ndim(step) == 0 else 0
-        if equation.primitive is p.jit_p and begin in equation.invars:
-            inside = equation.params["jaxpr"].jaxpr
-            place = equation.invars.index(begin)
-            result = equation.outvars.index(end)
-            return _increment(inside, inside.invars[place], inside.outvars[result])
-    return 0

@@ -24,21 +24,14 @@ from discreet._jax import (
     sharding_of,
     source_line,
 )
-from discreet.privacy.verify._control import Loop, inner
-from discreet.privacy.verify._domain import (
-    KNOWN,
-    Batch,
-    Key,
-    Part,
-    Private,
-    Public,
-    Value,
-    bounding,
-    constant,
-    new_symbol,
-)
+from discreet.privacy.verify._bounds import Batch, Part, bounding, new_symbol
+from discreet.privacy.verify._control import inner
+from discreet.privacy.verify._domain import Key, Private, Public, Value, constant
 from discreet.privacy.verify._errors import Why
-from discreet.privacy.verify._interpreter import Checker, shape_of
+from discreet.privacy.verify._interpreter import Checker
+from discreet.privacy.verify._keyring import KNOWN
+from discreet.privacy.verify._record import Loop
+from discreet.privacy.verify._rows import shape_of
 
 _PSUMS = (p.psum_p, psum_invariant_p)
 _TWICE = Why.DEVICES("a sum over all devices' records is added up again, once per device")

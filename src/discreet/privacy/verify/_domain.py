@@ -1,10 +1,10 @@
-"""Abstract values of the variables of a program, and the arithmetic of bounds and of keys.
+"""Abstract values of the variables of a program: the lattice.
 
 An abstract value describes two runs of one program, on neighbouring tables, with the same keys and the same released
 values. Neighbours differ in one row: under REPLACE_ONE in its content, under ADD_OR_REMOVE_ONE in whether the mask
 keeps it, and then in its content as well, since padding may hold anything. It stands for all pairs of concrete values
 for which its claims are true: `Public` claims that they are equal, `Private` the claims of its groups of fields, `Key` the
-names of keys.
+names of keys (`_keyring`). Bounds are in the units of `_bounds`.
 
 The invariant of this file: every function returns claims that follow from the claims it is given. Each field declares how
 `Private.but` and `Private.joined` treat it (`fact`). By default both drop it, which is sound.
@@ -13,8 +13,6 @@ The invariant of this file: every function returns claims that follow from the c
 from __future__ import annotations
 
 import dataclasses
-import functools
-import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -22,156 +20,23 @@ from typing import Any
 
 import numpy as np
 
-from discreet.privacy.accounting import Relation
-from discreet.privacy.sampling import Sampling
+from discreet.privacy.accounting import Relation, neighbours
+from discreet.privacy.verify._bounds import (
+    LARGEST,
+    SMALLEST,
+    Batch,
+    Sample,
+    Scale,
+    Table,
+    Term,
+    fresh,
+    new_symbol,
+    source_of,
+    total_of,
+    unnamed,
+)
 from discreet.privacy.verify._errors import Origin, Reason, Why
-
-SMALLEST = 1e-30
-LARGEST = 1e30
-"""Numbers beyond may be zero, or infinite, in float32: their multiples have no bound."""
-
-
-new_symbol: Callable[[], int] = functools.partial(next, itertools.count())
-"""A new name, for a value, a group or a public number that is unknown at trace time."""
-
-
-def is_open(name: int) -> bool:
-    """True if a name denotes an open parameter: it gets a value, and a proof of its own, before anything runs."""
-    return name < 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Scale:
-    """A number up to its sign: a factor times powers of public numbers that are unknown at trace time.
-
-    So noise z * C on a sum clipped to C has a known ratio even if C changes from step to step.
-    """
-
-    factor: float
-    powers: tuple[tuple[int, float], ...] = ()
-
-    def __mul__(self, other: Scale | float) -> Scale:
-        if not isinstance(other, Scale):
-            return Scale(self.factor * other, self.powers)
-        powers = dict(self.powers)
-        for symbol, power in other.powers:
-            powers[symbol] = powers.get(symbol, 0.0) + power
-        return Scale(self.factor * other.factor, tuple(sorted((s, p) for s, p in powers.items() if p != 0)))
-
-    def to(self, power: float) -> Scale:
-        """A power of the number."""
-        if self.factor == 0 and power < 0:
-            return Scale(math.inf)
-        return Scale(abs(self.factor) ** power, tuple((s, p * power) for s, p in self.powers))
-
-    def at(self, values: dict[int, float]) -> Scale:
-        """The number after substituting the known values of some symbols."""
-        factor = self.factor * math.prod(values[s] ** power for s, power in self.powers if s in values)
-        return Scale(factor, tuple(x for x in self.powers if x[0] not in values))
-
-    def over(self, other: Scale) -> float | None:
-        """The quotient, if it is known."""
-        quotient = self * other.to(-1.0)
-        known = not quotient.powers and math.isfinite(quotient.factor)
-        return abs(quotient.factor) if known else None
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Batch:
-    """The records that a value may depend on: the table, a random sample, or a part of either. Compared by identity."""
-
-    parent: Batch | None = None  # The batch it was drawn or cut from; None for the table
-    masked: bool = False  # The table has a mask, so that a record may be absent
-    depth: int = 0  # The number of loops around the draw or the cut
-
-    @property
-    def whole(self) -> Batch:
-        """The table or sample that a part is cut from; any other batch itself."""
-        return self.parent.whole if isinstance(self, Cut) and self.parent is not None else self
-
-    @property
-    def table(self) -> Batch:
-        """The table at the root."""
-        return self if self.parent is None else self.parent.table
-
-    @property
-    def sampled(self) -> bool:
-        """True if membership of this batch is random."""
-        return isinstance(self.whole, Sample)
-
-
-class Table(Batch):
-    """All records."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Sample(Batch):
-    """A random sample of the table."""
-
-    sampling: Sampling = dataclasses.field(kw_only=True)  # Its law
-    num_records: int = dataclasses.field(kw_only=True)  # Rows of the table
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Part(Batch):
-    """The records of one loop iteration, disjoint from those of every other iteration."""
-
-    loop: Any = dataclasses.field(kw_only=True)
-    # The number of consecutive blocks of records that the loop traverses at once. An iteration sees one piece of each
-    # block; 0 if it does not take all pieces in order.
-    before: int = dataclasses.field(kw_only=True, default=1)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Rows(Batch):
-    """Rows by their numbers, each once at most: a range of them, or a choice."""
-
-    numbers: range | tuple[int, ...] = dataclasses.field(kw_only=True)
-
-
-Cut = Part | Rows
-"""A part of a batch that contains each record at most once."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Group:
-    """Values with a joint bound: the outputs of one clipping. Groups are compared by identity.
-
-    Leaves of one group are parts of one vector of norm at most 1. Released together with equal noise they cost as much as
-    that vector, once and not per leaf.
-    """
-
-    carried: bool = False  # It is the unknown sum that an iteration starts with
-    serial: int = dataclasses.field(default_factory=new_symbol)
-
-
-@functools.lru_cache(maxsize=4096)
-def group_of(*what: Any) -> Group:
-    """The group that these things determine: the same one each time."""
-    return Group()
-
-
-@dataclasses.dataclass(frozen=True)
-class Term:
-    """One summand of a bound: `bound` times the share that `leaves` have of the group.
-
-    The vectors of a group's leaves have a joint L2 norm of at most 1, in units of `bound`. A value with several terms
-    is within their sum.
-    """
-
-    group: Group
-    leaves: frozenset[int]
-    bound: Scale
-    source: Batch  # The batch whose records it bounds
-
-
-@dataclasses.dataclass(frozen=True)
-class Turns:
-    """The values of one public number in each iteration of a loop, known at trace time."""
-
-    loop: Any
-    values: tuple[float, ...]
-    error: float = 0.0  # As in `Public`
+from discreet.privacy.verify.recognize._facts import Norm, Turns
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -233,32 +98,6 @@ class Public:
         return Public(uniform=uniform, scale=unnamed() if len(uniform) == rank else None, released=released)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Norm:
-    """The relation of a value to n, the joint L2 norm of a record's slices of some values.
-
-    - "squares": sums of their squares; over all their elements where only the axes of the records are left;
-    - "norm": n <= value * bound;
-    - "factor": |value| * n <= bound;
-    - "above": truth values; where False, n <= bound. "below": where True.
-    """
-
-    kind: str  # One of these
-    contents: frozenset[int]  # The values whose norm it is
-    bound: Scale = Scale(1.0)  # See above
-    size: int = 0  # Elements of a record in all of them
-    # For a norm: value * bound is at least `FLOOR`. For a factor: finite unless the norm is NaN, and underflow of squares
-    # does not matter. Otherwise the bound does not hold either, and the product may be infinite.
-    safe: bool = False
-    # None of the values holds NaN or infinity; otherwise the relation may fail where one does
-    finite: bool = False
-
-    @property
-    def group(self) -> Group:
-        """The values in units of their joint norm, whichever factors clip them."""
-        return group_of("norm", self.contents)
-
-
 def fact(default: Any, *, join: Callable[[Any, Any], Any] | None = None, compared: bool = True) -> Any:
     """A field of a private value: one claim, whose default is the weakest; `same` compares it if `compared`.
 
@@ -307,7 +146,7 @@ class Private:
     additive: bool = fact(False, join=lambda a, b: False)
     # Masks, each with the nonzero integer (or True) that every element holds where the mask excludes the record
     absent: frozenset[tuple[Batch, int]] = fact(frozenset())
-    # Without `axes`: the axis that numbers the records and more besides, see `Fold` in `_rules_linear`
+    # Without `axes`: the axis that numbers the records and more besides, see `Fold` in `recognize/_facts`
     folded: tuple[int, int, int] | None = fact(None)
 
     # 2. The size of the value, or the distance between the two runs.
@@ -341,7 +180,7 @@ class Private:
     # For clipping written out in the program, see `Norm`
     norm_of: Norm | None = dataclasses.field(default=None, metadata={"join": None})
     # (n, r), where terms bound the value as computed: rounding moves it by r times the bound more than one record
-    # does, and its norm is at most n times the bound (`_interpreter.rounding_of`)
+    # does, and its norm is at most n times the bound (`_precision.rounding_of`)
     rounding: tuple[float, float] | None = dataclasses.field(default=None, metadata={"join": None})
 
     # 5. For messages; no proof depends on these.
@@ -412,11 +251,6 @@ def same(a: Value, b: Value) -> bool:
     return True
 
 
-def unnamed() -> Scale:
-    """The size of a number that has no name yet."""
-    return Scale(1.0, ((new_symbol(), 1.0),))
-
-
 def constant(value: Any, *, exact: bool = True, error: float = 0.0) -> Public:
     """A value known at trace time."""
     array = np.asarray(value)
@@ -480,92 +314,6 @@ def without(axes: Axes, removed: Sequence[int]) -> Axes:
     return tuple(a - sum(1 for r in removed if r < a) for a in axes)
 
 
-def scaled(terms: tuple[Term, ...], factor: Scale | float) -> tuple[Term, ...]:
-    """The bound of a multiple."""
-    return tuple(Term(t.group, t.leaves, t.bound * factor, t.source) for t in terms)
-
-
-def bounding(terms: tuple[Term, ...] | None, source: Batch) -> tuple[Term, ...] | None:
-    """The same bound for the same records in another batch."""
-    return None if terms is None else tuple(dataclasses.replace(t, source=source) for t in terms)
-
-
-def fresh(bound: Scale, source: Batch) -> tuple[Term, ...]:
-    """A bound in a group of its own."""
-    return (Term(Group(), frozenset([0]), bound, source),)
-
-
-def added(first: tuple[Term, ...], second: tuple[Term, ...]) -> tuple[Term, ...]:
-    """The bound of a sum: the triangle inequality, after merging equal terms."""
-    # Leaves of one group are not merged: a + b of two of them may be sqrt(2) times as long as either bound.
-    merged: dict[tuple[int, frozenset[int], tuple, int], Term] = {}
-    for t in (*first, *second):
-        name = (id(t.group), t.leaves, t.bound.powers, id(t.source))
-        if name in merged:
-            t = Term(t.group, t.leaves, Scale(merged[name].bound.factor + t.bound.factor, t.bound.powers), t.source)
-        merged[name] = t
-    return tuple(merged.values())
-
-
-def source_of(terms: Sequence[Term]) -> Batch:
-    """The batch whose records several terms bound; for different parts, the batch that contains them."""
-    sources = {t.source for t in terms}
-    return sources.pop() if len(sources) == 1 else terms[0].source.whole
-
-
-def stacked(parts: Sequence[tuple[Term, ...]], source: Batch) -> tuple[Term, ...] | None:
-    """The bound of concatenated values, as one vector; None if it is not one number.
-
-    Disjoint leaves of one group have the group's bound jointly; otherwise squares add up.
-    """
-    if len(parts) <= 1:
-        return parts[0] if parts else ()
-    single = [p[0] for p in parts if len(p) == 1]
-    if len(single) == len(parts) and len({(id(t.group), t.bound.powers, t.source) for t in single}) == 1:
-        count = sum(len(t.leaves) for t in single)
-        leaves = frozenset().union(*(t.leaves for t in single))
-        if len(leaves) == count:
-            bound = max((t.bound for t in single), key=lambda b: b.factor)
-            return (Term(single[0].group, leaves, bound, single[0].source),)
-    # Different groups have no joint bound, so squares add up, in a new group.
-    total = [total_of(p) for p in parts]
-    known = [t for t in total if t is not None]
-    if len(known) < len(total) or len({t.powers for t in known}) != 1:
-        return None
-    return fresh(Scale(math.sqrt(sum(t.factor**2 for t in known)), known[0].powers), source)
-
-
-def over_slices(terms: tuple[Term, ...]) -> tuple[Term, ...]:
-    """Merge the terms of a sum over disjoint slices of the table: a record is in one of them, so the largest counts.
-
-    A record in a slice moves within that slice's group. Two sums may share the merged group only if they assign every record
-    the same group. So it is named by the groups and their slices: with other borders, a record between the old border and the
-    new would be in one group in the first sum and in another in the second, and its loads would add.
-    """
-    ranges = [t.source.numbers for t in terms if isinstance(t.source, Rows) and isinstance(t.source.numbers, range)]
-    if len(terms) < 2 or len(ranges) < len(terms):
-        return terms
-    pairs = sorted(zip(ranges, terms, strict=True), key=lambda pair: (pair[0].start, pair[0].stop))
-    apart = all(a.stop <= b.start for (a, _), (b, _) in itertools.pairwise(pairs))
-    alike = len({(t.leaves, t.bound.powers, t.source.parent) for t in terms}) == 1
-    if not (apart and alike) or terms[0].source.parent is None:
-        return terms
-    bound = max((t.bound for t in terms), key=lambda b: b.factor)
-    # Slices of one group give every record that group, wherever the borders are.
-    groups = {t.group for t in terms}
-    group = groups.pop() if len(groups) == 1 else group_of("slices", *((t.group, t.source) for _, t in pairs))
-    return (Term(group, terms[0].leaves, bound, terms[0].source.parent),)
-
-
-def total_of(terms: tuple[Term, ...]) -> Scale | None:
-    """A bound as one number; None unless its terms are multiples of one another."""
-    if not terms:
-        return Scale(0.0)
-    if len({t.bound.powers for t in terms}) > 1:
-        return None
-    return Scale(sum(t.bound.factor for t in terms), terms[0].bound.powers)
-
-
 def row_terms(value: Private, size: int) -> tuple[Term, ...] | None:
     """The bound on the L2 norm of each record's slice of `size` elements; derived from the bound on elements if needed."""
     if not value.finite or value.batch is None:
@@ -587,7 +335,7 @@ def contribution_factor(value: Private, relation: Relation) -> tuple[float, Reas
     assert batch is not None
     whole = batch.whole
     table = batch.table
-    add_remove = relation is Relation.ADD_OR_REMOVE_ONE
+    add_remove = neighbours(relation).hides_membership
     if whole is table:
         return (2.0 if add_remove and not (table.masked and table in value.zero) else 1.0), None
     if value.positional:
@@ -602,154 +350,7 @@ def range_factor(batch: Batch, relation: Relation) -> float:
     """The same factor for any value within a ball of radius C; 0 where there is no bound."""
     whole = batch.whole
     if isinstance(whole, Table):
-        return 2.0 if relation is Relation.ADD_OR_REMOVE_ONE else 1.0
-    if relation is Relation.ADD_OR_REMOVE_ONE and whole.table.masked:
+        return 2.0 if neighbours(relation).hides_membership else 1.0
+    if neighbours(relation).hides_membership and whole.table.masked:
         return 0.0
     return 1.0 if isinstance(whole, Sample) and whole.sampling.constant_size else 2.0
-
-
-SECRET = "secret"
-KNOWN = "known"
-PRIVATE = "private"
-"""Secret: from a key argument, so its noise is fresh. Known: from a number of the program, or mixed.
-Private: draws from it depend on records."""
-
-
-@dataclasses.dataclass
-class _Record:
-    kind: str
-    depth: int
-    why: str
-    use: tuple[str, str] | None = None
-    folds: dict[Any, str] = dataclasses.field(default_factory=dict)
-
-    @property
-    def taken(self) -> tuple[str, str] | None:
-        """The purpose and place of the key's use; None if it is unused."""
-        return self.use or next((("jax.random.fold_in", line) for line in self.folds.values()), None)
-
-
-@dataclasses.dataclass(eq=False)
-class KeyRing:
-    """All keys of a program. Each may be split, folded, drawn from, passed to a mechanism or returned: one of these, once.
-
-    Folding numbers into one key is one use, as long as the numbers differ.
-    """
-
-    loops: list[Any] = dataclasses.field(default_factory=list)
-    _records: dict[int, _Record] = dataclasses.field(default_factory=dict)
-    _next: int = 0
-
-    def snapshot(self) -> dict[int, _Record]:
-        """Copy the state of all keys, so that a branch can be tried."""
-        return {name: dataclasses.replace(r, folds=dict(r.folds)) for name, r in self._records.items()}
-
-    def restore(self, saved: dict[int, _Record]) -> None:
-        """Return to a snapshot."""
-        self._records = saved
-        self._records = self.snapshot()
-
-    def merge(self, others: list[dict[int, _Record]]) -> None:
-        """Combine branches: a key is used if one of them used it."""
-        for other in others:
-            for name, record in other.items():
-                mine = self._records.setdefault(name, record)
-                mine.use = mine.use or record.use
-                mine.folds.update(record.folds)
-
-    def new(self, shape: tuple[int, ...], kind: str, why: str = "") -> Key:
-        """Create keys with new names."""
-        start = self._next
-        self._next = self._next + math.prod(shape)
-        self._records |= {name: _Record(kind, len(self.loops), why) for name in range(start, self._next)}
-        return Key(np.arange(start, self._next, dtype=np.int64).reshape(shape))
-
-    def anew(self, key: Key) -> Key:
-        """The keys of another iteration: as many of the same kind, with new names."""
-        return self.new(key.names.shape, *self.kind(key))
-
-    def shared(self, key: Key, shape: tuple[int, ...], loop: Any, purpose: str, line: str) -> Key:
-        """The keys of one iteration of a loop, each of which takes its own part of an array."""
-        self.spend(key, purpose, line)
-        self.loops.append(loop)
-        part = self.new(shape, *self.kind(key))
-        self.loops.pop()
-        return part
-
-    def _of(self, key: Key) -> list[_Record]:
-        return [self._records[int(name)] for name in key.names.reshape(-1)]
-
-    def kind(self, key: Key) -> tuple[str, str]:
-        """The kind of an array of keys, and why: secret only if all are, private if one is."""
-        found = ((kind, x.why) for kind in (PRIVATE, KNOWN) for x in self._of(key) if x.kind == kind)
-        return next(found, (SECRET, ""))
-
-    def spend(self, key: Key, purpose: str, line: str) -> None:
-        """Record the use of keys. Known keys are not secret and may be reused."""
-        if len(np.unique(key.names)) < key.names.size and self.kind(key)[0] == SECRET:
-            self._refuse(purpose, line, "the same key several times in one array", line)
-        for record in self._of(key):
-            if record.kind != SECRET:
-                continue
-            if record.taken is not None:
-                self._refuse(purpose, line, *record.taken)
-            # Made outside of a loop and used inside: used in every iteration.
-            if any(loop.length != 1 for loop in self.loops[record.depth :]):
-                self._refuse(purpose, line, "the same, in another iteration of the loop", line)
-            record.use = (purpose, line)
-
-    def depth_of(self, key: Key) -> int:
-        """The largest number of loops around the creation of one of the keys."""
-        return max((x.depth for x in self._of(key)), default=0)
-
-    def spend_in(self, loop: Any, key: Key, purpose: str, line: str) -> None:
-        """Record the use of keys in every iteration of the loop."""
-        self.loops.append(loop)
-        self.spend(key, purpose, line)
-        self.loops.pop()
-
-    def spend_outside(self, key: Key, purpose: str, line: str, loop: Any) -> None:
-        """Record the use of keys of which every iteration of the loop takes another."""
-        kept = self.loops
-        self.loops = [x for x in self.loops if x is not loop]
-        self.spend(key, purpose, line)
-        self.loops = kept
-
-    def fold(self, key: Key, const: Any, counter: tuple[Any, int, int] | None, line: str) -> Key:
-        """The keys of `jax.random.fold_in`, for a known number or for a counter of the enclosing loop."""
-        kind, why = self.kind(key)
-        if kind != SECRET:
-            return self.new(key.names.shape, kind, why)
-        for record in self._of(key):
-            # The loops since the key was made: only a counter of a single one differs in every iteration.
-            around = [loop for loop in self.loops[record.depth :] if loop.length != 1]
-            if record.use is not None:
-                self._refuse("jax.random.fold_in", line, *record.use)
-            if around and (counter is None or [counter[0]] != around):
-                self._refuse("jax.random.fold_in", line, "the same number, in another iteration of the loop", line)
-            if counter is not None:
-                taken = (counter[1], counter[2])
-            elif const is not None:
-                taken = (const, const)
-            else:
-                if record.taken is not None:
-                    self._refuse("jax.random.fold_in", line, *record.taken)
-                taken = (-(2**40), 2**40)
-            for (low, high), where in record.folds.items():
-                if low <= taken[1] and taken[0] <= high:
-                    again = "jax.random.fold_in with a number that may be the same"
-                    self._refuse(again, line, "jax.random.fold_in", where)
-            record.folds[taken] = line
-        return self.new(key.names.shape, SECRET)
-
-    def use_of(self, key: Key) -> tuple[str, str] | None:
-        """The purpose and place of the first use among the keys; None if all are unused."""
-        return next((x.taken for x in self._of(key) if x.taken), None)
-
-    def _refuse(self, purpose: str, line: str, before: str, where: str) -> None:
-        raise Why.KEY.refusal(
-            f"a key is used twice: for {purpose} at {line}, and for {before} at {where}. Two draws from one key are equal, so "
-            "one noise can be subtracted from the other.",
-            where,
-            line,
-        )

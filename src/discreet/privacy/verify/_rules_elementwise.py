@@ -1,18 +1,15 @@
-"""Elementwise primitives, and the norms that programs compute with them.
+"""Elementwise primitives.
 
 Element j of the result depends on the elements j of the operands, so rows stay rows as long as all operands have their
 records along the same axes (`aligned`). It remains to find which bounds, zero rows and finite numbers survive: `_BOUNDS` has a
 function for each primitive that keeps more than `_no_bound` does. A sum over records keeps a bound only through functions that
 are linear or have slope at most 1 (`_on_sums`).
 
-Programs may write clipping out: `g * min(1, C / norm(g))`. The first part of this file follows such a norm from the squares on
-(`Norm`), and derives a bound of the product if the factor belongs to the same row. Squares of elements below 1e-19 underflow
-in float32, so norms below `FLOOR` are ignored.
+Clipping written out is in `recognize/_clipping`, tests for NaN and infinity in `recognize/_comparisons`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -21,197 +18,27 @@ import jax.numpy as jnp
 import numpy as np
 
 from discreet._jax import JaxprEqn, aval, newer_primitives, primitives as p
-from discreet.privacy.verify._domain import (
-    SMALLEST,
-    Axes,
-    Batch,
-    Norm,
-    Private,
-    Public,
-    Scale,
-    Term,
-    Value,
-    added,
-    fresh,
-    is_open,
-    row_terms,
-    scaled,
-    total_of,
-)
+from discreet.privacy.verify._arithmetic import IDENTITY
+from discreet.privacy.verify._bounds import SMALLEST, Batch, Scale, Term, added, fresh, is_open, scaled, total_of
+from discreet.privacy.verify._domain import Axes, Private, Public, Value, row_terms
 from discreet.privacy.verify._errors import Why
-from discreet.privacy.verify._interpreter import (
-    IDENTITY,
-    MEETS_ALL,
-    Checker,
+from discreet.privacy.verify._interpreter import MEETS_ALL, Checker, common_batch
+from discreet.privacy.verify._precision import held_as
+from discreet.privacy.verify._registry import rule
+from discreet.privacy.verify._rows import (
     aligned,
     all_finite,
     as_sum,
     both_zero,
     bound_of,
-    common_batch,
-    held_as,
     is_integer,
-    rule,
+    limits_of,
     shape_of,
     size_per_record,
 )
-
-FLOOR = 1e-11
-"""Squares of elements below 1e-19 underflow: a computed norm below this is meaningless."""
-_CAP = 1e10
-"""The largest ratio of a factor's upper limit to its bound, for the same reason."""
-
-
-def _complete(value: Private, shape: tuple[int, ...]) -> bool:
-    return value.axes is not None and size_per_record(shape, value.axes) == 1
-
-
-def norm_after(equation: JaxprEqn, operands: Sequence[Value]) -> Norm | None:
-    """The `Norm` of an elementwise result, if it has one."""
-    primitive = equation.primitive
-    shapes = [tuple(aval(x).shape) for x in equation.invars]
-    if primitive in (p.square_p, p.integer_pow_p, p.mul_p):
-        found = _square(equation, operands, shapes)
-        if found is not None:
-            return found
-    normed = [(i, x, x.norm_of) for i, x in enumerate(operands) if isinstance(x, Private) and x.norm_of is not None]
-    if not normed:
-        return None
-    position, value, norm = normed[0]
-    other = operands[1 - position] if len(operands) == 2 else None
-    if primitive in (p.add_p, p.add_jaxvals_p) and len(normed) == 2:
-        second = normed[1][2]
-        if norm.kind == second.kind == "squares" and not norm.contents & second.contents and shapes[0] == shapes[1]:
-            contents = norm.contents | second.contents
-            finite = norm.finite and second.finite
-            return Norm("squares", contents, size=norm.size + second.size, finite=finite)
-        return None
-    if len(normed) == 2:
-        return None
-    if primitive in (*IDENTITY, p.convert_element_type_p):
-        kind = np.dtype(aval(equation.outvars[0]).dtype)
-        decides = norm.kind in ("above", "below")
-        return norm if (kind.kind == "b" if decides else kind.kind == "f" and kind.itemsize >= 4) else None
-    if norm.kind == "squares":
-        return _of_squares(primitive, norm, other, complete=_complete(value, shapes[0]))
-    if norm.kind == "norm":
-        return _of_norm(primitive, norm, other, divides=position == 1)
-    return _of_factor(primitive, norm, other) if norm.kind == "factor" else None
-
-
-def _square(equation: JaxprEqn, operands: Sequence[Value], shapes: list[tuple[int, ...]]) -> Norm | None:
-    value = operands[0]
-    if not isinstance(value, Private) or value.axes is None or value.norm_of is not None:
-        return None
-    if equation.primitive is p.integer_pow_p and equation.params["y"] != 2:
-        return None
-    if equation.primitive is p.mul_p and equation.invars[0] is not equation.invars[1]:
-        return None
-    kind = np.dtype(aval(equation.outvars[0]).dtype)
-    if kind.kind != "f" or kind.itemsize < 4:
-        return None  # a norm in low precision bounds nothing
-    return Norm("squares", frozenset([value.content]), size=size_per_record(shapes[0], value.axes), finite=value.finite)
-
-
-def _lowest(other: Value | None) -> float | None:
-    """The least element of a known public operand."""
-    if not isinstance(other, Public) or other.const is None or not other.const.size:
-        return None
-    return float(other.const.min())
-
-
-def _of_squares(primitive: Any, norm: Norm, other: Value | None, *, complete: bool) -> Norm | None:
-    least = _lowest(other)
-    if primitive in (p.max_p, p.add_p) and least is not None and least >= 0:
-        return dataclasses.replace(norm, safe=norm.safe or least >= FLOOR**2)
-    if not complete or primitive not in (p.sqrt_p, p.rsqrt_p):
-        return None
-    return dataclasses.replace(norm, kind="norm" if primitive is p.sqrt_p else "factor")
-
-
-def _of_norm(primitive: Any, norm: Norm, other: Value | None, *, divides: bool) -> Norm | None:
-    least = _lowest(other)
-    scale = other.scale if isinstance(other, Public) else None
-    if scale is None:
-        return None  # It would no longer be one number per record.
-    if primitive is p.div_p and divides and scale.powers:
-        # A traced norm may be anything: |factor| n <= |C| all the same, but 0 / 0 is possible.
-        return dataclasses.replace(norm, kind="factor", bound=norm.bound * scale, safe=False)
-    if primitive in (p.max_p, p.add_p) and least is not None and least >= 0:
-        floor = not norm.bound.powers and least * norm.bound.factor >= FLOOR
-        return dataclasses.replace(norm, safe=norm.safe or floor)
-    if primitive is p.max_p:
-        return dataclasses.replace(norm, safe=False)  # it may be NaN
-    if scale.powers or least is None or least <= 0 or not _moderate(norm.bound, scale):
-        return None
-    if primitive is p.mul_p:
-        return dataclasses.replace(norm, bound=norm.bound * scale.to(-1.0))
-    if primitive is p.div_p:
-        return dataclasses.replace(norm, kind="factor" if divides else "norm", bound=norm.bound * scale)
-    if primitive in (p.gt_p, p.ge_p, p.lt_p, p.le_p):
-        above = (primitive in (p.gt_p, p.ge_p)) != divides
-        return dataclasses.replace(norm, kind="above" if above else "below", bound=norm.bound * scale)
-    return None
-
-
-def _moderate(*numbers: Scale) -> bool:
-    """True if numbers, and their products, are far from overflow and underflow."""
-    factors = [x.factor for x in numbers]
-    return all(1e-12 <= x <= 1e12 for x in (*factors, math.prod(factors), factors[0] / (factors[-1] or math.inf)))
-
-
-def _of_factor(primitive: Any, norm: Norm, other: Value | None) -> Norm | None:
-    least = _lowest(other)
-    if primitive is p.min_p and least is not None and least >= 0:
-        # A public operand that is not negative: its magnitude is its largest element.
-        largest = other.magnitude if isinstance(other, Public) else None
-        low = not norm.bound.powers and largest is not None and largest <= _CAP * norm.bound.factor
-        return dataclasses.replace(norm, safe=norm.safe or low)
-    weight = other.scale if isinstance(other, Public) else None
-    if primitive is p.mul_p and weight is not None and least is not None and least >= 0:
-        return dataclasses.replace(norm, bound=norm.bound * weight) if _moderate(norm.bound, weight) else None
-    limit = other.linf if isinstance(other, Private) and other.finite else None
-    if primitive is p.mul_p and limit is not None and norm.safe and _moderate(norm.bound, Scale(limit)):
-        return dataclasses.replace(norm, bound=norm.bound * limit)
-    return None
-
-
-def reshaped_norm(value: Private, shape: tuple[int, ...]) -> Norm | None:
-    """The `Norm` after a reshape or broadcast: one number per record stays that number."""
-    norm = value.norm_of
-    return norm if norm is not None and (norm.kind != "squares" or _complete(value, shape)) else None
-
-
-def margin(size: int) -> float:
-    """The relative error that rounding may add to a clipped norm in float32."""
-    return float(np.finfo(np.float32).eps) * (8.0 + math.sqrt(size))
-
-
-def clipped_by(row: Private, by: Private, kind: str = "factor") -> tuple[Term, ...] | None:
-    """The bound of a row times the factor that clips it, or divided by its norm; None for another row's factor."""
-    norm = by.norm_of
-    if norm is None or norm.kind != kind or row.content not in norm.contents or row.batch is None:
-        return None
-    bound = norm.bound * (1.0 + margin(norm.size))
-    return (Term(norm.group, frozenset([row.content]), bound, row.batch),)
-
-
-def clipped_product(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any] | None:
-    """The bounds of a row times the factor that clips it, or divided by its norm; None for anything else."""
-    private = [x for x in operands if isinstance(x, Private)]
-    if len(private) != 2:
-        return None
-    for row, by in (private, private[::-1]):
-        norm = by.norm_of
-        quotient = equation.primitive is p.div_p
-        # A broadcast row has several times the norm, and a norm divided by a row has no bound.
-        copied = shape_of(equation.invars[operands.index(row)]) != shape_of(equation.outvars[0])
-        terms = clipped_by(row, by, "norm" if quotient else "factor")
-        if norm is not None and terms is not None and not copied and (row is operands[0] or not quotient):
-            safe = norm.safe and row.finite and norm.finite
-            return {"terms": terms, "finite": safe, "zero": row.zero if norm.safe else frozenset()}
-    return None
-
+from discreet.privacy.verify.recognize._clipping import clipped_product, norm_after
+from discreet.privacy.verify.recognize._comparisons import conditions_on, most_equal, number_if, tells
+from discreet.privacy.verify.recognize._folds import folding
 
 _KEEPS_ZERO = (
     p.abs_p, p.neg_p, p.tanh_p, p.sin_p, p.atan_p, p.asinh_p, p.sqrt_p, p.square_p, p.expm1_p, p.log1p_p, p.sign_p,
@@ -376,68 +203,19 @@ def _no_bound(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     if primitive in _SAFE_AT_FINITE:
         changes["number_if"] = number_if(first)
     if primitive is p.is_finite_p:
-        changes["finite_where"] = frozenset({("each", first.spot), *_whole(equation, first)})
+        changes["finite_where"] = frozenset({("each", first.spot), *conditions_on(equation, first)})
         whole = size_per_record(shape_of(equation.invars[0]), first.axes) == 1
         if first.norm_of is not None and first.norm_of.kind in ("squares", "norm") and whole:
             changes["finite_where"] |= {("all", c) for c in first.norm_of.contents}
     if primitive in (p.eq_p, p.ne_p):
-        changes["tells"] = _tells(equation, operands)
+        changes["tells"] = tells(equation, operands)
     if primitive is p.eq_p:
-        changes["most"] = _most_equal(equation, operands)
+        changes["most"] = most_equal(equation, operands)
     if primitive is p.eq_p and equation.invars[0] is equation.invars[1]:
         # A number equal to itself is not NaN; with a limited size it is finite.
         limited = first.linf is not None
-        changes["finite_where"] = frozenset({("each", first.spot), *_whole(equation, first)} if limited else ())
+        changes["finite_where"] = frozenset({("each", first.spot), *conditions_on(equation, first)} if limited else ())
     return changes
-
-
-def _tells(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[str, int]:
-    """Recognize `x != x` and `x == inf`, as in `jnp.nan_to_num`."""
-    value, other = operands
-    if not isinstance(value, Private):
-        return "", -1
-    kind = ""
-    if equation.primitive is p.ne_p and equation.invars[0] is equation.invars[1]:
-        kind = "nan"
-    elif equation.primitive is p.eq_p and isinstance(other, Public) and other.const is not None and other.const.size:
-        numbers = other.const.astype(np.float64) if other.const.dtype.kind == "f" else np.zeros(1)
-        kind = "inf" if np.all(numbers == np.inf) else "-inf" if np.all(numbers == -np.inf) else ""
-    never = kind and (value.finite or kind in value.lacks)
-    return ("never", -1) if never else (kind, value.spot if kind else -1)
-
-
-def _most_equal(equation: JaxprEqn, operands: Sequence[Value]) -> int | None:
-    """Upper bound on a record's True elements of `==`: one along an axis of distinct numbers, as in `one_hot`."""
-    shapes = [shape_of(x) for x in equation.invars]
-    out = shape_of(equation.outvars[0])
-    for (value, other), (own, _) in ((operands, shapes), (operands[::-1], shapes[::-1])):
-        if not isinstance(value, Private) or value.axes is None or not isinstance(other, Public) or len(own) < len(out):
-            continue
-        if other.const is None or not other.exact or other.const.ndim < len(out) or other.const.dtype.kind not in "iu":
-            continue
-        # Along these axes the record's value is constant, and the numbers compared with it are distinct.
-        same = [a for a, n in enumerate(out) if own[a] == 1 < other.const.shape[a] == n and a not in value.axes]
-        if axes := [a for a in same if np.diff(np.sort(other.const, a), axis=a).all()]:
-            return size_per_record(out, value.axes) // max(out[a] for a in axes)
-    return None
-
-
-def _whole(equation: JaxprEqn, value: Private) -> set[tuple[str, int]]:
-    """Conditions on a record as a whole from conditions on each of its elements."""
-    single = size_per_record(shape_of(equation.invars[0]), value.axes) == 1
-    return {("all" if single else "of", value.content)}
-
-
-def number_if(value: Private) -> tuple[int, int]:
-    """Spot and content of the value whose finiteness makes this one finite."""
-    return value.number_if if value.number_if[0] >= 0 else (value.spot, value.content)
-
-
-def limits_of(values: Sequence[Value]) -> list[float] | None:
-    """The largest absolute element of each value; None if one is unknown."""
-    found = [x.linf if isinstance(x, Private) else x.magnitude if isinstance(x, Public) else None for x in values]
-    known = [x for x in found if x is not None]
-    return known if len(known) == len(found) else None
 
 
 @rule(p.add_p, p.add_jaxvals_p, p.sub_p, table=_BOUNDS)
@@ -612,4 +390,7 @@ def _convert(equation: JaxprEqn, operands: Sequence[Private]) -> dict[str, Any]:
     return changes
 
 
-rule(*_KEEPS_ZERO, *_OTHERS, *_BOUNDS)(elementwise)
+_FOLDED = (p.neg_p, p.convert_element_type_p)
+"""Those that JAX applies between a convolution and the reshape that takes the records apart again."""
+rule(*_FOLDED)(folding(elementwise))
+rule(*(x for x in (*_KEEPS_ZERO, *_OTHERS, *_BOUNDS) if x not in _FOLDED))(elementwise)

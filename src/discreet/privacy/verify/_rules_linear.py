@@ -1,6 +1,6 @@
 """Sums, matrix products, convolutions and linear algebra.
 
-Here rows become sums: over the axes of the records, one record changes a sum by its own row (`summed` in `_interpreter`). Over
+Here rows become sums: over the axes of the records, one record changes a sum by its own row (`summed` in `_rows`). Over
 other axes Cauchy-Schwarz bounds the growth of a row's norm: sqrt(n) for a sum of n elements, the Frobenius norm for a public
 matrix, the product of norms for two rows of one record. Any function of single records keeps rows rows, such as
 decompositions and transforms of the last axes.
@@ -15,26 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from discreet._jax import JaxprEqn, aval, primitives as p
+from discreet._jax import JaxprEqn, aval, primitives as p, shard_map_p
+from discreet.privacy.verify._bounds import scaled
 from discreet.privacy.verify._control import inner
-from discreet.privacy.verify._domain import Axes, Private, Public, Value, scaled, without
+from discreet.privacy.verify._domain import Axes, Private, Public, Value, without
 from discreet.privacy.verify._errors import Why
-from discreet.privacy.verify._interpreter import (
-    RULES,
-    STRUCTURED,
-    Checker,
-    Rule,
-    all_finite,
-    as_sum,
-    is_whole,
-    rule,
-    shape_of,
-    size_per_record,
-    summed,
-    varies_along,
-)
-from discreet.privacy.verify._rules_elementwise import clipped_by, product_of_norms
-from discreet.privacy.verify._rules_shape import MOST_EXACT, axis_after, rows_apart
+from discreet.privacy.verify._interpreter import Checker
+from discreet.privacy.verify._moved import rows_apart
+from discreet.privacy.verify._registry import STRUCTURED, rule
+from discreet.privacy.verify._rows import all_finite, as_sum, is_whole, shape_of, size_per_record, summed, varies_along
+from discreet.privacy.verify._rules_elementwise import product_of_norms
+from discreet.privacy.verify.recognize._clipping import clipped_by
+from discreet.privacy.verify.recognize._folds import fold_of, folded_rows
+from discreet.privacy.verify.recognize._histograms import MOST_EXACT
 
 _UNCLIPPED = Why.CLIP("a sum over records of rows without a bound")
 _WRAPS = Why.WHOLE_NUMBERS("a sum of integers that may wrap around has no bound")
@@ -289,75 +282,6 @@ def _dot_of_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) ->
     return found.but(terms=scaled(found.terms, factor), origin=checker.origin(equation, operands))
 
 
-Fold = tuple[int, int, int]
-"""An axis, the number of repetitions of the records along it, and the consecutive places of each record.
-
-`vmap` of a convolution merges the axis of the records with a later one, since XLA has one axis of images and one of channels.
-Such an axis is folded: place k is record k // inner, modulo the number of records. All other rules except those of matrices
-treat a folded value as one without rows."""
-
-
-def fold_of(value: Value) -> Fold | None:
-    """The one axis that numbers the records."""
-    if not isinstance(value, Private):
-        return None
-    if value.axes is not None and len(value.axes) == 1:
-        return value.axes[0], 1, 1
-    return value.folded
-
-
-def folded_rows(checker: Checker, equation: JaxprEqn, operands: list[Value], fold: Fold, positional: bool) -> Private:
-    """Rows without other claims, along an axis that may be folded."""
-    axis, outer, inner = fold
-    batch = next(x.batch for x in operands if isinstance(x, Private))
-    origin = checker.origin(equation, operands)
-    if outer == inner == 1:
-        return Private(batch, (axis,), origin, positional=positional)
-    why = Why.ROWS("the axis of the records is merged with another axis")
-    return Private(batch, None, origin, positional=positional, folded=fold, why=why)
-
-
-def _reshaped(equation: JaxprEqn, fold: Fold) -> Fold | None:
-    """The fold of a reshaped array: an axis that covers all records, with elements at most as far apart as records."""
-    (axis, outer, inner) = fold
-    old = shape_of(equation.invars[0])
-    new = shape_of(equation.outvars[0])
-    order = equation.params["dimensions"]
-    if order is not None:
-        old = tuple(old[int(i)] for i in order)
-        axis = [int(i) for i in order].index(axis)
-    if 0 in old:
-        return None
-    count = old[axis] // (outer * inner)
-    apart = inner * math.prod(old[axis + 1 :])
-    for place, size in enumerate(new):
-        step = math.prod(new[place + 1 :])
-        if count > 1 and apart % step == 0 and step * size % (apart * count) == 0:
-            return place, step * size // (apart * count), apart // step
-    return None
-
-
-def _folding(rule: Rule) -> Rule:
-    """Extend a rule to folded axes; rows that the rule finds itself take precedence."""
-
-    def with_folds(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value | list[Value]:
-        found = rule(checker, equation, operands)
-        first = operands[0]
-        fold = fold_of(operands[0])
-        if fold is None or len(operands) > 1 or not isinstance(found, Private):
-            return found
-        if found.axes is not None or found.terms is not None:
-            return found
-        if equation.primitive is p.reshape_p:
-            moved = _reshaped(equation, fold)
-        else:
-            moved = None if (axis := axis_after(equation, fold[0])) is None else (axis, *fold[1:])
-        assert isinstance(first, Private)
-        return found if moved is None else folded_rows(checker, equation, operands, moved, first.positional)
-
-    return with_folds
-
-
 @rule(p.conv_general_dilated_p)
 def convolution(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     """The rule of convolutions: images and kernels may be per record or shared."""
@@ -404,10 +328,6 @@ def _placed(value: Value) -> bool:
     return isinstance(value, Private) and value.positional
 
 
-_MOVES = (p.reshape_p, p.transpose_p, p.broadcast_in_dim_p, p.squeeze_p, p.rev_p, p.neg_p, p.convert_element_type_p)
-RULES.update({x: _folding(RULES[x]) for x in _MOVES})
-
-
 @rule(p.cholesky_p, p.lu_p, p.qr_p, p.eigh_p, p.svd_p, p.fft_p)
 def _last_axes(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """The rule of functions of the last one or two axes: records lie along the leading ones."""
@@ -439,3 +359,10 @@ def _linear_solve(checker: Checker, equation: JaxprEqn, operands: list[Value]) -
     first = lengths.matvec + lengths.vecmat
     sides: Any = operands[sum(lengths) :]
     return checker.walk(jaxpr, consts, [*operands[first : first + lengths.solve], *sides])
+
+
+@rule(shard_map_p, table=STRUCTURED)
+def _shard_map(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    from discreet.privacy.verify._devices import shard_map  # few programs run on several devices
+
+    return shard_map(checker, equation, operands)

@@ -1,11 +1,8 @@
-"""Keys, and the markers of `discreet.mechanisms`: clipping, sums, draws, noise, the gradient engine, and private memory.
+"""The markers of `discreet.mechanisms`: clipping, sums, counts, draws, the gradient engine, and private memory.
 
-Here bounds begin (`clip`, `clipped_sum`) and end (`noise`), and samples begin (`draw`). Each rule is sound by the contract of
-the function that its primitive runs, which tests check. Samplers and mechanisms declare their law: this file names none of
-them, and trusts only those in the lists `SAMPLERS` and `MECHANISMS`.
-
-Noise protects only if it is fresh. So keys have names, which move with the keys, and every use spends the name (`KeyRing`):
-draws from a key that was used before, is known or depends on records do not count as noise.
+Here bounds begin (`clip`, `clipped_sum`, `count`), and samples begin (`draw`); they end in `_rules_noise`. Each rule is sound by
+the contract of the function that its primitive runs, which tests check. Samplers declare their law: this file names none of
+them, and trusts only those in the list `SAMPLERS`.
 """
 
 from __future__ import annotations
@@ -16,227 +13,37 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from discreet._jax import JaxprEqn, aval, primitive_of, primitives as p, source_line, unstack_p
-from discreet.privacy.accounting import Relation, relation_name
+from discreet._jax import JaxprEqn, aval, source_line
 from discreet.privacy.mechanisms import (
-    CHOICE,
-    CHOOSE,
     CLIP,
     CLIPPED_SUM,
     COUNT,
     DISTANCE,
     DRAW,
-    FOR_SUMS,
-    MECHANISMS,
-    NOISE,
     SUM,
     UPDATE_ROWS,
     WEIGHTED_SUM,
-    Mechanism,
     rounding_of_records,
 )
 from discreet.privacy.sampling import SAMPLERS, OpenPoisson, Sampling
-from discreet.privacy.verify._domain import (
-    KNOWN,
-    PRIVATE,
-    SECRET,
-    Batch,
-    Cut,
-    Group,
-    Key,
-    Part,
-    Private,
-    Public,
-    Sample,
-    Scale,
-    Table,
-    Term,
-    Value,
-    bounding,
-    contribution_factor,
-    fresh,
-    over_slices,
-    range_factor,
-    total_of,
-)
+from discreet.privacy.verify._bounds import Batch, Cut, Group, Sample, Scale, Table, Term, bounding, fresh
+from discreet.privacy.verify._domain import Private, Public, Value, contribution_factor, range_factor
 from discreet.privacy.verify._errors import PrivacyError, Reason, Why
-from discreet.privacy.verify._events import Loads, Release, Scheduled, is_symbolic, ratio_of
-from discreet.privacy.verify._interpreter import (
-    IDENTITY,
-    KEY_RULES,
-    RULES,
-    Checker,
-    as_sum,
-    public_result,
-    rule,
-    shape_of,
-    size_per_record,
-    summed,
-    unknown,
-    varies_along,
-)
+from discreet.privacy.verify._interpreter import Checker
+from discreet.privacy.verify._registry import KEY_RULES, rule
+from discreet.privacy.verify._rows import shape_of, summed, varies_along
+from discreet.privacy.verify._rules_keys import spend_secret
 from discreet.privacy.verify._rules_linear import sum_over
+from discreet.privacy.verify._rules_noise import number_of
 from discreet.privacy.verify._rules_shape import masked_rows
-
-_WORDS = 2**32
-"""`fold_in` reduces numbers modulo this."""
-_KEY = jax.eval_shape(lambda: jax.random.key(0))
-_UNWRAP = primitive_of(jax.random.key_data, _KEY)
-_WRAP = primitive_of(jax.random.wrap_key_data, jax.ShapeDtypeStruct((2,), np.uint32))
-_STACK = primitive_of(lambda x: jnp.stack([x, x]), 1.0)
-
-
-@rule(p.random_split_p, table=KEY_RULES)
-def _split(checker: Checker, equation: JaxprEqn, operands: list[Key]) -> Key:
-    (key,) = operands
-    checker.keys.spend(key, "jax.random.split", source_line(equation))
-    return checker.keys.new(shape_of(equation.outvars[0]), *checker.keys.kind(key))
-
-
-@rule(p.random_fold_in_p, table=KEY_RULES)
-def _fold_in(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
-    key, data = operands
-    line = source_line(equation)
-    shape = shape_of(equation.outvars[0])
-    assert isinstance(key, Key)
-    if isinstance(data, Private):
-        checker.keys.spend(key, "jax.random.fold_in", line)
-        return checker.keys.new(shape, PRIVATE, f"it depends on records, by jax.random.fold_in at {line}")
-    if isinstance(data, Public) and shape == key.names.shape:
-        number = int(data.const.reshape(-1)[0]) % _WORDS if data.const is not None and data.const.size == 1 else None
-        apart = data.counter is not None and 0 <= data.counter[1] <= data.counter[2] < _WORDS
-        return checker.keys.fold(key, number, data.counter if apart else None, line)
-    kind, why = checker.keys.kind(key)
-    checker.keys.spend(key, "jax.random.fold_in", line)
-    numbers = data.const if isinstance(data, Public) else None
-    if kind == SECRET and (numbers is None or len(np.unique(numbers.astype(np.uint32))) < numbers.size):
-        kind = KNOWN
-        why = f"the numbers folded in at {line} may be equal"
-    return checker.keys.new(shape, kind, why)
-
-
-@rule(p.random_bits_p, _UNWRAP, table=KEY_RULES)
-def _bits(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value:
-    (key,) = operands
-    assert isinstance(key, Key)
-    checker.keys.spend(key, equation.primitive.name, source_line(equation))
-    if checker.keys.kind(key)[0] == PRIVATE:
-        return checker.unbounded(equation, operands, Why.KEY("random numbers from a key that depends on records"))
-    return Public()
-
-
-@rule(p.random_gamma_p, table=KEY_RULES)
-def _gamma(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value:
-    """The rule of draws from gamma distributions, each with its own shape parameter and part of the key."""
-    key, shape = operands
-    found = _bits(checker, equation, [key])
-    if isinstance(found, Private) or not isinstance(shape, Private):
-        return found
-    if shape.axes is None:
-        return checker.unbounded(
-            equation, operands, Why.ROWS("random numbers whose distribution depends on all records")
-        )
-    return Private(shape.batch, shape.axes, checker.origin(equation, operands), positional=True)
-
-
-@rule(_WRAP, p.random_seed_p, table=KEY_RULES)
-def _wrap(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
-    line = source_line(equation)
-    kind = KNOWN
-    why = f"it is made from numbers at {line}"
-    if any(isinstance(x, Private) for x in operands):
-        kind = PRIVATE
-        why = f"it depends on records, by {equation.primitive.name} at {line}"
-    return checker.keys.new(aval(equation.outvars[0]).shape, kind, why)
-
-
-@rule(
-    p.slice_p, p.squeeze_p, p.reshape_p, p.transpose_p, p.broadcast_in_dim_p, p.concatenate_p, p.dynamic_slice_p, *IDENTITY,
-    _STACK, unstack_p, table=KEY_RULES,
-)  # fmt: skip
-def _moved(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Value | list[Value]:
-    """Move the names with the keys."""
-    key = operands[0]
-    keys = [x for x in operands if isinstance(x, Key)]
-    if not keys:
-        private = any(isinstance(x, Private) for x in operands)
-        found = RULES.get(equation.primitive, unknown) if private else public_result
-        return found(checker, equation, operands)
-    params = equation.params
-    shape = aval(equation.outvars[0]).shape
-    primitive = equation.primitive
-    if primitive is p.concatenate_p:
-        return Key(np.concatenate([k.names for k in keys], axis=params["dimension"]))
-    if primitive is _STACK:
-        return Key(np.stack([k.names for k in keys], axis=params["axis"]))
-    assert isinstance(key, Key)
-    names = key.names
-    if primitive is unstack_p:
-        return [Key(x) for x in np.moveaxis(names, params["axis"], 0)]
-    if primitive is p.slice_p:
-        strides = params["strides"] or [1] * names.ndim
-        window = tuple(
-            slice(a, b, c) for a, b, c in zip(params["start_indices"], params["limit_indices"], strides, strict=True)
-        )
-        return Key(names[window])
-    if primitive is p.transpose_p:
-        return Key(np.transpose(names, params["permutation"]))
-    if primitive is p.broadcast_in_dim_p:
-        middle = [1] * len(shape)
-        for axis, n in zip(params["broadcast_dimensions"], names.shape, strict=True):
-            middle[int(axis)] = n
-        return Key(np.broadcast_to(names.reshape(middle), shape))
-    if primitive is p.dynamic_slice_p:
-        return _picked(checker, equation, operands)
-    order = params.get("dimensions") if primitive is p.reshape_p else None
-    return Key((names if order is None else np.transpose(names, order)).reshape(shape))
-
-
-def _picked(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Key:
-    """The rule of `keys[i]`, for a known place or one that differs in each iteration of the enclosing loop."""
-    key, *starts = operands
-    assert isinstance(key, Key)
-    sizes = equation.params["slice_sizes"]
-    line = source_line(equation)
-    known = [int(s.const) if isinstance(s, Public) and s.const is not None else None for s in starts]
-    free = [n - w for n, w in zip(key.names.shape, sizes, strict=True)]
-    if all(k is not None for k in known):
-        places = [min(max(k or 0, 0), most) for k, most in zip(known, free, strict=True)]
-        return Key(key.names[tuple(slice(k, k + w) for k, w in zip(places, sizes, strict=True))])
-    around = checker.keys.loops
-    first = starts[0]
-    counter = first.counter if isinstance(first, Public) else None
-    distinct = counter is not None and sizes[0] == 1 and counter[1] >= 0 and counter[2] <= free[0]
-    rest = all(k is not None for k in known[1:])
-    kind, why = checker.keys.kind(key)
-    own = checker.keys.depth_of(key)
-    if distinct and rest and counter is not None and around[own:] == [counter[0]]:
-        # Every iteration takes another key: all are used up, once, outside of the loop.
-        checker.keys.spend_outside(key, "keys[i]", line, counter[0])
-        return checker.keys.new(aval(equation.outvars[0]).shape, kind, why)
-    checker.keys.spend(key, "keys[i] with an unknown index", line)
-    if any(isinstance(s, Private) for s in starts):
-        kind = PRIVATE
-        why = f"it depends on records, by keys[i] at {line}"
-    return checker.keys.new(aval(equation.outvars[0]).shape, kind, why)
-
-
-def _number(equation: JaxprEqn, operands: list[Value], name: str) -> tuple[list[Value], Scale | None]:
-    """Split operands into arrays and the number that is a parameter or the last operand."""
-    known = equation.params[name]
-    if known is not None:
-        return operands, Scale(abs(float(known)))
-    last = operands[-1]
-    return operands[:-1], last.scale if isinstance(last, Public) else None
 
 
 @rule(CLIP, table=KEY_RULES)
 def clip(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """The rule of clipping: rows of joint L2 norm at most C, without NaN; a row of zeros stays zero."""
-    leaves, bound = _number(equation, operands, "norm")
+    leaves, bound = number_of(equation, operands, "norm")
     private = [x for x in leaves if isinstance(x, Private)]
     if not private and len(leaves) == len(operands):
         # A row common to all records, such as the ones of a count, has the largest norm.
@@ -368,11 +175,10 @@ def count(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Privat
     vectors, whose sum is at most m times as long; no entry is negative, so two sums are sqrt(2) times that apart.
     """
     params: Any = equation.params
-    half = checker.relation is Relation.REPLACE_ONE
+    near = checker.neighbours
     norm = _rows_of(equation) * math.sqrt(sum(weight**2 for weight in params["weights"]))
-    return _of_cells(
-        checker, equation, operands, lambda batch: norm / math.sqrt(2 if half and not batch.sampled else 1)
-    )
+    share = near.of_cells / near.distance
+    return _of_cells(checker, equation, operands, lambda batch: norm * (1.0 if batch.sampled else share))
 
 
 @rule(DISTANCE)
@@ -417,249 +223,6 @@ def _of_cells(checker: Checker, equation: JaxprEqn, operands: list[Value], norm:
     return dataclasses.replace(total, rounding=(math.inf, 0.0))  # exact; further counts may be large
 
 
-def spend_secret(checker: Checker, equation: JaxprEqn, key: Value) -> None:
-    """Use up the key of a mechanism or a draw; refuse one that is not secret, or was used before."""
-    line = source_line(equation)
-    name: str = equation.params.get("name", equation.primitive.name)
-    if not isinstance(key, Key):
-        raise Why.KEY.refusal(f"the key of {name} at {line} depends on records.", line)
-    kind, why = checker.keys.kind(key)
-    if kind != SECRET:
-        raise PrivacyError(
-            f"the key of {name} at {line} is not secret: {why}. Anyone who knows the program can subtract the noise.",
-            "pass the key as an argument of the step, made by dp.random.key(), and derive others with jax.random.split.",
-            chain=(line,),
-        )
-    checker.keys.spend(key, name, line)
-
-
-@rule(NOISE, table=KEY_RULES)
-def noise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """The rule of mechanisms: a release, if the noise is a known multiple of one record's contribution."""
-    spend_secret(checker, equation, operands[0])
-    params: Any = equation.params
-    mechanism: Mechanism = params["mechanism"]
-    if mechanism not in MECHANISMS:
-        why = Why.MECHANISM(f"the noise of {type(mechanism).__name__} is not on the list")
-        return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
-    arrays, multiplier = _number(equation, operands[1:], "multiplier")
-    arrays, noise = _number(equation, arrays, "size")
-    if any(not isinstance(x, Public) for x in operands[1 + len(arrays) :]):
-        why = Why.NOISE_SCALE("the size of the noise depends on records")
-        return [checker.unbounded(equation, operands, why) for _ in equation.outvars]
-    if not any(isinstance(x, Private) for x in arrays):
-        return [Public() for _ in equation.outvars]
-    outputs: list[Value] = []
-    released: list[tuple[Private, int]] = []
-    for value, variable in zip(arrays, equation.outvars, strict=True):
-        shape = shape_of(variable)
-        if not isinstance(value, Private):
-            outputs.append(Public())
-            continue
-        found = as_sum(checker, value, shape)
-        why = _why_not(found, noise)
-        if why:
-            outputs.append(checker.unbounded(equation, [found], why))
-            continue
-        released.append((found, size_per_record(shape, None)))
-        outputs.append(Public(released=True))
-    if released and noise is not None:
-        checker.mechanisms[mechanism] = None
-        try:
-            paid = FOR_SUMS if mechanism.on_grid and not params["mapped"] else 0.0
-            larger = _for_sums(checker, equation, [value.rounding for value, _ in released], paid)
-            checker.items += _recorded(checker, equation, released, noise * (1 / larger), multiplier)
-        except _NoRatioError as error:
-            return [
-                x if isinstance(v, Public) else checker.unbounded(equation, [v], *error.args)
-                for x, v in zip(outputs, arrays, strict=True)
-            ]
-    return outputs
-
-
-def _for_sums(
-    checker: Checker, equation: JaxprEqn, found: list[tuple[float, float] | None], paid: float, times: float = 1.0
-) -> float:
-    """The factor by which the rounding of sums enlarges their sensitivity beyond the mechanism's allowance."""
-    share = math.hypot(*(x[1] for x in found if x is not None)) * times
-    if None in found or math.isinf(share):
-        checker.unrounded.append(source_line(equation))
-        return 1.0
-    if share <= paid:
-        return 1.0
-    factor = (1 + share) / (1 + paid)
-    note = f"rounding enlarges the sensitivity by {factor - 1:.2g} ({source_line(equation)}): many rows are summed in float32"
-    checker.notes.append(f"{note}; use float64 (jax.enable_x64) to avoid it")
-    return factor
-
-
-@rule(CHOOSE, table=KEY_RULES)
-def choose(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
-    """The rule of selection: each score needs a bound on one record's influence, per element or else by the joint norm.
-
-    Selection from a random sample is refused, since its cost is unknown.
-    """
-    spend_secret(checker, equation, operands[0])
-    scores = operands[1]
-    if not isinstance(scores, Private):
-        return [Public()]
-    found = as_sum(checker, scores, shape_of(equation.invars[1]))
-    why = _why_not(found, Scale(1.0))
-    if why is not None:
-        return [checker.unbounded(equation, [found], why)]
-    assert found.batch is not None
-    assert found.terms is not None
-    norm = total_of(over_slices(found.terms))
-    bound = norm if found.moves is None else Scale(found.moves)
-    if found.batch.whole.sampled:
-        why = Why.MECHANISM("an answer is selected by a random sample of the records, for which no event is known")
-    elif norm is None or bound is None or norm.powers:
-        why = Why.NOISE_SCALE("the bound on one record's influence on a score is not a known number")
-    if why is not None or norm is None or bound is None:
-        assert why is not None
-        return [checker.unbounded(equation, [found], why)]
-    checker.mechanisms[CHOICE] = None
-    # The rounding of the sum, known relative to the joint norm, moves one score by no more than all of them.
-    times = norm.factor / bound.factor if bound.factor > 0 else 1.0
-    factor = _for_sums(checker, equation, [found.rounding], FOR_SUMS, times)
-    # No composed release shares its bound.
-    epsilon = CHOICE.range(equation.params["epsilon"], bound.factor * factor)
-    checker.items.append(Release(found.batch, CHOICE, {(Group(), 0): epsilon**2}, 1))
-    return [Public(released=True)]
-
-
-class _NoRatioError(Exception):
-    """The noise is not a known multiple of the bound; its argument is the reason."""
-
-
-def _why_not(value: Private, noise: Scale | None) -> Reason | None:
-    if value.terms is None:
-        return value.why or Why.CLIP("noise is added to a value without a bound on one record's influence")
-    if noise is None or noise.factor == 0:
-        return Why.NOISE_SCALE("the noise is not known to be above zero")
-    if value.batch is None:
-        return Why.CLIP("values of different samples are mixed in one release")
-    if isinstance(value.batch, Part) and value.batch.sampled:
-        return Why.POSITION("parts of a random sample are released: which part a record is in depends on the others")
-    return None
-
-
-def _grid(equation: JaxprEqn, multiplier: Scale | None) -> tuple[float, float] | None:
-    """The grid that sums are rounded to, see `mechanisms._integers`; None where nothing is rounded.
-
-    That is the noise multiplier up to which the noise covers the rounding, which must be known, and the cell: the largest
-    distance, in noises, that rounding adds between the sums of neighbours.
-    """
-    params: Any = equation.params
-    mechanism = params["mechanism"]
-    dim = sum(math.prod(shape_of(x)) for x in equation.outvars)
-    if not mechanism.rounding(dim):
-        return None
-    if multiplier is None or multiplier.powers:
-        raise _NoRatioError(Why.NOISE_SCALE("the noise multiplier is unknown"))
-    cell = mechanism.cell(dim, multiplier.factor, params["levels"])
-    if cell is None:
-        unknown = f"{type(mechanism).__name__} rounds sums, and does not state what share of its noise that is (`cell`)"
-        raise _NoRatioError(Why.MECHANISM(unknown))
-    return multiplier.factor, cell
-
-
-def _recorded(
-    checker: Checker, equation: JaxprEqn, released: list[tuple[Private, int]], noise: Scale, multiplier: Scale | None
-) -> list[Any]:
-    """The cost of a release: one for all iterations, or else one for each iteration of an enclosing loop."""
-    params: Any = equation.params
-    try:
-        return _releases(checker, released, noise, params["mechanism"], _grid(equation, multiplier))
-    except _NoRatioError:
-        bounds = [t.bound for value, _ in released for t in value.terms or ()]
-        schedule = checker.turn_by_turn([noise, *bounds, *([] if multiplier is None else [multiplier])])
-        if schedule is None:
-            raise
-    loop, turns = schedule
-    kinds: dict[tuple[float, ...], int] = {}
-    found: list[list[Release]] = []
-    for numbers in turns:
-        kind = tuple(numbers.values())
-        if kind not in kinds:
-            kinds[kind] = len(kinds)
-            known: list[tuple[Private, int]] = []
-            for value, size in released:
-                terms = tuple(dataclasses.replace(t, bound=t.bound.at(numbers)) for t in value.terms or ())
-                known.append((value.but(terms=terms), size))
-            grid = _grid(equation, None if multiplier is None else multiplier.at(numbers))
-            found.append(_releases(checker, known, noise.at(numbers), params["mechanism"], grid))
-    return [Scheduled(loop, found, tuple(kinds[tuple(numbers.values())] for numbers in turns))]
-
-
-def _releases(
-    checker: Checker,
-    released: list[tuple[Private, int]],
-    noise: Scale,
-    mechanism: Mechanism,
-    grid: tuple[float, float] | None,
-) -> list[Release]:
-    # Values released by one call have independent noise of one size, so their loads add up by group.
-    by_batch: dict[Batch, list[tuple[Private, int]]] = {}
-    for value, size in released:
-        assert value.batch is not None
-        by_batch.setdefault(value.batch, []).append((value, size))
-    found: list[Release] = []
-    for batch, values in by_batch.items():
-        if checker.remembers and batch.sampled and not _is_fresh(checker, batch):
-            why = "the state of records may depend on this sample and may have been released since"
-            raise _NoRatioError(Why.ROWS(why))
-        loads: Loads = {}
-        for value, _ in values:
-            assert value.terms is not None
-            terms = over_slices(value.terms)
-            bound = total_of(terms)
-            ratio = None if bound is None else checker.symbols.ratio(bound, noise)
-            if ratio is None:
-                why = "the noise is not a known multiple of the bound on one record's influence"
-                raise _NoRatioError(Why.NOISE_SCALE(why))
-            # Several terms have no common group: their sum is a new bound, which no other release shares.
-            alone = len(terms) == 1
-            for name in [(terms[0].group, leaf) for leaf in terms[0].leaves] if alone else [(Group(), 0)]:
-                loads[name] = loads.get(name, 0) + ratio**2
-        found.append(Release(batch, mechanism, loads, sum(size for _, size in values)))
-        if grid is not None:
-            found[-1] = _rounded(checker, found[-1], *grid)
-    return found
-
-
-def _rounded(checker: Checker, release: Release, most: float, cell: float) -> Release:
-    """The load that rounding to the grid adds to a release whose values move by x <= r noises for one record.
-
-    r^2 is the sum of its loads, times the number of coordinates if the mechanism uses L1 norms. With the noise for a
-    multiplier m enlarged by 1 + m c, where c is the cell, the integers move by (x + c) / (1 + m c). If r >= 1 / m,
-    that is at most r for x = r. A record that shares its bound among several releases has less of x in each; then
-    (x + c) / (1 + m c) <= x + c (1 - m x)+, whose square is at most x^2 + c / (2 m) + c^2 (`Release.rounding`). If r < 1 / m the
-    loads are those of (r + c) / (1 + m c).
-    """
-    total = ratio_of(release)
-    loads = release.loads
-    if is_symbolic(total):
-        # The certificate assumes r >= 1 / m for open parameters.
-        checker.most_multiplier = min(checker.most_multiplier, most)
-    elif total * (most * (1 + 1e-5)) ** 2 < 1:
-        checker.beyond = True
-        exceeds = f"a noise multiplier of {1 / math.sqrt(total):.4g} exceeds the limit of the grid, {most:.4g}"
-        checker.notes.append(f"{exceeds}: rounding takes part of the noise")
-        larger = ((1 + cell / math.sqrt(total)) / (1 + most * cell)) ** 2
-        loads = {name: load * larger for name, load in loads.items()}
-    return dataclasses.replace(release, loads=loads, rounding=cell / (2 * most) + cell**2)
-
-
-def _is_fresh(checker: Checker, batch: Batch) -> bool:
-    """True if nothing else was drawn or released since the draw of a sample."""
-    if batch not in checker.items:
-        return False
-    since = checker.items[checker.items.index(batch) + 1 :]
-    kinds = [kind for x in since for kind in (x.releases if isinstance(x, Scheduled) else [[x]])]
-    return all(isinstance(x, Release) and x.batch is batch for kind in kinds for x in kind)
-
-
 @rule(DRAW, table=KEY_RULES)
 def draw(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """The rule of sampling: row numbers, mask, and sampled rows, which are zero where the mask is False.
@@ -678,7 +241,7 @@ def draw(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
     sampling = _law(checker, drawing, params["structure"], tables)
     table = next((x.batch for x in records if isinstance(x, Private)), checker.table)
     private = [x for x in records if isinstance(x, Private) and x.axes == (0,) and x.batch is table]
-    numbered = checker.relation is Relation.ADD_OR_REMOVE_ONE and any(x.positional for x in private)
+    numbered = checker.neighbours.hides_membership and any(x.positional for x in private)
     # Where no draw is recorded, the results are not a sample.
     if isinstance(sampling, Reason):
         return _refused(checker, equation, operands, sampling)
@@ -728,7 +291,7 @@ def _check_sampler(checker: Checker, equation: JaxprEqn, sampling: Sampling) -> 
     name: str = equation.params.get("name", equation.primitive.name)
     if checker.relation not in sampling.relations:
         others = " or ".join(f"dp.Relation.{x.name}" for x in sorted(sampling.relations, key=lambda x: x.name))
-        why = f", which has no sound accounting for {relation_name(checker.relation.name, 'record')}"
+        why = f", which has no sound accounting for {checker.neighbours.name('record')}"
         if sampling.constant_size:
             why = f" of fixed size{why}: one additional record changes every other record's probability of being drawn"
         raise PrivacyError(
@@ -761,7 +324,7 @@ def clipped_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     for key in keys:
         spend_secret(checker, equation, key)
     why = None
-    _, bound = _number(equation, norms, "norm")
+    _, bound = number_of(equation, norms, "norm")
     if not params["trusted"]:
         why = Why.ROWS("the gradient engine is not on the list")
     elif any(not isinstance(x, Public) for part in public for x in part):
@@ -808,7 +371,7 @@ def _is_draw(checker: Checker, equation: JaxprEqn, indices: Value, mask: Value, 
         return False
     shapes = [shape_of(x) for x in equation.invars[len(equation.invars) - len(table) :]]
     rows = {shape[0] for shape in shapes}
-    by_place = checker.relation is Relation.ADD_OR_REMOVE_ONE
+    by_place = checker.neighbours.hides_membership
     for value, shape in zip(table, shapes, strict=True):
         if isinstance(value, Public):
             # The state of records starts as public values, which, like rows, must not depend on the place.

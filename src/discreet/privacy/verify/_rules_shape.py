@@ -2,98 +2,64 @@
 
 Elements do not change here, so a bound depends only on how often each is used: k copies of a vector have sqrt(k) times its
 norm, and parts of one jointly at most its norm. Rows stay rows as long as the axes of the records stay whole. If records are
-picked by place, each may occur at most once (`Rows`); otherwise the result has no rows. An index or a selection that
-depends on records is covered only if it is the record's own.
+picked by place, each may occur at most once (`recognize/_slices`); otherwise the result has no rows. An index or a selection
+that depends on records is covered only if it is the record's own.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from discreet._jax import JaxprEqn, aval, primitive_of, primitives as p, unstack_p
-from discreet.privacy.verify._domain import (
-    Axes,
-    Batch,
-    Group,
-    Norm,
-    Part,
-    Private,
-    Public,
-    Rows,
-    Scale,
-    Table,
-    Term,
-    Value,
-    bounding,
-    row_terms,
-    scaled,
-    source_of,
-    stacked,
-    through_reshape,
-    total_of,
-    without,
-)
+from discreet._jax import JaxprEqn, primitive_of, primitives as p, unstack_p
+from discreet.privacy.verify._bounds import Group, Term, bounding, scaled, source_of, stacked, total_of
+from discreet.privacy.verify._domain import Axes, Private, Public, Value, row_terms, through_reshape, without
 from discreet.privacy.verify._errors import Why
-from discreet.privacy.verify._interpreter import (
-    Checker,
+from discreet.privacy.verify._interpreter import Checker, common_batch
+from discreet.privacy.verify._moved import (
+    axes_after,
+    common_rows,
+    moved,
+    moved_sum,
+    over_the_record,
+    rows_apart,
+    rows_of_all,
+)
+from discreet.privacy.verify._registry import rule
+from discreet.privacy.verify._rows import (
     aligned,
     all_finite,
     as_sum,
     both_zero,
-    common_batch,
     expansion,
     is_positional,
-    is_whole,
-    rule,
+    limits_of,
     shape_of,
     size_per_record,
-    summed,
     varies_along,
     zero_under,
 )
-from discreet.privacy.verify._rules_elementwise import FLOOR, limits_of, margin, reshaped_norm
+from discreet.privacy.verify.recognize._clipping import (
+    factor_of_choice,
+    finite_by_choice,
+    reshaped_norm,
+    within_by_choice,
+)
+from discreet.privacy.verify.recognize._folds import folding
+from discreet.privacy.verify.recognize._histograms import added_up
+from discreet.privacy.verify.recognize._slices import picked, slice_of, window_of
 
-MOST_EXACT = 2**24
 _LINE = jax.ShapeDtypeStruct((2,), np.float32)
 
 
-def moved(checker: Checker, equation: JaxprEqn, value: Private, axes: Axes | None, *, exact: bool = True) -> Private:
-    """A value of the operand's elements, each at most once. `exact`: all of them, so it has the same content."""
-    if value.axes is None or axes is None:
-        return moved_sum(checker, equation, value)
-    shape = shape_of(equation.invars[0])
-    found = value.but(axes=axes, origin=checker.origin(equation, [value]), low=value.low, high=value.high)
-    if not exact:
-        return found
-    where = over_the_record(value) if size_per_record(shape, value.axes) == 1 else frozenset[tuple[str, int]]()
-    norm = reshaped_norm(value, shape)
-    kept = {"holds": value.content, "finite_where": where, "lacks": value.lacks}
-    return dataclasses.replace(found, norm_of=norm, **kept)
-
-
-def over_the_record(value: Private) -> frozenset[tuple[str, int]]:
-    """Conditions on a record as a whole, which survive moving its one Boolean."""
-    return frozenset(x for x in value.finite_where if x[0] == "all")
-
-
-def moved_sum(checker: Checker, equation: JaxprEqn, value: Private) -> Private:
-    """The same for a value without record axes: one record's influence does not grow."""
-    found = as_sum(checker, value, shape_of(equation.invars[0]))
-    if found.terms is None:
-        lost = Why.ROWS(f"{equation.primitive.name} mixes the axis of the records with others")
-        return checker.unbounded(equation, [found], found.why or lost)
-    return found.but(origin=checker.origin(equation, [value]))
-
-
 @rule(p.reshape_p)
+@folding
 def _reshape(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Private:
     (value,) = operands
     if value.axes is None:
@@ -107,34 +73,15 @@ def _reshape(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> P
     return moved(checker, equation, value, through_reshape(old, shape_of(equation.outvars[0]), own))
 
 
-def axis_after(equation: JaxprEqn, axis: int) -> int | None:
-    """The position in the result of an axis of the operand, if its elements keep their places; otherwise None."""
-    primitive = equation.primitive
-    params = equation.params
-    if primitive is p.transpose_p:
-        return [int(i) for i in params["permutation"]].index(axis)
-    if primitive is p.broadcast_in_dim_p:
-        place = int(params["broadcast_dimensions"][axis])
-        return place if shape_of(equation.outvars[0])[place] == shape_of(equation.invars[0])[axis] else None
-    if primitive in (p.squeeze_p, p.rev_p):
-        gone = [int(i) for i in params["dimensions"]]
-        return None if axis in gone else axis - sum(i < axis for i in gone if primitive is p.squeeze_p)
-    return axis
-
-
-def axes_after(equation: JaxprEqn, axes: Axes | None) -> Axes | None:
-    """`axis_after` of all record axes; None if one of them is gone."""
-    found = [axis_after(equation, a) for a in axes or ()]
-    return None if axes is None or None in found else tuple(a for a in found if a is not None)
-
-
 @rule(p.squeeze_p, p.transpose_p, p.rev_p)
+@folding
 def _move(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Private:
     (value,) = operands
     return moved(checker, equation, value, axes_after(equation, value.axes), exact=equation.primitive is not p.rev_p)
 
 
 @rule(p.broadcast_in_dim_p)
+@folding
 def _broadcast(checker: Checker, equation: JaxprEqn, operands: list[Private]) -> Private:
     value = operands[0]
     own = shape_of(equation.invars[0])
@@ -161,75 +108,15 @@ def _slice(checker: Checker, equation: JaxprEqn, operands: Sequence[Value]) -> P
     out = shape_of(equation.outvars[0])
     kept = value.axes is not None and all(own[a] == out[a] for a in value.axes)
     if not kept and equation.primitive is p.slice_p and value.axes is not None and len(value.axes) == 1:
-        part = _slice_of(checker, equation, value)
+        part = slice_of(checker, equation, value)
         if part is not None:
             found = moved(checker, equation, value, value.axes, exact=False)
             return found.but(batch=part, terms=bounding(value.terms, part), low=found.low, high=found.high)
     if not kept and equation.primitive is p.dynamic_slice_p and value.axes is not None:
-        found = _window_of(checker, equation, value, operands[1:])
+        found = window_of(checker, equation, value, operands[1:])
         if found is not None:
             return found
     return moved(checker, equation, value, value.axes if kept else None, exact=own == out)
-
-
-def _window_of(checker: Checker, equation: JaxprEqn, value: Private, starts: Sequence[Value]) -> Private | None:
-    """The `Part` of an iteration's `lax.dynamic_slice(x, i * size)`, if no other iteration takes any of its rows.
-
-    It is then like a slice of a scanned array. So all starts must be known and within the array, since JAX moves others. In a
-    random sample a record left out moves others to another iteration: all rows must be taken, and treated alike (`placed`).
-    """
-    own = shape_of(equation.invars[0])
-    out = shape_of(equation.outvars[0])
-    cut = [i for i in range(len(own)) if own[i] != out[i]]
-    if value.axes is None or value.batch is None or len(cut) != 1 or cut[0] not in value.axes:
-        return None
-    (axis,) = cut
-    start = starts[axis]
-    size = out[axis]
-    place = value.axes.index(axis)
-    turns = start.turns if isinstance(start, Public) else None
-    if turns is None or turns.loop not in checker.keys.loops or not turns.values:
-        return None
-    # Parts of parts go from the outer loop to the inner one, each loop once.
-    around = checker.keys.loops[: checker.keys.loops.index(turns.loop)]
-    batch: Batch | None = value.batch
-    while batch is not None:
-        if isinstance(batch, Part) and batch.loop not in around:
-            return None
-        batch = batch.parent
-    firsts = sorted(turns.values)
-    apart = all(a + size <= b for a, b in itertools.pairwise(firsts))
-    if not apart or firsts[0] < 0 or firsts[-1] + size > own[axis]:
-        return None
-    if value.batch.sampled and size * len(firsts) < own[axis]:
-        return None
-    beside = tuple(math.prod(own[a] for a in axes) for axes in (value.axes[:place], value.axes[place + 1 :]))
-    name = (value.batch, *turns.values, turns.loop, size, own[axis], beside)
-    if name not in checker.windows:
-        depth = checker.keys.loops.index(turns.loop)
-        checker.windows[name] = Part(value.batch, value.batch.masked, depth, loop=turns.loop, before=0)
-    part = checker.windows[name]
-    # A single row of an axis numbers nothing, as after a scan along it.
-    axes = tuple(a for a in value.axes if a != axis or size > 1)
-    found = moved(checker, equation, value, axes, exact=False)
-    placed = value.positional or turns.loop in checker.placed
-    return dataclasses.replace(found, batch=part, terms=bounding(value.terms, part), positional=placed)
-
-
-def _slice_of(checker: Checker, equation: JaxprEqn, value: Private) -> Batch | None:
-    """The consecutive rows of a slice of the table."""
-    if not isinstance(value.batch, Table) or value.axes is None:
-        return None
-    (axis,) = value.axes
-    params = equation.params
-    if params["strides"] is not None and params["strides"][axis] != 1:
-        return None
-    return _numbered_rows(checker, value.batch, range(params["start_indices"][axis], params["limit_indices"][axis]))
-
-
-def _numbered_rows(checker: Checker, batch: Table, numbers: range | tuple[int, ...]) -> Batch:
-    """Some rows of the table; the same object for all arrays."""
-    return checker.rows.setdefault((batch, numbers), Rows(batch, batch.masked, numbers=numbers))
 
 
 @rule(p.pad_p)
@@ -379,7 +266,7 @@ def _selected(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -> dict:
         # Each of its elements is finite now; a bound on a row that held NaN does not bound the others.
         cases = [cases[0], cases[1].but(terms=None)] if not finite[1] else cases
         finite[1] = True
-    _finite_by_choice(which, cases, finite)
+    finite_by_choice(which, cases, finite)
     limits = limits_of(cases)
     terms = _bound_of_choice(equation, which, cases)
     changes = {"zero": zero, "finite": all(finite), "linf": None if limits is None else max(limits), "terms": terms}
@@ -389,23 +276,8 @@ def _selected(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -> dict:
         changes["terms"] = None if not finite[0] else terms
     holders = [x for x in cases if isinstance(x, Private)]
     if len(holders) == 1 and holders[0].norm_of is not None and holders[0].norm_of.kind == "factor":
-        changes["norm_of"] = _factor_of_choice(which, cases, holders[0])
+        changes["norm_of"] = factor_of_choice(which, cases, holders[0])
     return changes
-
-
-def _finite_by_choice(which: Value, cases: Sequence[Value], finite: list[bool]) -> None:
-    """Handle `where(norm < C, g, g / norm * C)`: where the quotient is selected, the norm is not 0."""
-    norm = which.norm_of if isinstance(which, Private) else None
-    known = norm is not None and norm.kind in ("above", "below") and not norm.bound.powers and norm.finite
-    if norm is None or not known or norm.bound.factor < FLOOR:
-        return
-    near = 0 if norm.kind == "above" else 1
-    by_itself = cases[near]
-    shortened = cases[1 - near]
-    if isinstance(by_itself, Private) and by_itself.content in norm.contents and isinstance(shortened, Private):
-        terms = shortened.terms or ()
-        if len(terms) == 1 and terms[0].group is norm.group and terms[0].leaves == frozenset([by_itself.content]):
-            finite[1 - near] = finite[near]
 
 
 def _bound_of_choice(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -> tuple[Term, ...] | None:
@@ -421,7 +293,7 @@ def _bound_of_choice(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -
         if terms is None and value.linf is not None and value.axes is not None:
             terms = row_terms(value.but(finite=True), size_per_record(own, value.axes))
         if terms is None:
-            terms = _within_by_choice(which, number, value)
+            terms = within_by_choice(which, number, value)
         if terms is None:
             return None
         parts.append(scaled(terms, expansion(own, out)))
@@ -433,34 +305,6 @@ def _bound_of_choice(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -
     if len(singles) == len(parts) and len({(id(t.group), t.leaves, t.bound.powers, t.source) for t in singles}) == 1:
         return (max(singles, key=lambda t: t.bound.factor),)
     return stacked(parts, parts[0][0].source)
-
-
-def _within_by_choice(which: Value, number: int, value: Private) -> tuple[Term, ...] | None:
-    """Handle `where(norm < C, g, ...)`: in that case the norm of g is at most C."""
-    norm = which.norm_of if isinstance(which, Private) else None
-    if norm is None or value.batch is None or value.content not in norm.contents:
-        return None
-    if (norm.kind, number) not in (("above", 0), ("below", 1)) or not norm.finite or norm.bound.factor < FLOOR:
-        return None
-    bound = norm.bound * (1.0 + margin(norm.size))
-    return (Term(norm.group, frozenset([value.content]), bound, value.batch),)
-
-
-def _factor_of_choice(which: Value, cases: Sequence[Value], factor: Private) -> Norm | None:
-    """Handle `where(norm > C, C / norm, 1)`, which is a factor, too."""
-    norm = which.norm_of if isinstance(which, Private) else None
-    own = factor.norm_of
-    if own is None or all(x is factor or (isinstance(x, Public) and x.is_zero) for x in cases):
-        return own
-    if norm is None or norm.contents != own.contents or norm.bound.powers or own.bound.powers:
-        return None
-    number = 1 if cases[1] is factor else 0
-    other = cases[1 - number]
-    largest = other.magnitude if isinstance(other, Public) else None
-    if (norm.kind, number) not in (("above", 1), ("below", 0)) or largest is None:
-        return None
-    bound = Scale(max(own.bound.factor, norm.bound.factor * largest))
-    return dataclasses.replace(own, bound=bound, safe=norm.bound.factor >= FLOOR)
 
 
 def masked_rows(
@@ -514,7 +358,7 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
         elif axis in kept and equation.params["slice_sizes"][axis] == shape_of(equation.invars[0])[axis]:
             axes_found.append(offset[kept.index(axis)])
         else:
-            return _picked(checker, equation, source, axis, index)
+            return picked(checker, equation, source, axis, index)
     positional = source.positional
     if isinstance(index, Private):
         by_row = index.batch is source.batch and index.axes is not None and len(index.axes) == len(source.axes)
@@ -532,32 +376,12 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
     return Private(source.batch, tuple(axes_found), origin, positional=positional)
 
 
-def _picked(checker: Checker, equation: JaxprEqn, source: Private, axis: int, index: Value) -> Private:
-    """The rule of `rows[numbers]`, for distinct numbers known at trace time: each record is in one row at most."""
-    numbers = equation.params["dimension_numbers"]
-    count = shape_of(equation.invars[0])[axis]
-    simple = source.axes == (axis,) == tuple(numbers.start_index_map) and axis in numbers.collapsed_slice_dims
-    known = index.const if isinstance(index, Public) else None
-    if not simple or not isinstance(source.batch, Table) or known is None or known.ndim != 2:
-        why = Why.ROWS("records are picked by number, and their numbers are not known to be distinct")
-        return checker.unbounded(equation, [source, index], why)
-    picks = tuple(int(i) for i in known.reshape(-1))
-    if len(set(picks)) < len(picks) or any(not 0 <= i < count for i in picks):
-        why = Why.ROWS("a record is picked several times, so it counts as often")
-        return checker.unbounded(equation, [source, index], why)
-    batch = _numbered_rows(checker, source.batch, picks)
-    terms = bounding(source.terms, batch)
-    offset = {int(i) for i in numbers.offset_dims}
-    (place,) = (i for i in range(len(shape_of(equation.outvars[0]))) if i not in offset)
-    return source.but(batch=batch, axes=(place,), terms=terms, origin=checker.origin(equation, [source]))
-
-
 @rule(p.scatter_p, p.scatter_add_p, p.scatter_mul_p, p.scatter_min_p, p.scatter_max_p)
 def scatter(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     """The rule of scatter: each record may write to its own place only."""
     private = [x for x in operands if isinstance(x, Private)]
     lost = Why.ROWS("records' values are written to places that other records can reach")
-    if (histogram := _added_up(checker, equation, operands)) is not None:
+    if (histogram := added_up(checker, equation, operands)) is not None:
         return histogram
     own = _own_places(equation)
     # All operands must have the records along the same axes of the array.
@@ -578,60 +402,6 @@ def scatter(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priv
     return Private(private[0].batch, axes, checker.origin(equation, operands), positional=positional)
 
 
-def _added_up(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private | None:
-    """The rule of rows added to an array of zeros at their indices, as in histograms; None otherwise, or without a bound.
-
-    At any index, one record moves the result by its own updates: those of one window go to distinct places, or are dropped,
-    and k windows move it by at most sqrt(k) times their joint norm.
-    """
-    array, index, update = operands
-    numbers = equation.params["dimension_numbers"]
-    shapes = [shape_of(x) for x in equation.invars]
-    # If indices break their promises, other records' updates may go anywhere.
-    promised = [equation.params[x] for x in ("unique_indices", "indices_are_sorted")]
-    undefined = any(promised) or equation.params["mode"] is jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
-    dtype = np.dtype(aval(equation.outvars[0]).dtype)
-    if equation.primitive is not p.scatter_add_p or undefined or numbers.operand_batching_dims or dtype.itemsize < 4:
-        return None
-    if not isinstance(array, Public) or not array.is_zero:
-        return None
-    # The other axes of the updates are those of the indices except the last.
-    scattered = [i for i in range(len(shapes[2])) if i not in numbers.update_window_dims]
-    if isinstance(index, Private):
-        if not index.axes or len(shapes[1]) - 1 in index.axes:
-            return None
-        axes = tuple(scattered[a] for a in index.axes)
-        if isinstance(update, Public):
-            varies = varies_along(update, shapes[2], axes)
-            size = update.magnitude
-            update = index.but(axes=axes, terms=None, linf=size, zero=frozenset(), finite=True, positional=varies)
-        if not isinstance(update, Private) or update.axes != axes or update.batch is not index.batch:
-            return None
-        placed = index.positional
-        drops = equation.params["mode"] is jax.lax.GatherScatterMode.FILL_OR_DROP
-        if drops and np.dtype(aval(equation.invars[1]).dtype).itemsize >= 4:  # narrower integers may not hold the end
-            # `where(mask, y, len(bins))` sends absent records beyond the end, where they add nothing.
-            end = min(shapes[0][i] for i in numbers.scatter_dims_to_operand_dims)
-            update = update.but(zero=update.zero | {mask for mask, place in index.absent if not 0 <= place < end})
-    elif (
-        isinstance(index, Public) and isinstance(update, Private) and update.axes and set(update.axes) <= set(scattered)
-    ):
-        axes = update.axes
-        placed = varies_along(index, shapes[1], tuple(scattered.index(a) for a in axes))
-    else:
-        return None
-    update = update.but(positional=update.positional or placed)
-    windows = math.prod(shapes[2][i] for i in scattered if i not in axes)
-    if dtype.kind != "f":
-        most = math.inf if update.linf is None else update.linf * math.prod(shapes[2][i] for i in scattered)
-        if dtype.kind not in "iu" or most >= MOST_EXACT or windows > 1:
-            return None
-    found = summed(checker, update, shapes[2], additive=True)
-    if found.terms is None:
-        return None
-    return found.but(terms=scaled(found.terms, math.sqrt(windows)), origin=checker.origin(equation, operands))
-
-
 def _own_places(equation: JaxprEqn) -> list[dict[int, int]]:
     """For array, indices and updates: the map from their axes to those of the array with the same places.
 
@@ -649,33 +419,6 @@ def _own_places(equation: JaxprEqn) -> list[dict[int, int]]:
     indices = {int(i): a for i, a in zip(numbers.scatter_indices_batching_dims, batched, strict=True)}
     rows = {scattered[i]: a for i, a in indices.items()}
     return [{a: a for a in (*batched, *whole.values())}, indices, {**rows, **whole}]
-
-
-def common_rows(operands: Sequence[Value]) -> Axes | None:
-    """The axes of the records, where all private operands have them in one place; else None."""
-    private = [x for x in operands if isinstance(x, Private)]
-    first = private[0]
-    alike = all(x.axes == first.axes and x.batch is first.batch for x in private)
-    return first.axes if alike and first.batch is not None else None
-
-
-def rows_of_all(checker: Checker, equation: JaxprEqn, operands: list[Value], axes: Axes) -> list[Value]:
-    """Result rows computed from the operands' rows along the same axes, without bounds."""
-    batch = next(x.batch for x in operands if isinstance(x, Private))
-    positional = is_positional(equation, operands, axes)
-    origin = checker.origin(equation, operands)
-    return [Private(batch, axes, origin, finite=is_whole(v), positional=positional) for v in equation.outvars]
-
-
-def rows_apart(
-    checker: Checker, equation: JaxprEqn, operands: list[Value], mixed: Collection[int], why: str
-) -> list[Value]:
-    """The results of a function that combines elements along the `mixed` axes only: records must lie along others."""
-    axes = common_rows(operands)
-    if axes is None or set(axes) & set(mixed):
-        lost = Why.ROWS(f"{equation.primitive.name}{why}")
-        return [checker.unbounded(equation, operands, lost) for _ in equation.outvars]
-    return rows_of_all(checker, equation, operands, axes)
 
 
 @rule(

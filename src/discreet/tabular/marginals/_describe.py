@@ -189,7 +189,7 @@ class Description:
         Raises:
             ImportError: Matplotlib is not installed.
         """
-        from discreet.methods.plots import Levels, plot_levels
+        from discreet.methods.plots import LevelShares, plot_levels
 
         columns = {}
         for name, x in self.columns.items():
@@ -198,7 +198,7 @@ class Description:
             if edges is not None and x.column.kind is Kind.DATE:
                 edges = 1970 + edges / 365.2425
                 axis = "year"
-            columns[name] = Levels(x.labels, edges, *x.shares, axis)
+            columns[name] = LevelShares(x.labels, edges, *x.shares, axis)
         spent = f"ε = {upper(self.statement.epsilon)} at δ = {self.released.plan.delta:.3g}"
         title = f"{self._numbers} Bars: shares; lines: intervals that hold with probability {self.level:g}. {spent}"
         return plot_levels(columns, title=title, path=path)

@@ -52,7 +52,7 @@ from discreet._dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEven
 from discreet._jax import in_own_settings, one_process, refuse_traced
 from discreet._validate import integer, positive
 from discreet.privacy import random
-from discreet.privacy.accounting import BoundedRangeDpEvent, Relation, calibrate_noise_multiplier
+from discreet.privacy.accounting import BoundedRangeDpEvent, Relation, calibrate_noise_multiplier, neighbours
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
 from discreet.privacy.mechanisms import CHOICE, GAUSSIAN, clip_records, count_cells, sum_records, table_distances
@@ -347,9 +347,8 @@ class MarginalsPlan(GaussianPlan):
     @property
     def moved(self) -> float:
         """How far one record moves the weighted counts and sums together, in L2; the head of this file has the proof."""
-        if self.relation is Relation.ADD_OR_REMOVE_ONE:
-            return self.sensitivity
-        return math.hypot(math.sqrt(2) * self._of_tables, 2 * self._norm)
+        near = neighbours(self.relation)
+        return math.hypot(near.of_cells * self._of_tables, near.distance * self._norm)
 
     @property
     def _of_tables(self) -> float:
@@ -368,7 +367,7 @@ class MarginalsPlan(GaussianPlan):
     @property
     def _in_events(self) -> float:
         """C in units of that of the event: under REPLACE_ONE an accountant takes neighbours to be 2C apart."""
-        return self.sensitivity * (1 if self.relation is Relation.ADD_OR_REMOVE_ONE else 2) / self.moved
+        return self.sensitivity * neighbours(self.relation).distance / self.moved
 
     @property
     def noise(self) -> float:
@@ -486,7 +485,7 @@ class MarginalsPlan(GaussianPlan):
         biases = jax.ShapeDtypeStruct((len(tables),), np.int64)
         expected = jax.ShapeDtypeStruct((cells,), np.int64)
         choice = Query(_Distances(sizes, tables), Choice(self.choice_epsilon, self.max_rows), self.relation)
-        multiplier = self.noise / self.max_rows * (1 if self.relation is Relation.ADD_OR_REMOVE_ONE else math.sqrt(2))
+        multiplier = self.noise / self.max_rows * neighbours(self.relation).of_cells
         pair = Query(_Counts((longest, longest), ((0, 1),), (1,)), Gaussian(self.noise, multiplier), self.relation)
         return (
             choice.certificate(key, *_shapes(cells, self._rows(rows), len(sizes)), expected, biases),
@@ -495,7 +494,7 @@ class MarginalsPlan(GaussianPlan):
 
     def state(self, *, reproducible: bool) -> Statement:
         """Make the statement of one release by this plan."""
-        how = "added to or removed from" if self.relation is Relation.ADD_OR_REMOVE_ONE else "replaced in"
+        how = neighbours(self.relation).how
         noun = self._unit.noun
         most = self.max_rows
         kept = "" if most == 1 else f"Of each person at most {most} rows were used, chosen by a secret order. "
@@ -557,11 +556,11 @@ class MarginalsPlan(GaussianPlan):
         return f"Persons were counted, too, each once: those of whom all rows were used, the others{by}. "
 
     def _how_chosen(self) -> str:
-        moved = self.max_rows * (2 if self.relation is Relation.REPLACE_ONE else 1)
+        moved = self.max_rows * neighbours(self.relation).distance
         return (
             f"{counted(self.choices, 'pair')} of columns more, each chosen by the exponential mechanism, by how far "
             "its counts are from those of a model of everything counted before, were counted in the same way. One "
-            f"{self._unit.noun} moves each such distance by at most {moved}. "
+            f"{self._unit.noun} moves each such distance by at most {moved:g}. "
             f"Each choice has privacy range {self.choice_epsilon:.6g} for distances that move by {self.max_rows}. "
         )
 

@@ -1,0 +1,184 @@
+"""Rows and sums: how the operands of one equation meet.
+
+A private value with `axes` has a row for each record; without, it may depend on all records. Rows
+stay rows if all operands have their records along the same axes (`aligned`). A sum over records
+is what noise is added to: `summed` bounds what one record adds, from the bound on rows, and
+`as_sum` does so for any value.
+
+Sound, since the runs differ in one row only: the sum moves by that row, which is within the bound
+on rows, or by two such rows where absent records are not exactly zero (`contribution_factor`). In
+a random sample a record that is not drawn moves the rows behind it, so there only what does not
+depend on a row's place has a bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from discreet._jax import JaxprEqn, aval
+from discreet.privacy.verify._bounds import Batch, Cut, Part, Term, group_of, scaled
+from discreet.privacy.verify._domain import Private, Public, Value, contribution_factor, range_factor, row_terms
+from discreet.privacy.verify._errors import Reason, Why
+from discreet.privacy.verify._interpreter import Checker
+
+
+def shape_of(atom: Any) -> tuple[int, ...]:
+    """The shape of a variable or literal."""
+    return tuple(aval(atom).shape)
+
+
+def size_per_record(shape: tuple[int, ...], axes: tuple[int, ...] | None) -> int:
+    """The number of elements of one record's slice; of the whole array without record axes."""
+    return math.prod(n for i, n in enumerate(shape) if i not in (axes or ()))
+
+
+def aligned(checker: Checker, equation: JaxprEqn, operands: Sequence[Value]) -> Private | None:
+    """The rows of an elementwise result, without other claims; None if records meet other records."""
+    shape = shape_of(equation.outvars[0])
+    private = [(x, shape_of(v)) for x, v in zip(operands, equation.invars, strict=True) if isinstance(x, Private)]
+    first = private[0][0]
+    axes = private[0][0].axes
+    if axes is None or first.batch is None:
+        return None
+    for value, own in private:
+        if value.axes != axes or value.batch is not first.batch:
+            return None
+        if any(i >= len(own) or own[i] != shape[i] for i in axes):
+            return None
+    positional = is_positional(equation, operands, axes)
+    return Private(first.batch, axes, checker.origin(equation, operands), positional=positional)
+
+
+def is_positional(equation: JaxprEqn, operands: Sequence[Value], axes: tuple[int, ...]) -> bool:
+    """True if result rows depend on their place: an operand's rows did, or a public operand varies between rows."""
+    pairs = zip(operands, equation.invars, strict=True)
+    return any(
+        x.positional if isinstance(x, Private) else isinstance(x, Public) and varies_along(x, shape_of(v), axes)
+        for x, v in pairs
+    )
+
+
+def varies_along(value: Public, shape: tuple[int, ...], axes: tuple[int, ...]) -> bool:
+    """True if a public value may differ between records."""
+    return any(i < len(shape) and shape[i] > 1 and i not in value.uniform for i in axes)
+
+
+def expansion(own: tuple[int, ...], out: tuple[int, ...]) -> float:
+    """The factor on the L2 norm if each element is repeated."""
+    return math.sqrt(np.prod(out, dtype=np.float64) / max(1.0, np.prod(own, dtype=np.float64)))
+
+
+def bound_of(value: Private, equation: JaxprEqn, position: int) -> tuple[Term, ...] | None:
+    """The bound of an operand in the shape of the result."""
+    own = shape_of(equation.invars[position])
+    out = shape_of(equation.outvars[0])
+    # NaN is checked separately, before any sum.
+    rows = value.axes is not None
+    terms = row_terms(value.but(finite=True), size_per_record(own, value.axes)) if rows else value.terms
+    return None if terms is None else scaled(terms, expansion(own, out))
+
+
+def is_whole(variable: Any) -> bool:
+    """True if a variable holds Booleans or integers: none is NaN, and sums may wrap around."""
+    return np.dtype(aval(variable).dtype).kind in "biu"
+
+
+def is_integer(equation: JaxprEqn) -> bool:
+    """True if the result wraps around instead of rounding."""
+    return np.dtype(aval(equation.outvars[0]).dtype).kind in "iu"
+
+
+def all_finite(operands: Sequence[Value]) -> bool:
+    """True if no operand holds NaN or infinity."""
+
+    def finite(value: Value) -> bool:
+        if isinstance(value, Private):
+            return value.finite
+        return isinstance(value, Public) and value.magnitude is not None and math.isfinite(value.magnitude)
+
+    return all(map(finite, operands))
+
+
+def zero_under(value: Value) -> frozenset[Batch] | None:
+    """The masks under which a value is zero; None if it is zero under all."""
+    if isinstance(value, Private):
+        return value.zero
+    return None if isinstance(value, Public) and value.is_zero else frozenset()
+
+
+def both_zero(values: Sequence[Value]) -> frozenset[Batch]:
+    """Masks under which all are zero."""
+    known = [z for z in map(zero_under, values) if z is not None]
+    return frozenset.intersection(*known) if known else frozenset()
+
+
+_LARGEST = 1e38
+
+
+def as_sum(checker: Checker, value: Private, shape: tuple[int, ...]) -> Private:
+    """Convert a value to a sum, whose terms bound one record's contribution; no terms but a reason if there is no bound.
+
+    An array of rows changes in one row only. That holds for the table; in a random sample the rows after a record that is
+    not drawn move up, so there only a single record's term of a sum has a bound.
+    """
+    if value.axes is None:
+        return value if value.terms is not None or value.batch is None else _limited(checker, value, shape)
+    assert value.batch is not None
+    # In a Poisson sample a record that is not drawn leaves no gap: all later rows differ between the two runs.
+    if value.batch.sampled and not (value.axes == () and isinstance(value.batch, Part)):
+        why = Why.POSITION("a random sample is used row by row: the row of a record depends on the others")
+        return _without(value, why)
+    return summed(checker, value, shape, additive=value.axes == ())
+
+
+def summed(checker: Checker, value: Private, shape: tuple[int, ...], *, additive: bool) -> Private:
+    """The bound on one record's contribution to a sum of rows."""
+    batch = value.batch
+    assert batch is not None
+    # The record that differs changes the sum by its own row, which is within the bound on rows.
+    terms = row_terms(value, size_per_record(shape, value.axes))
+    if terms is None:
+        why = Why.CLIP("a record's contribution has no bound: rows are summed without clipping")
+        if value.terms is not None or value.linf is not None:
+            why = Why.NAN("rows are summed that may hold NaN or infinity, which makes the record visible in the sum")
+        return _without(value, why)
+    factor, why = contribution_factor(value, checker.relation)
+    if factor == 0.0:
+        return _without(value, why or Why.CLIP("a record's contribution has no bound"))
+    # Each partial sum must be finite, even if all rows have the norm of the bound.
+    count = math.prod(shape[i] for i in value.axes or ())
+    if any(t.bound.factor * factor * count > _LARGEST for t in terms):
+        return _without(value, Why.PRECISION("rows are so long that their sum may not be finite"))
+    if factor > 1.0:
+        padded = batch.table.masked or batch.whole is not batch.table
+        reason = "rows without a record are not exactly zero" if padded else "there is no mask"
+        checker.notes.append(f"the sum's sensitivity is 2C, since {reason} ({value.origin.line or value.origin.what})")
+        # Leaves that jointly move by 2C share no bound with leaves that move by C.
+        terms = tuple(Term(group_of("twice", t.group), t.leaves, t.bound * factor, t.source) for t in terms)
+    return value.but(axes=None, terms=terms, additive=additive, zero=frozenset(), linf=None, finite=True)
+
+
+def _limited(checker: Checker, value: Private, shape: tuple[int, ...]) -> Private:
+    """The bound of a value that depends on all records but has limited size: it stays in a ball."""
+    batch = value.batch
+    assert isinstance(batch, Batch)
+    terms = row_terms(value, size_per_record(shape, None))
+    factor = range_factor(batch, checker.relation)
+    if terms is None or factor == 0.0 or isinstance(batch, Cut):
+        return value
+    return value.but(terms=scaled(terms, factor), linf=None, additive=False, finite=True)
+
+
+def _without(value: Private, why: Reason) -> Private:
+    return value.but(axes=None, terms=None, linf=None, finite=False, why=value.why or why)
+
+
+def limits_of(values: Sequence[Value]) -> list[float] | None:
+    """The largest absolute element of each value; None if one is unknown."""
+    found = [x.linf if isinstance(x, Private) else x.magnitude if isinstance(x, Public) else None for x in values]
+    known = [x for x in found if x is not None]
+    return known if len(known) == len(found) else None
