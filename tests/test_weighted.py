@@ -145,3 +145,8 @@ def test_what_does_not_fit_is_refused() -> None:
         sum_weighted(rows * 1.0, np.ones((2, 1, 1)), mask)
     with pytest.raises(ValueError, match="weights"):
         sum_weighted(rows, np.ones((2, 2, 1)), mask)
+    many = [
+        jax.ShapeDtypeStruct((2**26 + 1, *shape), kind) for shape, kind in (((1, 1), "i2"), ((1, 1), "f8"), ((), "?"))
+    ]
+    with pytest.raises(ValueError, match="exact for 67,108,864"):
+        jax.eval_shape(sum_weighted, *many)

@@ -1,5 +1,6 @@
 """What a record adds to each release is bounded, proved, exact, and the same wherever it lies and whoever is beside it."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import discreet as dp
 from discreet import query as query_file
 from discreet._jax import compiled
 from discreet.methods.newton import NewtonPlan, _releases
-from discreet.methods.newton._releases import OF_MAPPED, OF_ROWS, Public
+from discreet.methods.newton._releases import OF_MAPPED, OF_ROWS, Public, RegressionSums
 from discreet.methods.newton._sums import Parts
-from discreet.privacy.gradients import SPARE
-from discreet.privacy.query import GRID_OF_PRODUCTS, GRID_OF_SUMS, TURN
+from discreet.privacy.gradients import SPARE, _weighted
+from discreet.privacy.query import GRID_OF_PRODUCTS, GRID_OF_SUMS, TURN, in_turns
 
 BLOCKS = *OF_ROWS, *OF_MAPPED
 
@@ -189,6 +191,61 @@ def test_a_block_is_the_same_in_every_place_and_beside_any_others(name: str, fea
             blocks = np.asarray(program(*table))[:3, :filled]
             found.append(blocks.reshape(-1, *blocks.shape[2:])[::3])
     assert (np.concatenate(found) == found[0][0]).all()
+
+
+def places_of(family: str, features: int, most_rows: int, kept: bool) -> set[bytes]:
+    """What one record adds to a gradient, by the programs of fits, in each place of a turn beside any others."""
+    rng = np.random.default_rng(features)
+    name, filled, turns = f"residual of {family}", TURN - SPARE, 4
+    x = rng.uniform(-1, 1, (turns * filled, most_rows, features))
+    y = rng.integers(0, 2, x.shape[:2]).astype(float)
+    present = rng.random(y.shape) < 0.8
+    x[::2], y[::2], present[::2] = x[0], y[0], True
+    # One of its rows counts: the order of additions is not what is compared.
+    survey = np.ones(y.shape)
+    survey[:, 1:] = 0
+    outputs = (2,) if family == "classes" else ()
+    layout = _releases.layout_for([x, y, present, survey], features)
+    sums = RegressionSums(layout, dp.Relation.ADD_OR_REMOVE_ONE, False, outputs, (("total", name),))
+    public = public_of(rng, features, name)
+    with jax.enable_x64(True):
+        *table, mask = in_turns([x, y, present, survey], turns, layout=layout)
+        if kept:
+            *table, _ = compiled(jax.jit(_releases.map_table).lower([*table, mask], public.to))(
+                [*table, mask], public.to
+            )
+        of = jax.jit(sums.of_prepared if kept else sums.of)
+        alone = np.arange(len(mask))
+        # Small fits compile it quickly, but not where mapped rows are kept.
+        program = compiled(of.lower(np.int32(0), public, [*table, alone == 0]), quickly=not kept and most_rows == 3)
+        places = np.flatnonzero(mask)[: 2 * filled : 2]
+        return {np.asarray(program(np.int32(0), public, [*table, alone == x])).tobytes() for x in places}
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize(
+    ("family", "features", "most_rows"), [("binary", 8, 3), ("counts", 12, 1), ("classes", 5, 2), ("binary", 51, 1)]
+)
+def test_a_gradient_has_the_same_bits_of_a_record_in_every_place(
+    family: str, features: int, most_rows: int, kept: bool, finest: pytest.MonkeyPatch
+) -> None:
+    """On so fine a grid that each last bit of a weight shows."""
+    assert len(places_of(family, features, most_rows, kept)) == 1
+
+
+def test_a_planted_last_bit_in_one_place_is_found(finest: pytest.MonkeyPatch) -> None:
+    shares = _releases._shares
+    one = np.where(np.arange(TURN) == 40, 1 + 2.0**-52, 1)[:, None]
+    finest.setattr(_releases, "_shares", lambda *given: shares(*given) * one)
+    assert len(places_of("binary", 8, 3, True)) == 2
+
+
+@pytest.fixture
+def finest(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    jax.clear_caches()
+    monkeypatch.setattr(_weighted, "PRODUCTS", 2.0**62)
+    yield monkeypatch
+    jax.clear_caches()
 
 
 @pytest.mark.parametrize("grid", [GRID_OF_PRODUCTS, GRID_OF_SUMS])

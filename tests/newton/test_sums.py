@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -98,6 +99,32 @@ def test_what_has_no_room_fails_before_it_is_paid_for(tmp_path: Path, monkeypatc
     with pytest.raises(MemoryError):
         fitted("binary", False, key=dp.random.key(), ledger=ledger)
     assert not ledger.debits
+
+
+def test_mapped_rows_that_have_no_room_fail_before_they_are_paid_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = dp.Ledger.create(tmp_path / "a.ledger", dataset="a", epsilon=3.0, delta=1e-4)
+    monkeypatch.setattr(_sums, "PART", 4)
+    monkeypatch.setattr(_sums, "_LITTLE", 0)
+    made = jax.numpy.zeros
+    sizes = []
+
+    def full(size: int, dtype: Any) -> Any:
+        sizes.append(size)
+        if len(sizes) == 1:
+            raise MemoryError
+        return made(size, dtype)
+
+    monkeypatch.setattr(_sums, "jnp", SimpleNamespace(zeros=full))
+    with pytest.raises(MemoryError):
+        fitted("binary", False, key=dp.random.key(), ledger=ledger)
+    assert not ledger.debits
+    sizes[1:] = []
+    fitted("binary", False, key=dp.random.key(), ledger=ledger)
+    # Of seven parts six: five numbers of 16 bits, a length, a target, a weight and the mask.
+    assert sizes[1:] == [6 * 4 * TURN * (5 * 2 + 3 * 8 + 1) // 8]
+    assert ledger.debits
 
 
 def test_it_fits_within_a_mesh_on_another_device_and_after_the_main_thread() -> None:

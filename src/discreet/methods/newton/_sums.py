@@ -23,6 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -94,6 +95,7 @@ class Parts:
         self._reads = apart and (again or any(_in_files(array) for array in arrays))
         self._prepared: dict[int, list[Array]] = {}
         self._prepared_with = b""
+        self._has_room = False
 
     @property
     def last_turns(self) -> int:
@@ -147,6 +149,13 @@ class Parts:
             return found
 
         return part
+
+    def check_room(self) -> None:
+        """Fail here, before anything is spent, if what is prepared of all parts has no room: once the first one is kept."""
+        if self._prepared and not self._has_room:
+            size = sum(array.nbytes for array in self._prepared[0])
+            jnp.zeros((self.count - 1) * size // 8, np.float64).block_until_ready()
+            self._has_room = True
 
     def load(self) -> list[Array]:
         """Lay out what is in memory, and return the first part: what has no room fails here, before anything is spent."""
@@ -379,6 +388,7 @@ class Program:
         parts.load()
         if parts.apart:
             self._add(public, parts)(0)
+            parts.check_room()
         self.certificate.compile(*self._arguments(key, public, np.zeros(self.sums.size), parts))
 
     def __call__(self, key: PRNGKeyArray, public: Any, parts: Parts) -> np.ndarray:

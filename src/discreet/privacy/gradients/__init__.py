@@ -24,7 +24,7 @@ from discreet.privacy.gradients._rows import (
     sum_records as sum_records,
 )
 from discreet.privacy.gradients._sums import DEVICES as DEVICES, SPARE as SPARE
-from discreet.privacy.gradients._weighted import sum_weighted as sum_weighted
+from discreet.privacy.gradients._weighted import MOST_WEIGHTED as MOST_WEIGHTED, sum_weighted as sum_weighted
 
 if TYPE_CHECKING:  # `explain` of an engine makes one
     from discreet.privacy.gradients._report import EngineReport as EngineReport

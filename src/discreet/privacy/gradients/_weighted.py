@@ -24,6 +24,8 @@ from discreet._jax import double
 
 PRODUCTS = 2.0**24
 """Products are rounded to multiples of its inverse."""
+MOST_WEIGHTED = 2**26
+"""Records of a sum at most: those of `query`. From 2^29 on it would not be exact."""
 _SPARED = (
     2.0**-20
 )  # for what rounding in float64 adds to lengths and products: less than (d + 8) 2^-53 for rows of d numbers

@@ -558,7 +558,7 @@ def sum_weighted(
 
     Raises:
         TypeError: Rows are not integers.
-        ValueError: Shapes do not fit.
+        ValueError: Shapes do not fit, or there are more records.
 
     >>> import jax.numpy as jnp
     >>> rows = jnp.array([[[3, 4]], [[0, 1]], [[0, 8]]])
@@ -577,6 +577,10 @@ def sum_weighted(
         raise ValueError(
             f"sum_weighted: rows have the shape {rows.shape}, weights {weights.shape} and the mask {mask.shape}; pass (record, "
             "row, latent), (record, row, output) and (record,)."
+        )
+    if len(mask) > gradients.MOST_WEIGHTED:
+        raise ValueError(
+            f"sum_weighted: of {len(mask):,} records; sums are exact for {gradients.MOST_WEIGHTED:,} at most."
         )
     return WEIGHTED_SUM.bind(rows, weights, mask)[0]
 
