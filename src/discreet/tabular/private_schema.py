@@ -54,9 +54,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
-from dp_accounting.dp_event import DpEvent
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from discreet._dp_accounting import DpEvent
 from discreet._jax import in_own_settings, one_process, refuse_traced
 from discreet._validate import fraction, positive, real, refuse
 from discreet.privacy import random
