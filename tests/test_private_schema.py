@@ -338,7 +338,9 @@ def test_the_tail_of_the_noise_is_covered_by_what_is_stated(epsilon: float, dim:
     assert own <= plan.delta_keys / 2
     assert own > 0.5 * plan.delta_keys / 2
     assert plan.epsilon() <= epsilon
-    assert GAUSSIAN.exceeds(3 * plan.stddev, plan.stddev, plan.noise_multiplier, dim, plan.room) == pytest.approx(1.35e-3, rel=0.1)
+    assert GAUSSIAN.exceeds(3 * plan.stddev, plan.stddev, plan.noise_multiplier, dim, plan.room) == pytest.approx(
+        1.35e-3, rel=0.1
+    )
 
 
 @pytest.mark.essential
