@@ -17,6 +17,8 @@ import discreet as dp
 from discreet.methods.audit import judge
 from discreet.privacy.act import Act
 from discreet.privacy.mechanisms import GAUSSIAN
+from discreet.privacy.mechanisms._integers import grid
+from discreet.privacy.mechanisms._markers import FOR_SUMS
 from discreet.privacy.query import Gaussian
 from discreet.tabular import private_schema as module
 from discreet.tabular.private_schema import (
@@ -332,11 +334,13 @@ def test_an_audit_finds_a_threshold_that_is_too_low_and_half_the_noise() -> None
 def test_the_tail_of_the_noise_is_covered_by_what_is_stated(epsilon: float, dim: int) -> None:
     plan = PrivateSchemaPlan.calibrate((), epsilon=epsilon, delta=1e-6, categories=("k", "l"))
     plan.check_threshold(dim)
-    own = GAUSSIAN.exceeds(plan.threshold - 1, plan.stddev, plan.noise_multiplier, dim)
+    own = GAUSSIAN.exceeds(plan.threshold - 1, plan.stddev, plan.noise_multiplier, dim, plan.room)
     assert own <= plan.delta_keys / 2
     assert own > 0.5 * plan.delta_keys / 2
     assert plan.epsilon() <= epsilon
-    assert GAUSSIAN.exceeds(3 * plan.stddev, plan.stddev, plan.noise_multiplier, dim) == pytest.approx(1.35e-3, rel=0.1)
+    assert GAUSSIAN.exceeds(3 * plan.stddev, plan.stddev, plan.noise_multiplier, dim, plan.room) == pytest.approx(
+        1.35e-3, rel=0.1
+    )
 
 
 @pytest.mark.essential
@@ -369,7 +373,23 @@ def test_a_rule_for_other_texts_needs_a_category_for_them() -> None:
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 def test_half_the_noise_is_refused_before_it_is_drawn(relation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
-    monkeypatch.setattr(module, "Gaussian", lambda stddev, multiplier: Gaussian(stddev / 2, multiplier))
+    monkeypatch.setattr(module, "Gaussian", lambda stddev, *others: Gaussian(stddev / 2, *others))
     plan = PrivateSchemaPlan.calibrate(("x",), epsilon=1.0, delta=1e-6, categories=("k",), relation=relation)
     with pytest.raises(dp.PrivacyError, match="more than was declared"):
         private_schema(dp.random.key(), {"x": np.ones(9), "k": ["a"] * 9}, plan)
+
+
+@pytest.mark.parametrize("epsilon", [0.001, 0.003, 0.010004, 1.0])
+def test_the_law_of_the_noise_does_not_tell_how_many_texts_there_are(epsilon: float) -> None:
+    """At ε = 0.010004 the grid was twice as coarse for more than 2^19 texts, so that one more text was told for certain."""
+    plan = PrivateSchemaPlan.calibrate((), epsilon=epsilon, delta=1e-6, categories=("k", "l"))
+
+    def law(dim: int) -> tuple[float, int]:
+        most = GAUSSIAN.most_planned(plan.noise_multiplier, dim, plan.room)
+        plan.check_threshold(dim)
+        spacing, factor = grid(plan.stddev * (1 + FOR_SUMS), most * GAUSSIAN.rounding(dim), GAUSSIAN.law(3))
+        return float(spacing), int(factor)
+
+    assert len({law(dim) for dim in (2 * RANGES + 2, *(2**power + RANGES for power in range(10, 24)), plan.room)}) == 1
+    with pytest.raises(dp.PrivacyError, match="more than 16,777,216 texts"):
+        plan.check_threshold(plan.room + 1)

@@ -1,6 +1,7 @@
 """The folder of compiled programs: what is in it, and above all what is not."""
 
 import importlib.util
+import os
 import zlib
 
 import jax
@@ -120,6 +121,22 @@ def test_a_folder_that_others_can_write_to_is_refused(tmp_path, mode):
     folder = tmp_path / "cache"
     folder.mkdir()
     folder.chmod(mode)
+    with pytest.raises(ValueError, match="chmod 700"):
+        _run.keep_compiled_programs(folder)
+
+
+def test_the_folder_within_is_no_more_open(tmp_path, settings_of_jax):
+    """JAX would make it by the umask, which may let a group write."""
+    before = os.umask(0o002)
+    try:
+        folder = tmp_path / "cache"
+        _run.keep_compiled_programs(folder)
+        jax.jit(lambda x: x * 3.5)(1.5)
+    finally:
+        os.umask(before)
+    (inner,) = folder.iterdir()
+    assert inner.stat().st_mode & 0o777 == 0o700
+    inner.chmod(0o770)
     with pytest.raises(ValueError, match="chmod 700"):
         _run.keep_compiled_programs(folder)
 

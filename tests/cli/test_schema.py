@@ -261,6 +261,23 @@ def test_a_schema_says_what_is_to_be_bought(people) -> None:
     assert schema_from_toml(people.parent / "schema.toml").person is None
 
 
+def test_a_second_purchase_says_the_cost_of_both(people) -> None:
+    """Without the first, its columns would be said to be public."""
+    (people.parent / "draft.toml").write_text('person = "each row"\n[columns.age]\nkind = "real"\nbounds = "private"\n')
+    buy = "schema", "init", "survey.csv", "--epsilon", "2", "--delta", "1e-6", "--schema"
+    run(*buy, "draft.toml", "--out", "one.toml")
+    more = '[columns.region]\nkind = "categorical"\ncategories = "private"\n'
+    (people.parent / "two.toml").write_text((people.parent / "one.toml").read_text() + more)
+    run(*buy, "two.toml", "--out", "both.toml")
+    first, both = (schema_from_toml(people.parent / name).bought for name in ("one.toml", "both.toml"))
+    assert first is not None
+    assert both is not None
+    assert both.columns == ("age", "region")
+    assert both.epsilon > 1.9 * first.epsilon
+    assert both.delta == pytest.approx(2e-6)
+    assert both.statement == "one.statement.json, both.statement.json"
+
+
 def test_a_purchase_that_finds_nothing_says_what_was_spent(people) -> None:
     done = run(*BUY, "--column", "region", code=1)
     said = " ".join(done.stdout.split())

@@ -75,10 +75,12 @@ class Gaussian(NamedTuple):
     Attributes:
         stddev: Standard deviation of the noise on each number.
         noise_multiplier: The same over the bound on what one record contributes.
+        room: Where how many numbers there are is secret: the most of them, for all of which the noise has one law. Else 0.
     """
 
     stddev: float
     noise_multiplier: float
+    room: int = 0
 
     def event(self) -> DpEvent:
         """As in `Noise`."""

@@ -24,6 +24,7 @@ T and T' = T and one more record:
 
 - Give every text that is in T or T' a place, and noise. With the texts of T' that are not in T never shown, both releases are
   functions of one Gaussian release over these places, since the noise of texts that nobody has is not looked at: the event.
+  The law of the noise is one for all numbers of places (`room`), else that of the ranges would tell how many texts there are.
 - In truth such a text may be shown. Only the one more record has it, so its count is 1, and it is shown if its noise is more
   than `threshold` - 1. Noises of different places are independent of each other, and the order of places (sorted texts)
   changes no law. So the release of T' is within a total variation of `delta_keys` of the one above: one such text in each
@@ -95,7 +96,9 @@ _PLACES = 256
 _KEYS = 0.5
 """Share of delta for texts that one record alone has."""
 _ROOM = 1.01
-"""More than noise is larger than asked for: 0.36 % at most."""
+"""More than noise is larger than asked for: 0.41 % at most, beside what the grid allows for rounding."""
+_MOST_PLACES = 2**24
+"""Places of ranges and texts for all numbers of which the noise has one law; more are refused."""
 _FALSE = 1e-4
 """Probability that some empty range of some column is taken for one with records."""
 _TOGETHER = 2, 4, 8
@@ -215,7 +218,9 @@ class PrivateSchemaPlan(GaussianPlan):
         """The noisy count beyond which a text is shown."""
         if not self.categories:
             return math.inf
-        return 1 - _ROOM * self.stddev * NormalDist().inv_cdf(self.delta_keys / len(self.categories))
+        allowance = GAUSSIAN.most_planned(self.noise_multiplier, 1, self.room) * GAUSSIAN.rounding(1)
+        larger = _ROOM + allowance / (0.49 * GAUSSIAN.law(3).reach)
+        return 1 - larger * self.stddev * NormalDist().inv_cdf(self.delta_keys / len(self.categories))
 
     def check_threshold(self, dim: int) -> None:
         """Refuse a threshold that lets a text of one record pass more often than is stated, of so many counts.
@@ -225,13 +230,23 @@ class PrivateSchemaPlan(GaussianPlan):
         """
         if not self.categories:
             return
-        passes = GAUSSIAN.exceeds(self.threshold - 1, self.stddev, self.noise_multiplier, dim)
+        if dim > self.room:
+            raise PrivacyError(
+                f"The columns have more than {self.room:,} texts, and the noise is of one law for no more.",
+                "Leave out columns that hold another text in almost each row: they have no categories.",
+            )
+        passes = GAUSSIAN.exceeds(self.threshold - 1, self.stddev, self.noise_multiplier, dim, self.room)
         if not len(self.categories) * passes + GAUSSIAN.slack <= self.slack:
             raise PrivacyError(
                 f"A text that one record alone has is shown with probability {passes:.3g} in each of {len(self.categories)} "
                 f"columns, and the plan's slack of {self.slack:.3g} does not cover that.",
                 "Raise the threshold, or calibrate the plan again.",
             )
+
+    @property
+    def room(self) -> int:
+        """For how many counts the noise has one law; 0 where their number is public."""
+        return _MOST_PLACES if self.categories else 0
 
     @property
     def sensitivity(self) -> float:
@@ -572,7 +587,7 @@ def private_schema(
     texts, counts, last = _count(table, plan, person_key)
     cells = tuple(map(len, counts))
     plan.check_threshold(sum(cells))
-    noise = _Thresholded(Gaussian(plan.stddev, plan.noise_multiplier), plan.threshold, cells)
+    noise = _Thresholded(Gaussian(plan.stddev, plan.noise_multiplier, plan.room), plan.threshold, cells)
     query = Query(_Counts(cells), noise, plan.relation)
     # The program's fingerprint follows the number of texts.
     noisy = query.answer(act, np.concatenate(counts), *padded(last), named=not plan.categories)

@@ -226,7 +226,10 @@ def _text(found: "PrivateSchema", asked: Purchase, kinds: "dict[str, dp.tables.K
     if wanted.target in described and len(described) > 1:
         parts["target"] = wanted.target
     if wanted.known is not None:
-        parts |= {name: getattr(wanted.known, name) for name in ("impossible", "inferred")}
+        parts |= {name: getattr(wanted.known, name) for name in ("impossible", "inferred", "weight")}
+        if schema.bought is not None:
+            # What is done with the schema says the cost of all purchases.
+            parts["bought"] = schema.bought.and_before(wanted.known.bought)
     schema = dataclasses.replace(schema, **parts)
     why = {name: column.reason for name, column in found.found.items()}
     blank = [name for name in (*wanted.blank, *why) if name not in described]

@@ -238,13 +238,15 @@ def keep_compiled_programs(folder: Path | None) -> None:
 
     if folder is None:
         return
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if _others_may_write(folder, folder):
-        raise ValueError(
-            f"--compilation-cache: others can write to {folder}, and the programs in it are executed: one could add no noise. "
-            f"Use a folder of your own, or run chmod 700 {folder}."
-        )
     here = hashlib.sha256(f"{dp.__version__} {jax.__version__} {rounds_like()}".encode()).hexdigest()[:16]
+    # JAX would make the inner one, which a group may then write to.
+    for each in (folder, folder / here):
+        each.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if _others_may_write(each, each):
+            raise ValueError(
+                f"--compilation-cache: others can write to {each}, and the programs in it are executed: one could add no noise. "
+                f"Use a folder of your own, or run chmod 700 {each}."
+            )
     jax.config.update("jax_compilation_cache_dir", str(folder / here))
     # Setting up a model takes many small programs, each of which takes less time than JAX thinks worth keeping.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

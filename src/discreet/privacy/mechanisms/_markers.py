@@ -74,6 +74,8 @@ from discreet.privacy.sampling import Batch, Drawing, FixedSizeSampling, OpenPoi
 FOR_SUMS = 2.0**-11
 """The additional noise with which the public mechanisms cover the rounding of sums: `gradients.rounding_of_records` of 4,000
 rows, in float32."""
+_WHOLE = 64
+"""Allowances for rounding are multiples of this, so that no rounding of floats makes another one of them."""
 REMEDY = "Without noise nothing is private: use noise_multiplier * clipping_norm of a PrivacyPlan."
 
 
@@ -211,7 +213,24 @@ class GaussianMechanism(_Gaussian, GridMechanism):
     def law(self, levels: int) -> Law:
         return GAUSSIAN_LAWS[levels]
 
-    def exceeds(self, distance: float, stddev: float, noise_multiplier: float, dim: int) -> float:
+    def most_planned(self, noise_multiplier: float, dim: int, room: int = 0) -> float:
+        """The largest multiplier that a planned release of `dim` coordinates holds for, given the plan's.
+
+        With `room`, the law of the noise is one for all numbers of coordinates up to it: a secret number must not show in the
+        law of the others' noise. What the grid allows for rounding is then an integer that floats hold, whatever `dim` is.
+
+        Raises:
+            ValueError: The grid cannot hold it, or there are more coordinates than room.
+        """
+        levels_for(noise_multiplier, max(dim, room))
+        if not room:
+            return max(noise_multiplier, self.most_multiplier(dim))
+        if dim > room:
+            raise ValueError(f"a release has {dim:,} coordinates, and there is room for {room:,}")
+        allowance = math.ceil(max(noise_multiplier * self.rounding(room), UNKNOWN) / _WHOLE) * _WHOLE
+        return allowance / self.rounding(dim)
+
+    def exceeds(self, distance: float, stddev: float, noise_multiplier: float, dim: int, room: int = 0) -> float:
         """Upper bound on the probability that the noise of `planned_gaussian` on one number is more than a distance.
 
         The noise is an integer of the law D(s), in grid points. Of z from t > 0 on, the sum of exp(-z^2 / 2 s^2) is at most the
@@ -222,9 +241,10 @@ class GaussianMechanism(_Gaussian, GridMechanism):
             stddev: As of the release, as are the others.
             noise_multiplier: As above.
             dim: The number of coordinates that are released together.
+            room: As in `most_planned`.
         """
-        allowance = max(noise_multiplier, self.most_multiplier(dim)) * self.rounding(dim)
-        spacing, factor = map(float, grid(stddev, allowance, self.law(3)))
+        allowance = self.most_planned(noise_multiplier, dim, room) * self.rounding(dim)
+        spacing, factor = map(float, grid(stddev * (1 + FOR_SUMS), allowance, self.law(3)))
         s = math.sqrt(INNER_VARIANCE[2] + int(factor) ** 2 * INNER_VARIANCE[3])
         # One grid point less, since the released number is rounded to a float.
         points = math.floor(distance / spacing) - 1
@@ -775,7 +795,7 @@ def gaussian_mechanism(key: PRNGKeyArray, tree: Any, stddev: float | Float[Array
     return add_noise(GAUSSIAN, key, tree, stddev)
 
 
-def planned_gaussian(key: PRNGKeyArray, tree: Any, stddev: float, noise_multiplier: float) -> Any:
+def planned_gaussian(key: PRNGKeyArray, tree: Any, stddev: float, noise_multiplier: float, room: int = 0) -> Any:
     """Add Gaussian noise as `gaussian_mechanism` does, also where the noise multiplier exceeds that function's limit.
 
     Args:
@@ -783,14 +803,13 @@ def planned_gaussian(key: PRNGKeyArray, tree: Any, stddev: float, noise_multipli
         tree: The value to release.
         stddev: Standard deviation of the noise.
         noise_multiplier: The plan's ratio of `stddev` to the bound on one record.
+        room: As in `GaussianMechanism.most_planned`: where the number of coordinates is secret.
 
     Raises:
         ValueError: The grid of the noise cannot hold this multiplier; and as there.
     """
     dim = max(1, sum(x.size for x in jax.tree.leaves(tree)))
-    levels_for(noise_multiplier, dim)
-    most = max(noise_multiplier, GAUSSIAN.most_multiplier(dim))
-    return add_noise(GAUSSIAN, key, tree, stddev, multiplier=most)
+    return add_noise(GAUSSIAN, key, tree, stddev, multiplier=GAUSSIAN.most_planned(noise_multiplier, dim, room))
 
 
 def laplace_mechanism(key: PRNGKeyArray, tree: Any, scale: float | Float[Array, ""]) -> Any:
