@@ -104,34 +104,13 @@ def init(
             wanted = wanted_of_options(
                 table, csv, bounds, target, person, column or (), numbers=private_bounds, texts=private_categories
             )
+        elif private_bounds or private_categories or bounds or target or person or column:
+            raise ValueError("--schema says what to buy, and the rest: leave other options that describe columns out")
         else:
-            if private_bounds or private_categories or bounds or target or person or column:
-                raise ValueError(
-                    "--schema says what to buy, and the rest: leave other options that describe columns out"
-                )
             wanted = wanted_of_schema(schema)
-        asked = Purchase(
-            table=table,
-            out=out,
-            overwrite=overwrite,
-            wanted=wanted,
-            epsilon=epsilon or 0.0,
-            delta=delta,
-            num_records=num_records,
-            relation=relation,
-            ledger=ledger,
-            seed=seed,
-        )
-        found, files = buy(asked)
-        if as_json:
-            say_json(
-                "schema init",
-                {**found.to_dict(), "found": {name: x._asdict() for name, x in found.found.items()}, "files": files},
-            )
-        else:
-            say_bought(found, asked, files)
-        if out not in files:
-            raise typer.Exit(1)
+        terms = {"epsilon": epsilon, "delta": delta, "num_records": num_records, "relation": relation}
+        files = {"table": table, "out": out, "overwrite": overwrite, "ledger": ledger}
+        _make_purchase(Purchase(wanted=wanted, seed=seed, **terms, **files), as_json)
         return
     hint = dp.tables.decimal_hint(csv)
     numbers = " It takes numbers as 1234.5; for 1234,5 remove the # in its last line." if hint else ""
@@ -166,13 +145,26 @@ def init(
     elif done:
         say(done)
     if non_private_from_data:
-        say_error(
-            f"NOT PRIVATE: all bounds and categories in {out} are cells of the table: the smallest and the largest "
-            "value of a column belong to individual people, and so may a category. No ε holds for a fit that uses them, and its "
-            "statement says so, as long as the file lists their columns as taken from the data."
-        )
+        say_error(NOT_PRIVATE.format(out=out))
 
 
+def _make_purchase(asked: Purchase, as_json: bool) -> None:
+    """Release, write and print; exit with 1 if nothing was found for a schema."""
+    found, files = buy(asked)
+    if as_json:
+        columns = {name: column._asdict() for name, column in found.found.items()}
+        say_json("schema init", {**found.to_dict(), "found": columns, "files": files})
+    else:
+        say_bought(found, asked, files)
+    if asked.out not in files:
+        raise typer.Exit(1)
+
+
+NOT_PRIVATE = (
+    "NOT PRIVATE: all bounds and categories in {out} are cells of the table: the smallest and the largest value of a column "
+    "belong to individual people, and so may a category. No ε holds for a fit that uses them, and its statement says so, as long "
+    "as the file lists their columns as taken from the data."
+)
 NON_PRIVATE_HEAD = """\
 # NOT PRIVATE: the bounds and categories below were taken from the cells of the table. Do not publish this file; no ε holds
 # for a fit that uses it, and the fit's statement says so. Where you have replaced a column's by what is publicly known
