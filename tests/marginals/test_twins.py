@@ -327,7 +327,7 @@ def test_the_spread_of_a_skewed_count_follows_the_sums() -> None:
         drawn = model.draw({name: value[0] for name, value in result.latents.items()}, 20_000, rng)
         spreads = [drawn[x.name].to_numpy().std() / table[x.name].to_numpy().std() for x in columns]
         excess.append(np.mean(spreads) - 1)
-    assert 0 < excess[0] < 0.7 * excess[1]
+    assert abs(excess[0]) < 0.5 * excess[1]
 
 
 def test_sums_take_numbers_to_be_uniform_in_slices_as_twins_are() -> None:

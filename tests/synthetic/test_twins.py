@@ -57,7 +57,7 @@ def test_one_release_gives_twins_and_figures(short, tmp_path) -> None:
     place = np.array(found.tables[0]["place"].to_pylist())
     ages = found.tables[0]["age"].to_numpy()
     for own, true in (("a", 30), ("b", 45), ("c", 30)):
-        assert abs(ages[place == own].mean() - true) < 1
+        assert abs(ages[place == own].mean() - true) < 1.5
     # And the other way: no further debit, and the same refused budget.
     again = dp.twins(found, num_twins=1, num_records=50)
     assert len(again.tables[0]) == 50
@@ -76,7 +76,9 @@ def test_a_description_gives_twins_and_names_the_pairs_that_it_did_not_count(sho
     )
     place = np.array(found.tables[0]["place"].to_pylist())
     ages = found.tables[0]["age"].to_numpy()
-    assert ages[place == "b"].mean() > ages[place == "a"].mean() + 10
+    # Their sums were released by place: counts alone, with noise in empty cells, draw the groups' means together by 1.
+    for group in described.groups:
+        assert abs(ages[place == group.label].mean() - group.columns["age"].mean.value) < 0.7
 
 
 def test_draws_of_a_key_are_repeated(short) -> None:

@@ -46,12 +46,14 @@ from discreet.tabular.models import Levels, MixtureOfProducts
 from discreet.tabular.tables import Kind, Schema
 
 COMPONENTS = 64
-STEPS = 4000
-RATE = 0.1
+STEPS = 2000
+RATE = 0.03
+DECAY = 0.95
+"""Decay of Adam's two moments. With its usual 0.999 for squares, the first gradients, which are 1,000 times as large as the last,
+hold the steps down for thousands of steps: after 4,000, group means were still drawn together by 7 %."""
 REFIT_STEPS = 600
-REFIT_RATE = 0.05
 PIECE_ROWS = 1 << 16
-CHOICE_STEPS = 1500, 50
+CHOICE_STEPS = 1000, 50
 """Steps of the fit before the first choice, and of each fit after a choice."""
 SPREAD = 2.0
 WIDE_SPREAD = 1.0
@@ -90,7 +92,9 @@ class CountMatrices(NamedTuple):
         stddev: Standard deviation of the noise on each; 1 if not counted.
         measured: True for counted pairs, except impossible ones.
         numbers: Mean of z and of 1 - z^2 in each level, for each column that was summed; 0 for the levels of others.
-        sums: Their noisy sums.
+        summed: For each sum, its row in `numbers`.
+        among: For each sum, the position of the level that its records have, which is the number of levels for all records.
+        sums: The noisy sums.
         sum_stddev: Standard deviation of the noise on each, and of what is unknown within slices.
     """
 
@@ -98,7 +102,9 @@ class CountMatrices(NamedTuple):
     counts: Float[np.ndarray, "matrix level level"]
     stddev: Float[np.ndarray, "matrix level level"]
     measured: Bool[np.ndarray, "matrix level level"]
-    numbers: Float[np.ndarray, "sum level"]
+    numbers: Float[np.ndarray, "number level"]
+    summed: Int[np.ndarray, " sum"]
+    among: Int[np.ndarray, " sum"]
     sums: Float[np.ndarray, " sum"]
     sum_stddev: Float[np.ndarray, " sum"]
 
@@ -133,19 +139,36 @@ class CountMatrices(NamedTuple):
         for level, (counts, stddev, measured) in found.items():
             never = _impossible(plan.levels, level)
             counts[never], stddev[never], measured[never] = 0, 1, False
-        estimates = sums_of(released)
-        sums = [estimates[(column.name,)] for column in plan.summed]
-        stddevs = np.sqrt(np.repeat([own.variance for own in sums], 2))
         numbers = numbers_in_levels(plan)
-        unknown = _within_slices(released, numbers)
         within = np.array(list(found))
         (counts, stddev, measured) = map(np.stack, zip(*found.values(), strict=True))
-        values = np.array([value for own in sums for value in own.values], np.float32)
-        return cls(within, counts, stddev, measured, numbers, values, np.hypot(stddevs, unknown).astype(np.float32))
+        return cls(within, counts, stddev, measured, numbers, *_sums(released, _within_slices(released, numbers)))
 
 
-def _within_slices(released: Marginals, numbers: np.ndarray) -> Float[np.ndarray, " sum"]:
-    """How far sums are from those of numbers that are uniform in slices: what neither noise explains, counts' or sums'."""
+def _sums(released: Marginals, unknown: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Of each sum, as in `CountMatrices`: its row among the numbers, its level, its value and standard deviation.
+
+    What is unknown within slices of a category is that of the whole, by the category's share of the records.
+    """
+    plan = released.plan
+    estimates = sums_of(released)
+    total = sum(plan.levels.sizes)
+    found = []
+    for place, column in enumerate(plan.summed):
+        for own in [own for own in estimates if own[0] == column.name]:
+            values = estimates[own].values.reshape(2, -1)
+            levels = np.r_[plan.levels.places[own[1]]] if len(own) > 1 else np.array([total])
+            counts = np.maximum(released.table(*own[1:]), 1.0) if own[1:] in plan.tables else np.ones(len(levels))
+            apart = unknown[2 * place : 2 * place + 2, None] * counts / counts.sum()
+            stddevs = np.hypot(np.sqrt(estimates[own].variance), apart)
+            for row in range(2):
+                found.append((np.full(len(levels), 2 * place + row), levels, values[row], stddevs[row]))
+    summed, among, values, stddevs = map(np.concatenate, zip(*found, strict=True)) if found else np.zeros((4, 0))
+    return summed.astype(int), among.astype(int), values.astype(np.float32), stddevs.astype(np.float32)
+
+
+def _within_slices(released: Marginals, numbers: np.ndarray) -> Float[np.ndarray, " number"]:
+    """How far sums of all records are from those of numbers uniform in slices: what neither noise explains, counts' or sums'."""
     plan = released.plan
     found = np.zeros(len(numbers))
     if all(len(table) > 2 for table in plan.tables):
@@ -163,7 +186,7 @@ def _within_slices(released: Marginals, numbers: np.ndarray) -> Float[np.ndarray
     return found
 
 
-def numbers_in_levels(plan: MarginalsPlan) -> Float[np.ndarray, "sum level"]:
+def numbers_in_levels(plan: MarginalsPlan) -> Float[np.ndarray, "number level"]:
     """The mean of z and of 1 - z^2 in each level where numbers are uniform in slices.
 
     Each column that is summed has two rows, which are 0 in the levels of other columns.
@@ -243,7 +266,8 @@ def counts_model(model: MixtureOfProducts) -> Callable[[float, CountMatrices], N
         numpyro.sample("counts", counts, obs=matrices.counts)
         if matrices.sums.size:
             weights, levels = _components(latents, model.levels.sizes)
-            sums = dist.Normal(records * (matrices.numbers @ (weights @ levels)), matrices.sum_stddev)
+            among = _with_all(levels)[:, matrices.among] * (levels @ matrices.numbers.T)[:, matrices.summed]
+            sums = dist.Normal(records * (weights @ among), matrices.sum_stddev)
             numpyro.sample("sums", sums.to_event(1), obs=matrices.sums)
 
     return program
@@ -252,9 +276,14 @@ def counts_model(model: MixtureOfProducts) -> Callable[[float, CountMatrices], N
 def _shares(latents: Any, sizes: tuple[int, ...], within: Any) -> Float[Array, "matrix level level"]:
     """Expected shares of the records, arranged as in `CountMatrices`."""
     weights, levels = _components(latents, sizes)
-    shares = weights[:, None] * jnp.pad(levels, ((0, 0), (0, 1)), constant_values=1.0)[:, within]
+    shares = weights[:, None] * _with_all(levels)[:, within]
     pairs = jnp.einsum("km,ki,kj->mij", shares, levels, levels)
     return jnp.where(jnp.eye(levels.shape[1], dtype=bool), (shares.T @ levels)[:, None], pairs)
+
+
+def _with_all(levels: Float[Array, "component level"]) -> Float[Array, "component level+1"]:
+    """Probabilities of the levels, and of any level."""
+    return jnp.pad(levels, ((0, 0), (0, 1)), constant_values=1.0)
 
 
 def _shares_of_impossible(latents: Any, levels: Levels) -> list[Float[Array, ""]]:
@@ -288,16 +317,15 @@ class Refit:
         self._model = MixtureOfProducts(plan.schema.without_person(), components=components, slices=plan.slices)
         self._latents = _start(self._model, np.random.default_rng(seed))
         self._program = counts_model(self._model)
-        self._schedule = (CHOICE_STEPS[0], RATE)
+        self._steps = CHOICE_STEPS[0]
         sizes = plan.levels.sizes
         self._places = [slice(int(end) - size, int(end)) for end, size in zip(np.cumsum(sizes), sizes, strict=True)]
 
     def __call__(self, released: Marginals, pairs: Sequence[tuple[int, ...]]) -> Float[np.ndarray, " cell"]:
         """Fit the counts and expect those of some pairs of columns, given by position, in the order of `Marginals.counts`."""
-        steps, rate = self._schedule
         found = {"records": released.num_records, "matrices": CountMatrices.of(released)}
-        self._latents = _maximise(self._program, self._latents, **found, num_steps=steps, rate=rate)
-        self._schedule = CHOICE_STEPS[1], REFIT_RATE
+        self._latents = _maximise(self._program, self._latents, **found, num_steps=self._steps)
+        self._steps = CHOICE_STEPS[1]
         levels = self._model.levels.sizes
         shares = np.asarray(_shares(self._latents, levels, np.array([sum(levels)])))[0] * released.num_records
         return np.concatenate([shares[self._places[one], self._places[other]].ravel() for one, other in pairs])
@@ -399,15 +427,16 @@ def fit_twins(
     matrices = CountMatrices.of(released)
 
     def fit(start: Any, matrices: CountMatrices, **schedule: Any) -> Any:
-        precise = matrices._replace(sum_stddev=np.float32(PRECISE) * matrices.sum_stddev)
+        of_all = matrices.among == sum(model.levels.sizes)
+        precise = matrices._replace(sum_stddev=np.where(of_all, np.float32(PRECISE), 1) * matrices.sum_stddev)
         return _maximise(program, start, records=released.num_records, matrices=precise, **schedule)
 
-    found = [fit(start, matrices, num_steps=num_steps, rate=RATE)]
+    found = [fit(start, matrices, num_steps=num_steps)]
     if num_draws > 1:
         rows = round(released.num_records)
         alike = math.sqrt(released.plan.max_rows)
         again = (_renoised(matrices, model, found[0], rows, alike, rng) for _ in range(num_draws))
-        found = [fit(found[0], x, num_steps=REFIT_STEPS, rate=REFIT_RATE) for x in again]
+        found = [fit(found[0], x, num_steps=REFIT_STEPS) for x in again]
     latents = {name: np.stack([np.asarray(draw[name], np.float32) for draw in found]) for name in start}
     statement = released.statement
     notes = (NO_SPREAD, *not_counted(released.plan), *([NOBODYS] if released.plan.max_rows > 1 else []))
@@ -431,11 +460,15 @@ def not_counted(plan: MarginalsPlan) -> list[str]:
     ]
 
 
-@functools.partial(jax.jit, static_argnames=("program", "num_steps", "rate"))
-def _maximise(program: Any, latents: Any, *, records: Any, matrices: Any, num_steps: int, rate: float) -> Any:
+@functools.partial(jax.jit, static_argnames=("program", "num_steps"))
+def _maximise(program: Any, latents: Any, *, records: Any, matrices: Any, num_steps: int) -> Any:
     """The latents of largest posterior density, by Adam from these ones on."""
+
     # Half a cosine: large steps first, because the parameters go far; small ones last, which settle.
-    optim = numpyro.optim.Adam(lambda step: rate * (0.51 + 0.49 * jnp.cos(jnp.pi * jnp.minimum(step / num_steps, 1.0))))
+    def rate(step: Any) -> Any:
+        return RATE * (0.51 + 0.49 * jnp.cos(jnp.pi * jnp.minimum(step / num_steps, 1.0)))
+
+    optim = numpyro.optim.Adam(rate, b1=DECAY, b2=DECAY)
 
     def loss(values: Any) -> Any:
         with one_model:
@@ -458,20 +491,18 @@ def _renoised(
     total = sum(model.levels.sizes)
     firsts = np.cumsum((0, *levels.sizes[:-1]))
     moved = -rows * np.asarray(_shares(latents, levels.sizes, matrices.within), np.float64)
-    weights, probabilities = _components(latents, levels.sizes)
-    numbers = -rows * np.asarray(weights @ probabilities, np.float64)
+    pairs = -rows * np.asarray(_shares(latents, levels.sizes, np.array([total])), np.float64)[0]
     for first in range(0, rows, PIECE_ROWS):
         drawn = model.encode(model.draw(latents, min(PIECE_ROWS, rows - first), rng))
-        numbers += np.bincount((drawn + firsts).ravel(), minlength=total)
+        pairs += len(drawn) * levels.pair_shares(drawn)
         for place, level in enumerate(matrices.within):
             chosen = drawn if level == total else drawn[(drawn + firsts == level).any(axis=1)]
             if len(chosen):
                 moved[place] += len(chosen) * levels.pair_shares(chosen)
     moved = alike * moved + matrices.stddev * rng.standard_normal(moved.shape)
-    sums = (
-        matrices.sums
-        + alike * (matrices.numbers @ numbers)
-        + matrices.sum_stddev * rng.standard_normal(len(matrices.sums))
-    )
+    # Of each pair of levels, and of each level: of all records.
+    among = np.vstack([pairs, np.diagonal(pairs)])[matrices.among]
+    sums = matrices.sums + alike * (matrices.numbers[matrices.summed] * among).sum(1)
+    sums = sums + matrices.sum_stddev * rng.standard_normal(len(sums))
     counts = np.where(matrices.measured, matrices.counts + moved, 0)
     return matrices._replace(counts=counts.astype(np.float32), sums=sums.astype(np.float32))
