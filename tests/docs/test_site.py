@@ -155,9 +155,8 @@ def test_files_that_pages_name_are_there(repository: Path) -> None:
         ("README.md", ["pip install discreet"]),
         ("docs/index.md", ["pip install discreet"]),
         ("docs/migrating-from-d3p.md", ["d3p/pull/14"]),
-        ("docs/asked-elsewhere.md", ["privacy/issues/76)", "privacy/issues/483)", "dp-wizard/issues/865)"]),
     ],
-    ids=["README", "index", "d3p", "asked elsewhere"],
+    ids=["README", "index", "d3p"],
 )
 def test_what_people_look_for_is_on_the_page(repository: Path, page: str, words: list[str]) -> None:
     text = (repository / page).read_text(encoding="utf-8")

@@ -80,7 +80,7 @@ _REACH = {"binary": (0.8, 2.0, 4.0), "counts": (1.0, 1.25, 1.25), "classes": (0.
 HIDDEN_SPREAD = 0.02
 """Of a column's mean square: where the noise hides its spread, the square of the one that intervals allow for."""
 _MANY = 32  # features
-WARY = 3.5  # of gradients far away, for intervals
+WARY = 2.5  # of gradients far away, for intervals
 NOISY = 3.0  # a fit for its coefficients has at most so much more noise than sampling
 SEPARATED = 3.0  # standard deviations of the log odds, likewise
 SCATTERED = 2.0  # variance of counts over a Poisson distribution's, where the verdict says so
