@@ -596,3 +596,32 @@ def test_a_choice_among_bounded_coordinates():
     assert range_of(lambda r, x: lax.scan(lambda c, _: (c + r.sum(0), None), jnp.zeros(D), None, length=5)[0]) >= 5.0
     with pytest.raises(dp.PrivacyError):
         range_of(lambda r, x: guarded(x).sum(0))
+
+
+def test_a_softmax_less_a_largest_number_that_overflowed():
+    """In float32 the largest number may be infinite: all shares are 0 / 0 then."""
+
+    def multiplier(largest):
+        def step(xs, mask, key):
+            x = guarded(xs)
+            e = jnp.exp(x - largest(x))
+            rows = (e / e.sum(1, keepdims=True)).astype(jnp.float32)
+            return noise(key, dp.sum_records(rows, mask), 1.0)
+
+        with jax.enable_x64(True):
+            arguments = jnp.zeros((N, D), jnp.float64), jnp.ones(N, bool), dp.random.key(0)
+            return dp.certify(step, *arguments, records=0, mask=1).event.noise_multiplier
+
+    assert multiplier(_of_row) == pytest.approx(Z, rel=0.02)
+    with pytest.raises(dp.PrivacyError):
+        multiplier(lambda x: _of_row(x).astype(jnp.float32).astype(jnp.float64))
+
+
+def test_a_mask_that_is_not_turned_over_exactly():
+    """0.3 less three times 0.1 is not 0 in floating point."""
+
+    def step(xs, mask, key):
+        return noise(key, ((mask * 0.1 + mask * 0.2 - 0.3) * 1e7).sum(), 3e6)
+
+    arguments = jnp.zeros((N, D)), jnp.ones(N, bool), dp.random.key(0)
+    assert dp.certify(step, *arguments, records=0, mask=1).event.noise_multiplier <= Z

@@ -167,6 +167,8 @@ def _where_absent(value: Value, variable: Any, mask: Batch) -> np.ndarray | None
         return None if number is None or value.axes is None else np.full(1, number, kind)
     if not isinstance(value, Public) or value.const is None or not value.exact or not value.const.size:
         return None
+    if kind.kind == "f" and not (np.all(np.abs(value.const) < MOST_EXACT) and np.all(value.const % 1 == 0)):
+        return None
     return value.const.astype(kind).reshape(-1)[:1] if len(value.uniform) == value.const.ndim else None
 
 

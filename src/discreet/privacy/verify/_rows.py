@@ -105,9 +105,9 @@ def all_finite(operands: Sequence[Value]) -> bool:
 
 def lowest(value: Value | None) -> float | None:
     """The least element of a public value that is known."""
-    if not isinstance(value, Public) or value.const is None or not value.const.size:
+    if not isinstance(value, Public) or value.const is None or value.const.dtype.kind not in "biuf":
         return None
-    return float(value.const.min())
+    return float(value.const.min()) if value.const.size else None
 
 
 def is_positive(value: Value, variable: Any) -> bool:

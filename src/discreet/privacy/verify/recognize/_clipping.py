@@ -35,6 +35,9 @@ _CAP = 1e10
 """The largest ratio of a factor's upper limit to its bound, for the same reason."""
 
 
+_OF_SHARES = ("largest", "below its largest", "shares")
+
+
 def _complete(value: Private, shape: tuple[int, ...]) -> bool:
     return value.axes is not None and size_per_record(shape, value.axes) == 1
 
@@ -64,7 +67,9 @@ def norm_after(equation: JaxprEqn, operands: Sequence[Value]) -> Norm | None:
     if primitive in (*IDENTITY, p.convert_element_type_p):
         kind = np.dtype(aval(equation.outvars[0]).dtype)
         decides = norm.kind in ("above", "below")
-        return norm if (kind.kind == "b" if decides else kind.kind == "f" and kind.itemsize >= 4) else None
+        rounded = primitive is p.convert_element_type_p and norm.kind in _OF_SHARES
+        kept = kind.kind == "b" if decides else kind.kind == "f" and kind.itemsize >= 4
+        return norm if kept and not rounded else None
     if norm.kind == "largest":
         if primitive is p.max_p and isinstance(other, Public) and other.const is not None:
             return norm if np.all(other.const == -np.inf) else None
