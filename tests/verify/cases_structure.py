@@ -50,6 +50,8 @@ def _moving() -> None:
         )
     enter("concatenate", lambda *x: [lax.concatenate(y, 0) for y in ((*x,), x[:2], x[1:])], "sum", "other sum", "line")
     enter("concatenate", lambda *x: lax.concatenate(x, 0), "sum", "small")
+    each("concatenate", lambda x: [jnp.concatenate([x[:3], -x[3:]]), jnp.concatenate([x[1:3], x[3:6], x[6:]])], ROWS)
+    each("concatenate", lambda x: [jnp.concatenate([x[3:], x[:3]]), jnp.concatenate([x[:3], x[2:]])], ROWS)
     enter("concatenate", lambda *x: lax.concatenate(x, 0), "sum", "unknown")
     stacks = [(x, y) for x in GOOD[:5] for y in (*GOOD[:5], "places")]
     for axis in (0, 1, 2):
@@ -93,6 +95,14 @@ def _adding() -> None:
     each("reduce_sum", lambda x: [jnp.sum(x, a) for a in axes], (*ROWS, *NUMBERS, *TRUTHS, *WHOLE))
     each("reduce_sum", lambda x: [x.reshape(2, 4, -1).sum(a) for a in (0, 1, (0, 1), 2)], (*ROWS, "few"))
     each("reduce_sum", lambda x: jnp.sum(x), SUMS)
+    each("reduce_sum", lambda x: [lax.abs(x).sum(0), lax.abs(x).sum(), lax.exp(x).sum(0)], ROWS)
+    each(
+        "reduce_sum", lambda t: [t.astype(jnp.float32).sum(0), (1.0 - t).sum(0), jnp.where(t, 0.0, 1.0).sum(0)], TRUTHS
+    )
+    enter("reduce_sum", lambda t, x: [jnp.where(t, 0.0, x).sum(0), jnp.where(~t, x, 0.0).sum(0)], "kept", "clipped")
+    each("psum", lambda x: jax.vmap(lambda r: lax.psum(r, "records"), axis_name="records", out_axes=None)(x), ROWS)
+    each("psum", lambda x: jax.vmap(lambda r: r - lax.pmean(r, "records"), axis_name="records")(x), ROWS)
+    each("div", lambda x: [jax.nn.softmax(x, 1), lax.exp(x) / lax.exp(x).sum(1, keepdims=True)], ROWS)
     for name in ("reduce_max", "reduce_min", "reduce_prod"):
         function = getattr(lax, name)
         each(name, lambda x, f=function: [f(x, (1,)), f(x, (0,))], (*ROWS, *NUMBERS, *WHOLE))
@@ -236,6 +246,12 @@ def _programs() -> None:
     each("scan", lambda x: lax.scan(lambda c, row: (c, dp.clip_records(row[None], 1.0)[0]), 0.0, x), ROWS)
     each("scan", lambda x: lax.scan(lambda c, _: (c, x), 0.0, None, length=2), SUMS)
     each("scan", lambda x: lax.scan(lambda c, _: (c + x, None), jnp.zeros(D), None, length=4), SUMS)
+    each("scan", lambda x: lax.scan(lambda c, _: (0.5 * c + x, None), x, None, length=4), SUMS)
+    enter(
+        "scan",
+        lambda x, y: lax.scan(lambda c, _: ((0.5 * c[0] + x, c[1] + y), None), (x, y), None, length=4),
+        *("sum", "other sum"),
+    )
 
 
 def _indices() -> None:
@@ -250,6 +266,9 @@ def _indices() -> None:
     enter("gather", lambda x, k: jax.vmap(lambda r, i: r[i])(x, k), "clipped", "few")
     enter("gather", lambda x, k: x[k[:, 0]], "clipped", "few")
     enter("gather", lambda x, k: x[k], "clipped", "numbers")
+    enter("gather", lambda x, k: [x[k], x[k[:2]]], "sum", "numbers")
+    for numbers in np.array([[1, 1, 0], [2, 0, 1], [0, 7, 1], [-1, 2, 0]]):
+        each("gather", lambda x, k=numbers: [jnp.take(x, k), jnp.take(x, k, mode="clip"), x[k]], SUMS)
     for name, how in (("scatter", "set"), ("scatter-add", "add"), ("scatter-mul", "multiply"), ("scatter-min", "min"),
                       ("scatter-max", "max")):  # fmt: skip
 

@@ -17,7 +17,7 @@ import numpy as np
 from discreet._jax import bind, inner_programs, is_key
 from discreet.privacy.accounting import Relation
 from discreet.privacy.mechanisms import CHOICE, CHOOSE, NOISE
-from discreet.privacy.verify._bounds import Batch, Rows, Table
+from discreet.privacy.verify._bounds import Batch, Rows, Table, outside
 from discreet.privacy.verify._domain import Key, Origin, Private, Public
 from discreet.privacy.verify._interpreter import Checker
 from discreet.privacy.verify._keyring import PRIVATE, SECRET
@@ -165,8 +165,16 @@ class Book:
         return abs(scale.factor) * float(np.prod([self.symbols[s] ** p for s, p in scale.powers]))
 
     def total(self, terms: Any) -> float | None:
+        """The terms of a group as parts of one vector, if they are; otherwise they add up."""
         sizes = [self.size(t.bound) for t in terms]
-        return None if None in sizes else float(sum(x for x in sizes if x is not None))
+        if None in sizes:
+            return None
+        found: dict[Any, list[tuple[Any, float]]] = {}
+        for term, size in zip(terms, sizes, strict=True):
+            found.setdefault((term.group, term.source), []).append((term.leaves, float(size or 0.0)))
+        alone = [all(not a & b for i, (a, _) in enumerate(x) for b, _ in x[:i]) for x in found.values()]
+        groups = [[size for _, size in x] for x in found.values()]
+        return sum(math.hypot(*x) if apart else sum(x) for x, apart in zip(groups, alone, strict=True))
 
     def rows(self, value: Private, numbers: np.ndarray) -> np.ndarray | None:
         """One row per record, in the order of the records; None where they are not those of the table."""
@@ -232,10 +240,11 @@ class Book:
         if rows is None:
             return
         kept = self.kept(run)[self.records(value)]
-        if any(batch is self.world.batch and (rows[~kept] != number).any() for batch, number in value.absent):
-            yield "another number where there is no record"
-        if self.world.batch in value.zero and rows[~kept].any():
-            yield "not zero where there is no record"
+        for batch, those in ((self.world.batch, ~kept), (outside(self.world.batch), kept)):
+            if any(x is batch and (rows[those] != number).any() for x, number in value.absent):
+                yield "another number where there is no record, or where there is one"
+            if batch in value.zero and rows[those].any():
+                yield "not zero where there is no record, or where there is one"
         bound = None if value.terms is None or not value.finite else self.total(value.terms)
         if bound is not None and (longest := np.linalg.norm(rows, axis=1).max(initial=0)) > bound * (1 + ROUNDING):
             yield f"a row of {longest} and not of {bound}"
@@ -305,6 +314,8 @@ class Book:
             yield "a norm that is too small"
         if norm.kind == "factor" and norm.safe and (np.abs(own).max(1, initial=0) * n > bound * more).any():
             yield "a factor that is too large"
+        if norm.kind == "shares" and (np.abs(numbers).max(initial=0) > 1 or (own.max(1, initial=0) < 1).any()):
+            yield "none of a row's shares is 1, or one is above"
         decides = {"above": own == 0, "below": own != 0}.get(norm.kind)
         if decides is not None and (n[decides.any(1)] > bound * more).any():
             yield "a comparison that says the norm is small, and it is not"

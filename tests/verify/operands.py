@@ -11,7 +11,7 @@ import numpy as np
 
 import discreet as dp
 from discreet.privacy.accounting import Relation
-from discreet.privacy.verify._bounds import Batch, Group, Sample, Scale, Table, Term, new_symbol
+from discreet.privacy.verify._bounds import Batch, Group, Sample, Scale, Table, Term, new_symbol, outside
 from discreet.privacy.verify._control import captured
 from discreet.privacy.verify._domain import Origin, Private, Public, constant
 from discreet.privacy.verify._keyring import SECRET
@@ -45,7 +45,7 @@ ROWS = ("raw", "finite", "limited", "limited or NaN", "below", "clipped", "other
 a record; "raw masked" holds anything where there is one."""
 NUMBERS = ("single", "norm", "squares", "factor")
 """One number for each record; the last three belong to "finite"."""
-TRUTHS = ("truth", "guard", "whole guard", "near")
+TRUTHS = ("truth", "guard", "whole guard", "near", "kept")
 WHOLE = ("whole", "few")
 SUMS = ("sum", "other sum", "small", "unknown")
 """What depends on all records: "sum" and "other sum" are by one record moved by 1 together."""
@@ -97,6 +97,7 @@ def record(r: np.random.Generator) -> dict[str, np.ndarray]:
         "guard": ~np.isnan(hidden) & (r.random(D) < 0.9),
         "whole guard": np.array([np.isfinite(raw).all() and r.random() < 0.9]),
         "near": np.array([norm <= 1.0]),
+        "kept": np.ones(D, bool),
         "whole": r.choice([0, 1, -1, 2, 1 << 30, -(1 << 31)], size=D),
         "few": r.choice([-2, -1, 0, 1, 2], size=D),
     }
@@ -128,6 +129,7 @@ def tables(r: np.random.Generator, relation: Relation, kind: str) -> tuple[list[
         for name in set(held) - {"norm"} if kind == "poisson" else ZERO:
             held[name][~real] = 0
         held["placed"] += np.arange(N, dtype=np.float32)[:, None]
+        held["kept"] = np.repeat(real[:, None], D, axis=1)
         runs.append(held)
     base = r.normal(size=(2, D))
     for held in runs:
@@ -188,6 +190,7 @@ def described(checker: Watching, batch: Batch) -> dict[str, Any]:
         "guard": row(finite_where=frozenset({("each", hidden.spot)}), linf=1.0, finite=True),
         "whole guard": row(finite_where=frozenset({("all", raw.content)}), linf=1.0, finite=True),
         "near": row(norm_of=Norm("below", own, size=D, finite=True), linf=1.0, finite=True),
+        "kept": row(zero=zero, absent=frozenset([(outside(batch), 1)]), linf=1.0, finite=True),
         "whole": row(finite=True),
         "few": row(finite=True, linf=2.0, zero=zero),
         "sum": total(0),

@@ -600,16 +600,18 @@ def test_histograms_and_class_sums_cost_what_they_are():
     assert multiplier(lambda x, k, m: C * jnp.bincount(m * k + 4 * ~m, length=4)) == pytest.approx(Z)
     assert multiplier(lambda x, k, m: jnp.zeros(4).at[jnp.where(~m, 9, k)].add(C)) == pytest.approx(Z)
     assert multiplier(lambda x, k, m: C * jax.ops.segment_sum(jnp.ones(6), jnp.where(m, k, 4), 4)) == pytest.approx(Z)
+    # Of two places, one each: sqrt(2) apart.
     for seen in (
         lambda k, m: jnp.zeros(4).at[jnp.where(m, k, 3)].add(C),
         lambda k, m: jnp.zeros(4).at[jnp.where(m, k, -1)].add(C),  # the last
-        lambda k, m: jnp.zeros(4).at[jnp.where(m, 4, k)].add(C),
         lambda k, m: jnp.zeros(4).at[jnp.where(m, k, 4)].add(C, mode="clip"),
         lambda k, m: jnp.zeros(4).at[jnp.where(m & (k > 0), k, k + 4)].add(C),
         lambda k, m: C * jnp.bincount(jnp.where(m, k, -1), length=4),  # the first
         lambda k, m: C * jnp.bincount(jnp.where(m, k, 4), length=5),
     ):
-        assert multiplier(lambda x, k, m, seen=seen: seen(k, m)) == pytest.approx(Z / 2)
+        assert multiplier(lambda x, k, m, seen=seen: seen(k, m)) == pytest.approx(Z / 2**0.5)
+    # Where it is the record that has no bin, only its padding counts.
+    assert multiplier(lambda x, k, m: jnp.zeros(4).at[jnp.where(m, 4, k)].add(C)) == pytest.approx(Z)
     assert multiplier(lambda x, k, m: jax.nn.one_hot(k, 4).T @ x) == pytest.approx(Z)
     assert multiplier(lambda x, k, m: jnp.einsum("nk,nd->kd", jax.nn.one_hot(k, 4), x)) == pytest.approx(Z)
     assert multiplier(lambda x, k, m: dp.sum_records(C * jax.nn.one_hot(k, 4), m)) == pytest.approx(Z)
@@ -618,7 +620,7 @@ def test_histograms_and_class_sums_cost_what_they_are():
     # All of a record's three numbers may come to one place.
     assert multiplier(lambda x, k, m: several.at[k[:, None] + jnp.arange(3)].add(x)) == pytest.approx(Z / math.sqrt(3))
     # Without a mask a record that is not there counts all the same, wherever its padding says.
-    assert multiplier(lambda x, k, m: C * jax.ops.segment_sum(jnp.ones(6), k, 4)) == pytest.approx(Z / 2)
+    assert multiplier(lambda x, k, m: C * jax.ops.segment_sum(jnp.ones(6), k, 4)) == pytest.approx(Z / 2**0.5)
     # Each record's numbers at the places that all records choose.
     with pytest.raises(dp.PrivacyError, match="to places that other records can reach"):
         multiplier(lambda x, k, m: several.at[jnp.broadcast_to(k, (6, 6))].add(jnp.broadcast_to(x[:, :1], (6, 6))))

@@ -96,7 +96,7 @@ def batch_normalised(w, xs, ys, mask, key):
     return noisy(key, clipped_sum(w, (xs - mean) / jnp.sqrt(var + 1e-3), ys, mask), Z * C)
 
 
-@refused("no rule for psum")
+@refused("a record's values meet values computed from all records")
 def mean_over_the_mapped_axis(w, xs, ys, mask, key):
     def one(w, x, y):
         return loss(w, x - jax.lax.pmean(x, "record"), y)

@@ -7,7 +7,8 @@ import math
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Float, Int
 
 from discreet._validate import positive, probability, real
 from discreet.privacy.gradients import Channels
@@ -19,6 +20,7 @@ __all__ = [
     "MOST_NORM",
     "AdaptiveClipping",
     "ClippingRule",
+    "ClippingSchedule",
     "FixedClipping",
     "contribution_bound",
 ]
@@ -72,8 +74,9 @@ class AdaptiveNumbers(NamedTuple):
     minimum: Any
     maximum: Any
 
-    def next_norm(self, norm: Float[Array, ""], clipped: Float[Array, ""]) -> Float[Array, ""]:
+    def next_norm(self, norm: Float[Array, ""], clipped: Float[Array, ""], step: Int[Array, ""]) -> Float[Array, ""]:
         """C of the next step; see `AdaptiveClipping.next_norm`."""
+        del step
         excess = clipped - (1.0 - self.quantile)
         return jnp.clip(norm * jnp.exp(self.learning_rate * excess), self.minimum, self.maximum)
 
@@ -204,7 +207,7 @@ class AdaptiveClipping:
             clipped: c, the released number of gradients longer than C divided by the public expected batch size; any finite
                 number, since noise was added.
         """
-        return self.numbers.next_norm(norm, clipped)
+        return self.numbers.next_norm(norm, clipped, jnp.int32(0))
 
     @property
     def numbers(self) -> AdaptiveNumbers:
@@ -267,9 +270,63 @@ class AdaptiveClipping:
         )
 
 
+class ScheduleNumbers(NamedTuple):
+    """The numbers of a `ClippingSchedule` that a compiled fit takes as inputs."""
+
+    norms: Any
+
+    def next_norm(self, norm: Float[Array, ""], clipped: Float[Array, ""], step: Int[Array, ""]) -> Float[Array, ""]:
+        """C of the step after `step`; that of the last one stays."""
+        del norm, clipped
+        return self.norms[jnp.minimum(step + 1, len(self.norms) - 1)]
+
+
+@dataclasses.dataclass(frozen=True)
+class ClippingSchedule:
+    """A public clipping norm C for each step (c_t of Algorithm 1 of UAI 2017); a plan makes it of a sequence or a function.
+
+    The noise scales with C, so event and epsilon are those of a fixed C.
+    """
+
+    norms: tuple[float, ...]  # C of each step, above 0
+    count_share: ClassVar[float] = COUNT_SHARE
+    adapts: ClassVar[bool] = True
+
+    @property
+    def start(self) -> float:
+        """C of the first step."""
+        return self.norms[0]
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The least and the largest C."""
+        return min(self.norms), max(self.norms)
+
+    @property
+    def numbers(self) -> ScheduleNumbers:
+        """The parameters of `next_norm`."""
+        return ScheduleNumbers(np.array(self.norms))
+
+    def in_words(self, noise_multiplier: float, expected_size: float) -> str:
+        """Describe the bound on a record's contribution, in a sentence without its full stop."""
+        del noise_multiplier, expected_size
+        return (
+            f"Each record's gradient is clipped to the L2 norm C of its step, public numbers between {self.limits[0]:g} and "
+            f"{self.limits[1]:g}, and counted as clipped or not, which costs {_more_noise(self.count_share)} % more noise"
+        )
+
+    def stated(self, bound: float, noun: str) -> str:
+        """For statements: the clipping to at most `bound` in all in the first step."""
+        return (
+            f"Each {noun}'s gradient was clipped to the Euclidean norm C of its step, public numbers between "
+            f"{self.limits[0]:g} and {self.limits[1]:g}, and it was counted as clipped or not. Everything that a {noun} added "
+            f"(gradient, count, and a clipped loss if there was one) had a norm of at most {bound / self.start:.6g} C"
+        )
+
+
 ADAPTIVE = AdaptiveClipping()
 """The default of a plan."""
-ClippingRule = FixedClipping | AdaptiveClipping
+ClippingRule = FixedClipping | AdaptiveClipping | ClippingSchedule
 
 
 def contribution_bound(rule: ClippingRule, loss_share: float = 0.0) -> float:

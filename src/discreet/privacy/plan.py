@@ -2,10 +2,13 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
+
+import numpy as np
 
 from discreet._dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 from discreet._validate import integer, notebook_html, positive, probability
@@ -23,11 +26,20 @@ from discreet.privacy.accounting import (
     suggest,
     upper,
 )
-from discreet.privacy.clipping import ADAPTIVE, LEAST_NORM, MOST_NORM, AdaptiveClipping, ClippingRule, FixedClipping
+from discreet.privacy.clipping import (
+    ADAPTIVE,
+    LEAST_NORM,
+    MOST_NORM,
+    AdaptiveClipping,
+    ClippingRule,
+    ClippingSchedule,
+    FixedClipping,
+)
 from discreet.privacy.mechanisms import GAUSSIAN, Mechanism
 from discreet.privacy.sampling import Sampling
 
-ClippingNorm = float | AdaptiveClipping
+Schedule = Sequence[float] | Callable[[int], float]
+ClippingNorm = float | AdaptiveClipping | Schedule
 _DELTA_HINT = "It should be well below 1 / num_records, such as 1e-6."
 _MOST_NOISE = 1e6
 """Largest noise multiplier. The prover follows factors of C up to 10^7, and a record's joint bound may be larger than C."""
@@ -44,8 +56,11 @@ class PrivacyPlan:
     Attributes:
         sampling: The sampling scheme of batches.
         clipping_norm: The rule for the L2 bound C on one record's gradient: `AdaptiveClipping`, the default, whose C
-            follows a private quantile; or a number above 0, which biases the fit wherever gradients are longer.
+            follows a private quantile; or a number above 0, which biases the fit wherever gradients are longer; or one for each
+            step, or a function from the number of the step, from 0, to its C.
         noise_multiplier: Noise standard deviation divided by C, on the sum of clipped contributions, above 0 and at most 10^6.
+        noise_schedule: Public factors of the noise multiplier, one for each step, or a function from the number of the step, from
+            0, to its factor; kept as numbers. None: 1 in all steps.
         num_steps: Number of noisy releases, fixed beforehand, at least 1.
         num_records: Number of records N; public. Under ADD_OR_REMOVE_ONE it is a public figure near the true number.
         relation: The neighbouring relation.
@@ -64,6 +79,7 @@ class PrivacyPlan:
     sampling: Sampling
     clipping_norm: ClippingNorm = ADAPTIVE
     noise_multiplier: float
+    noise_schedule: Schedule | None = None
     num_steps: int
     num_records: int
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
@@ -93,8 +109,13 @@ class PrivacyPlan:
                 "It is the L2 bound on one record's contribution. 1.0 is a common choice; discreet.AdaptiveClipping() finds "
                 "one while fitting."
             )
-            least = most = positive("clipping_norm", norm, hint=hint)
-            if not LEAST_NORM <= most <= MOST_NORM:
+            if callable(norm) or isinstance(norm, Sequence) or np.ndim(norm):
+                norm = self._of_steps("clipping_norm", norm, hint)  # pyright: ignore[reportArgumentType]
+            else:
+                norm = float(positive("clipping_norm", norm, hint=hint))
+            object.__setattr__(self, "clipping_norm", norm)
+            least, most = (f(norm) if isinstance(norm, tuple) else norm for f in (min, max))
+            if not LEAST_NORM <= least <= most <= MOST_NORM:
                 raise ValueError(
                     f"clipping_norm is {norm!r}; squares of 32-bit numbers neither vanish nor overflow for norms between "
                     f"{LEAST_NORM:g} and {MOST_NORM:g}. Scale the loss, or choose a C near the length of one record's gradient."
@@ -107,13 +128,18 @@ class PrivacyPlan:
             "it for you."
         )
         noise = positive("noise_multiplier", self.noise_multiplier, hint=hint)
+        if self.noise_schedule is not None:
+            hint = "It is a step's factor of noise_multiplier, such as 0.5 for half of the noise."
+            object.__setattr__(self, "noise_schedule", self._of_steps("noise_schedule", self.noise_schedule, hint))
+        faintest = noise * min(self._factors)
+        noise *= max(self._factors)
         if noise > _MOST_NOISE:
             raise ValueError(
                 f"noise_multiplier is {noise:,.6g}; privacy is proved for noise of at most {_MOST_NOISE:,.0f} times "
                 "clipping_norm, and more than that hides what millions of records have in common. Raise epsilon or delta, or "
                 "take fewer steps or a smaller sampling rate."
             )
-        if noise * most / self.rate > _MOST_SIZE or noise * least < 1 / _MOST_SIZE:
+        if noise * most / self.rate > _MOST_SIZE or faintest * least < 1 / _MOST_SIZE:
             raise ValueError(
                 f"noise_multiplier is {noise!r}, and C between {least:g} and {most:g}: noise of standard deviation "
                 f"noise_multiplier * C, or a gradient made of it, is too small or too large for 32-bit arithmetic. {hint}"
@@ -124,10 +150,44 @@ class PrivacyPlan:
         for name, kind in (
             ("num_steps", int),
             ("num_records", int),
-            ("clipping_norm", lambda norm: norm if isinstance(norm, AdaptiveClipping) else float(norm)),
             ("noise_multiplier", float),
         ):
             object.__setattr__(self, name, kind(getattr(self, name)))
+
+    def _of_steps(self, name: str, given: Schedule, hint: str) -> tuple[float, ...]:
+        """The numbers of a schedule, one for each step."""
+        steps = integer("num_steps", self.num_steps, hint="A schedule has one number for each step.")
+        found = [given(step) for step in range(steps)] if callable(given) else list(given)
+        if len(found) != steps:
+            raise ValueError(
+                f"{name} has {len(found)} numbers for {steps} steps: give one for each step, or a function from the number of "
+                "the step, from 0, to its number."
+            )
+        return tuple(float(positive(f"{name}, step {i}", x, hint=hint)) for i, x in enumerate(found))
+
+    @property
+    def _factors(self) -> tuple[float, ...]:
+        return self.noise_schedule if isinstance(self.noise_schedule, tuple) else (1.0,)
+
+    @property
+    def noise_multipliers(self) -> tuple[float, ...]:
+        """The noise multiplier of each step; a single one where it is that of all steps."""
+        return tuple(self.noise_multiplier * factor for factor in self._factors)
+
+    @property
+    def _usual_noise(self) -> float:
+        """The root mean square of the noise multipliers."""
+        several = len(self._factors) > 1
+        return math.hypot(*self.noise_multipliers) / math.sqrt(self.num_steps) if several else self.noise_multiplier
+
+    def lengthened(self, num_steps: int) -> Self:
+        """The plan with more steps; those that it did not plan have the least noise."""
+        more = num_steps - self.num_steps
+        factors = self.noise_schedule
+        norm = self.clipping_norm
+        factors = factors + (min(factors),) * more if isinstance(factors, tuple) else factors
+        norm = norm + norm[-1:] * more if isinstance(norm, tuple) else norm
+        return dataclasses.replace(self, num_steps=num_steps, noise_schedule=factors, clipping_norm=norm)
 
     @classmethod
     def calibrate(
@@ -138,6 +198,7 @@ class PrivacyPlan:
         num_records: int,
         num_steps: int | None = None,
         noise_multiplier: float | None = None,
+        noise_schedule: Schedule | None = None,
         sampling: Sampling,
         clipping_norm: ClippingNorm = ADAPTIVE,
         relation: Relation = Relation.ADD_OR_REMOVE_ONE,
@@ -155,6 +216,7 @@ class PrivacyPlan:
             num_records: As in the plan.
             num_steps: As in the plan; by default the most steps that epsilon permits.
             noise_multiplier: As in the plan; by default the least noise that epsilon needs.
+            noise_schedule: As in the plan; `num_steps` is needed with it.
             sampling: As in the plan.
             clipping_norm: As in the plan.
             relation: As in the plan.
@@ -176,11 +238,15 @@ class PrivacyPlan:
                 f"calibrate solves for one of epsilon, num_steps and noise_multiplier, but {len(still_open)} of them are left "
                 f"open{': ' + ', '.join(still_open) if still_open else ''}. Give two and omit the one you want."
             )
+        scheduled = noise_schedule is not None or not isinstance(clipping_norm, float | int | AdaptiveClipping)
+        if num_steps is None and scheduled:
+            raise ValueError("A schedule has a number for each step: give num_steps, too.")
         # With 1 for what is open, so that all else is checked.
         plan = cls(
             sampling=sampling,
             clipping_norm=clipping_norm,
             noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier,
+            noise_schedule=noise_schedule,
             num_steps=1 if num_steps is None else num_steps,
             num_records=num_records,
             relation=relation,
@@ -228,9 +294,11 @@ class PrivacyPlan:
     def clipping(self) -> ClippingRule:
         """The clipping rule of `clipping_norm`, with C of the first step as `start`."""
         rule = self.clipping_norm
+        if isinstance(rule, tuple):
+            return ClippingSchedule(rule)
         if not isinstance(rule, AdaptiveClipping):
-            return FixedClipping(rule)
-        return rule.for_plan(self.noise_multiplier, self.rate, self.num_records, self.num_steps)
+            return FixedClipping(rule)  # pyright: ignore[reportArgumentType]
+        return rule.for_plan(self._usual_noise, self.rate, self.num_records, self.num_steps)
 
     def noise_to_sampling(self, num_parameters: int) -> float:
         """Estimate the error from noise in the mean of all steps, over that from sampling, from public numbers.
@@ -245,7 +313,7 @@ class PrivacyPlan:
         Returns:
             The ratio, above 0. At 1 noise moves the parameters by about as much as the choice of the records does.
         """
-        noise = self.noise_multiplier / (self.rate * self.num_records * math.sqrt(self.num_steps))
+        noise = self._usual_noise / (self.rate * self.num_records * math.sqrt(self.num_steps))
         return 2 * noise * math.sqrt(num_parameters * self.num_records)
 
     @property
@@ -258,9 +326,13 @@ class PrivacyPlan:
         return self._event_of(self.noise_multiplier, self.num_steps)
 
     def _event_of(self, noise_multiplier: float, num_steps: int) -> DpEvent:
-        noise = self.mechanism.event(noise_multiplier)
-        step = self.sampling.step_event(noise, num_records=self.num_records, relation=self.relation)
-        return SelfComposedDpEvent(step, num_steps)
+        steps = []
+        counts = Counter(self._factors) if self.noise_schedule is not None else {1.0: num_steps}
+        for factor, count in counts.items():
+            noise = self.mechanism.event(noise_multiplier * factor)
+            step = self.sampling.step_event(noise, num_records=self.num_records, relation=self.relation)
+            steps.append(SelfComposedDpEvent(step, count))
+        return steps[0] if len(steps) == 1 else ComposedDpEvent(steps)
 
     def profile(self) -> PrivacyProfile:
         """The plan's privacy profile, computed at the first call."""
@@ -327,7 +399,11 @@ class PrivacyPlan:
         sensitivity = "C" if near.distance == 1 else f"{near.distance:g}C, {near.name('record')}"
         moves = f"one person moves the sum by up to {sensitivity}"
         # Where gradients are counted, the multiplier is relative to gradient and count together.
-        noise = self.noise_multiplier / math.sqrt(1 - clipping.count_share)
+        least = min(self.noise_multipliers)
+        most = max(self.noise_multipliers)
+        if least < most:
+            return f"of {least:.4g} to {most:.4g} times C and count together, by the plan's schedule ({moves})"
+        noise = least / math.sqrt(1 - clipping.count_share)
         if clipping.adapts:
             return f"{noise:.4g} C, which moves with C ({moves})"
         return f"{noise * clipping.start:.4g} ({noise:.4g} C; {moves})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Iterable
@@ -29,7 +28,7 @@ def profile_pairs(plan: PrivacyPlan, statement: Statement) -> list[Pair]:
     There are none if the statement is not that of the plan, whose ε then says nothing of it.
     """
     if plan.num_steps < statement.horizon:
-        plan = dataclasses.replace(plan, num_steps=statement.horizon)
+        plan = plan.lengthened(statement.horizon)
     spent = plan.profile()
     if spent.epsilon(statement.delta) != statement.epsilon:
         return []

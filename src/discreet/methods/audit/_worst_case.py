@@ -80,6 +80,7 @@ def worst_case(plan: PrivacyPlan, method: str = "DPSVI", *, others: int = 7, los
         Nasr, Song, Thakurta, Papernot and Carlini, Adversary instantiation, IEEE S&P 2021 (gradient canaries).
     """
     integer("others", others, hint="The table without the canary needs a record.")
+    _refuse_schedule(plan)
     _refuse_unknown_sampler(plan)
     against = plan.sampling.constant_size
     replaced = not neighbours(plan.relation).hides_membership
@@ -93,6 +94,13 @@ def worst_case(plan: PrivacyPlan, method: str = "DPSVI", *, others: int = 7, los
     if not plan.clipping.adapts and loss_share == 0:
         scores["likelihood ratio"] = lambda released: log_ratio(plan, released[:, :, 0]).sum(axis=1)
     return WorstCase(_method(plan, method, 1, loss_share), (there,), (gone,), scores)
+
+
+def _refuse_schedule(plan: PrivacyPlan) -> None:
+    if plan.noise_schedule is not None:
+        raise ValueError(
+            "The scores of an audit are for the same noise in each step. Leave noise_schedule out of the audited plan."
+        )
 
 
 def canary_fit(
@@ -117,6 +125,7 @@ def canary_fit(
             "clipping norm. Audit such a plan, or use worst_case."
         )
     _refuse_unknown_sampler(plan)
+    _refuse_schedule(plan)
     fit = _method(plan, method, num_canaries, 0.0)
     pulls = np.eye(num_canaries, dtype=np.float32) * np.float32(_STRONG * plan.clipping.start)
 

@@ -116,6 +116,11 @@ class DPSGLD:
                 "The plan's clipping norm moves with the fit, and the noise in a step with it, so the chain would not know "
                 "how much is missing. Give the plan a number as clipping_norm."
             )
+        if plan.noise_schedule is not None:
+            raise ValueError(
+                "The plan's noise multiplier changes from step to step, and Langevin dynamics add to the same noise in each. "
+                "Leave noise_schedule out of the plan, or fit with DPSVI."
+            )
         if plan.mechanism != GAUSSIAN:
             raise ValueError(
                 f"The plan's noise is that of {type(plan.mechanism).__name__}; Langevin dynamics need Gaussian noise. Leave "

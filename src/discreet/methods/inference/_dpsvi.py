@@ -46,7 +46,7 @@ from discreet.methods.inference._trace import TraceRecorder
 from discreet.privacy import random
 from discreet.privacy.accounting import neighbours
 from discreet.privacy.act import Act
-from discreet.privacy.clipping import contribution_bound
+from discreet.privacy.clipping import AdaptiveClipping, contribution_bound
 from discreet.privacy.gradients import BookKeepingEngine
 from discreet.privacy.mechanisms import Shards, levels_for
 from discreet.privacy.plan import PrivacyPlan
@@ -347,7 +347,7 @@ class DPSVI:
         return {
             "engine": BookKeepingEngine(rows, capacity, shuffled, self.microbatch_size),
             "mechanism": plan.mechanism,
-            "levels": levels_for(plan.noise_multiplier, released),
+            "levels": max(levels_for(extreme(plan.noise_multipliers), released) for extreme in (min, max)),
             "adapts": plan.clipping.adapts,
             "count_share": plan.clipping.count_share,
             "num_records": plan.num_records,
@@ -653,7 +653,7 @@ class DPSVI:
             )
         released.append(
             "at every step the noisy numbers of gradients within the clipping norm and beyond it"
-            + (", and so the clipping norms " if self.plan.clipping.adapts else " ")
+            + (", and so the clipping norms " if isinstance(self.plan.clipping, AdaptiveClipping) else " ")
             + cost(count_share, self.loss_share)
         )
         programs = "the model and the step sizes" if langevin else "the model, the guide and the optimizer"

@@ -343,14 +343,14 @@ class DPSVIResult(Released, what="result of a private fit", parts=kinds):
         clipped = self.clipped
         moved = (clipped.value - 2 * clipped.stderr) * math.sqrt(self.plan.num_records)
         if self.plan.clipping.adapts or moved > _LARGEST_MOVE:
-            some = "C adapts, so some" if self.plan.clipping.adapts else clipped
+            some = "C moves, so some" if self.plan.clipping.adapts else clipped
             raise ValueError(
                 f"{some} of the gradients were shortened, which moves the parameters by an amount that no draws have, so no "
                 "interval would hold. Give the plan a number as clipping_norm that is above the longest gradient of a record. "
                 "The draws of posterior(key, num_samples) are for predictions."
             )
         # Of a step's gradient, whatever C was then; the loss's share and the batch's own chance add to it.
-        least_noise = self.plan.noise_multiplier * float(np.min(self.clipping_norms)) / self.plan.rate
+        least_noise = min(self.plan.noise_multipliers) * float(np.min(self.clipping_norms)) / self.plan.rate
         aware = METHODS[method](self._objective, self.params, self.trace, start, least_noise)
         return dataclasses.replace(aware, statement=self.statement)
 

@@ -75,7 +75,7 @@ class StepFigures(NamedTuple):
 class PlanNumbers(NamedTuple):
     """The numbers of a plan that a compiled step takes as inputs, so that one program serves all plans of its shapes."""
 
-    noise_multiplier: Float[Array, ""]  # sigma
+    noise_multiplier: Float[Array, "*step"]  # sigma, of all steps or of each
     rate: Float[Array, ""]  # public sampling rate q; nothing is ever divided by the realised batch size
     num_steps: Int[Array, ""]  # number of steps planned
     rule: Any  # numbers by which the clipping norm moves; empty where it does not
@@ -86,8 +86,9 @@ class PlanNumbers(NamedTuple):
         """The numbers of a plan; its C is in the state."""
         # NumPy's, which stay known numbers where a program of the user's is being traced.
         # The noise as a float32 is no less than what was accounted for.
-        noise = np.float32(plan.noise_multiplier)
-        noise = noise if float(noise) >= plan.noise_multiplier else np.nextafter(noise, np.float32(np.inf))
+        exact = np.array(plan.noise_multipliers if plan.noise_schedule is not None else plan.noise_multiplier)
+        noise = exact.astype(np.float32)
+        noise = np.where(noise >= exact, noise, np.nextafter(noise, np.float32(np.inf)))
         numbers: Any = noise, np.float32(plan.rate), np.int32(plan.num_steps)
         return cls(*numbers, rule=jax.tree.map(np.float32, plan.clipping.numbers))
 
@@ -133,6 +134,8 @@ class PrivateStep:
         bound = jnp.maximum(1.0, jnp.abs(center)) if self.loss_bound is None else self.loss_bound
         channels = Channels(self.loss_share, self.count_share, center=center, bound=bound)
         norm = state.clipping_norm
+        multiplier = numbers.noise_multiplier
+        multiplier = multiplier[state.step] if multiplier.ndim else multiplier
         if self.perturb_parameters:
             u = psi
             free = jnp.zeros(())
@@ -155,8 +158,8 @@ class PrivateStep:
         noise = keys.noise
         if self.hedged:
             sums = jax.tree.leaves((total.gradient, total.loss, total.count))
-            noise = random.key_for(noise, [*sums, numbers.noise_multiplier, norm])
-        released = mechanisms.release(noise, total, numbers.noise_multiplier, self.mechanism, self.levels)
+            noise = random.key_for(noise, [*sums, multiplier, norm])
+        released = mechanisms.release(noise, total, multiplier, self.mechanism, self.levels)
 
         gradient = jax.tree.map(lambda x, like: (x / numbers.rate).astype(like.dtype), released.gradient, moved)
         gradient = _completed(gradient, jax.tree.map(jnp.zeros_like, u))
@@ -172,7 +175,7 @@ class PrivateStep:
         figures = self._figures(released, free, norm, channels, numbers)
         optim_state = self.optim.update(gradient, state.optim_state, value=figures.loss)
         if self.adapts:
-            norm = numbers.rule.next_norm(norm, figures.clipped).astype(norm.dtype)
+            norm = numbers.rule.next_norm(norm, figures.clipped, state.step).astype(norm.dtype)
         state = state._replace(optim_state=optim_state, step=state.step + 1, clipping_norm=norm)
         return state, figures, gradient
 

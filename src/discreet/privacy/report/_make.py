@@ -100,7 +100,7 @@ def make_statement(
     if delta is not None and not 0 < delta < 1:
         raise ValueError(f"delta is {delta}: give a number between 0 and 1, well below 1 / number of records")
     horizon = max(plan.num_steps, steps_completed)
-    paid = plan if horizon == plan.num_steps else dataclasses.replace(plan, num_steps=horizon)
+    paid = plan if horizon == plan.num_steps else plan.lengthened(horizon)
     chosen = "the plan's target" if delta is None else "asked for"
     delta = plan.target_delta if delta is None else delta
     if delta is None:
@@ -128,7 +128,7 @@ def make_statement(
             f"Each step drew a batch ({plan.sampling.in_words(plan.num_records, unit.noun)}). "
             f"{clipping.stated(bound, unit.noun)}; the contributions were summed, and {plan.mechanism.words} "
             f"{plan.noise_multiplier * bound / (clipping.start if clipping.adapts else 1.0):.6g}{' C' * clipping.adapts} "
-            f"({plan.noise_multiplier:.6g} times that bound) was added to {plan.mechanism.hidden}."
+            f"({plan.noise_multiplier:.6g} times that bound){_scheduled(plan)} was added to {plan.mechanism.hidden}."
             f"{f' {INTEGERS}' if plan.mechanism.on_grid else ''}"
         ),
         plan=plan_facts(plan, bound),
@@ -145,6 +145,12 @@ def make_statement(
         reproducible=reproducible,
         notes=tuple(notes),
     )
+
+
+def _scheduled(plan: PrivacyPlan) -> str:
+    least = min(plan.noise_multipliers) / plan.noise_multiplier
+    most = max(plan.noise_multipliers) / plan.noise_multiplier
+    return f", times each step's own public factor, between {least:.6g} and {most:.6g}," if least != most else ""
 
 
 def _figures(spent: PrivacyProfile, risk: Risk, event: DpEvent, delta_chosen: str, accountant: str) -> Figures:
@@ -176,7 +182,8 @@ def plan_facts(plan: PrivacyPlan, contribution_bound: float | None = None) -> di
 
     def described(x: Any) -> dict[str, Any]:
         fields = dataclasses.fields(x) if dataclasses.is_dataclass(x) else ()
-        return {"kind": type(x).__name__, **{field.name: getattr(x, field.name) for field in fields}}
+        values = {field.name: getattr(x, field.name) for field in fields}
+        return {"kind": type(x).__name__, **{k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}}
 
     bound = _contribution(plan.clipping) if contribution_bound is None else contribution_bound
     first = "first_" * plan.clipping.adapts
@@ -186,6 +193,7 @@ def plan_facts(plan: PrivacyPlan, contribution_bound: float | None = None) -> di
         f"{first}clipping_norm": float(plan.clipping.start),
         **({"clipping": described(plan.clipping)} if plan.clipping.adapts else {}),
         "noise_multiplier": float(plan.noise_multiplier),
+        **({} if plan.noise_schedule is None else {"noise_multipliers": list(plan.noise_multipliers)}),
         f"{first}noise_{plan.mechanism.words.split(' of ')[-1].replace(' ', '_')}": float(
             plan.noise_multiplier * bound
         ),

@@ -22,6 +22,8 @@ from discreet._jax import JaxprEqn, aval, primitives as p, pvary_p, reshard_p, s
 from discreet.privacy.verify._domain import Public
 
 SMALL = 4096
+MOST_EXACT = 2**24
+"""Below, float32 holds all integers."""
 
 IDENTITY = (p.copy_p, p.stop_gradient_p, p.name_p, sharding_constraint_p, reshard_p, pvary_p)
 """Primitives whose output equals their operand: every claim survives them."""

@@ -140,6 +140,13 @@ class Rows(Batch):
     """Rows by their numbers, each once at most: a range of them, or a choice."""
 
     numbers: range | tuple[int, ...] = dataclasses.field(kw_only=True)
+    of: int = dataclasses.field(kw_only=True)  # The number of rows that they are taken of
+
+
+@functools.lru_cache(maxsize=4096)
+def outside(batch: Batch) -> Batch:
+    """What the mask of a batch excludes: in `Private.zero` and `absent` it names the claims about its records' slices."""
+    return Batch(batch)
 
 
 Cut = Part | Rows
@@ -219,12 +226,11 @@ def stacked(parts: Sequence[tuple[Term, ...]], source: Batch) -> tuple[Term, ...
     if len(parts) <= 1:
         return parts[0] if parts else ()
     single = [p[0] for p in parts if len(p) == 1]
-    if len(single) == len(parts) and len({(id(t.group), t.bound.powers, t.source) for t in single}) == 1:
-        count = sum(len(t.leaves) for t in single)
+    alike = len({(id(t.group), t.bound.powers, t.source) for t in single}) == 1
+    if alike and len(single) == len(parts) and are_apart(single):
+        bound = max((t.bound for t in single), key=lambda b: b.factor)
         leaves = frozenset().union(*(t.leaves for t in single))
-        if len(leaves) == count:
-            bound = max((t.bound for t in single), key=lambda b: b.factor)
-            return (Term(single[0].group, leaves, bound, single[0].source),)
+        return (Term(single[0].group, leaves, bound, single[0].source),)
     # Different groups have no joint bound, so squares add up, in a new group.
     total = [total_of(p) for p in parts]
     known = [t for t in total if t is not None]
@@ -233,10 +239,22 @@ def stacked(parts: Sequence[tuple[Term, ...]], source: Batch) -> tuple[Term, ...
     return fresh(Scale(math.sqrt(sum(t.factor**2 for t in known)), known[0].powers), source)
 
 
+def are_apart(terms: Sequence[Term]) -> bool:
+    """True if no two terms have a leaf in common."""
+    return len(frozenset().union(*(t.leaves for t in terms))) == sum(len(t.leaves) for t in terms)
+
+
 def total_of(terms: tuple[Term, ...]) -> Scale | None:
-    """A bound as one number; None unless its terms are multiples of one another."""
+    """A bound as one number; None unless its terms are multiples of one another.
+
+    Disjoint leaves of one group are parts of one vector, so a sum of multiples of them obeys Cauchy and Schwarz.
+    """
     if not terms:
         return Scale(0.0)
     if len({t.bound.powers for t in terms}) > 1:
         return None
-    return Scale(sum(t.bound.factor for t in terms), terms[0].bound.powers)
+    of_group: dict[tuple[int, int], list[Term]] = {}
+    for t in terms:
+        of_group.setdefault((id(t.group), id(t.source)), []).append(t)
+    sizes = [([t.bound.factor for t in same], are_apart(same)) for same in of_group.values()]
+    return Scale(sum(math.hypot(*x) if apart else sum(x) for x, apart in sizes), terms[0].bound.powers)

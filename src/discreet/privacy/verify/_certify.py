@@ -27,7 +27,7 @@ from discreet._jax import ClosedJaxpr, all_constants, is_key, untried_jax, witho
 from discreet._validate import notebook_html
 from discreet.privacy.accounting import PrivacyProfile, Relation, neighbours, profile
 from discreet.privacy.random import derives_apart
-from discreet.privacy.verify._bounds import Batch, Table, unnamed
+from discreet.privacy.verify._bounds import Batch, Table, outside, unnamed
 from discreet.privacy.verify._claims import check_expected, covers, delta_formula, formula_lines
 from discreet.privacy.verify._control import captured
 from discreet.privacy.verify._domain import Key, Private, Public, Value, constant
@@ -117,8 +117,9 @@ def _record_value(name: str, kind: Any, is_mask: bool, table: Batch) -> Private:
         raise ValueError(f"certify: {name} holds keys. Keys are not records: pass them as a separate argument.")
     origin = Origin("", f"{name} (the {'mask' if is_mask else 'records'})", mask=is_mask)
     dtype = np.dtype(kind.dtype).kind
-    zero = frozenset([table]) if is_mask else frozenset()
-    return Private(table, (0,), origin, linf=1.0 if dtype == "b" else None, finite=dtype in "biu", zero=zero)
+    value = Private(table, (0,), origin, linf=1.0 if dtype == "b" else None, finite=dtype in "biu")
+    kept = {"zero": frozenset([table]), "absent": frozenset([(outside(table), 1)])}
+    return dataclasses.replace(value, **kept) if is_mask else value
 
 
 def refuse_captured_records(

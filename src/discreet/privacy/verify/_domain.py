@@ -31,6 +31,7 @@ from discreet.privacy.verify._bounds import (
     Term,
     fresh,
     new_symbol,
+    outside,
     source_of,
     total_of,
     unnamed,
@@ -139,7 +140,7 @@ class Private:
     # None: no such axes.
     axes: tuple[int, ...] | None = dataclasses.field(kw_only=False, metadata={"join": _first})
     positional: bool = fact(False, join=operator.or_)  # A record's slice depends also on its place
-    # Masks under which it is zero: slices of records that are not in these batches are exactly 0
+    # Masks under which it is zero: slices of records that are not in these batches (or in those, see `outside`) are exactly 0
     zero: frozenset[Batch] = fact(frozenset(), join=operator.and_)
     # A claim about two values need not hold for a value that alternates between them.
     # A sum over records, whose terms come from additions only. Meaningful without `axes`.
@@ -329,21 +330,24 @@ def contribution_factor(value: Private, relation: Relation) -> tuple[float, Reas
     """The factor from a bound on rows to C in the units of an event, or 0 and the reason why there is none.
 
     An event's C is what one record adds to a sum; under REPLACE_ONE the accountant doubles it. Where absent rows are not
-    exactly zero, adding a record also removes the padding's contribution: 2C.
+    exactly zero, adding a record also removes the padding's contribution: 2C. Two rows without negative elements are at most
+    sqrt(2) C apart, since their product is not negative.
     """
     batch = value.batch
     assert batch is not None
     whole = batch.whole
     table = batch.table
     add_remove = neighbours(relation).hides_membership
+    apart = math.sqrt(2.0) if value.low is not None and value.low >= 0 else 2.0
+    one_sided = bool({whole, outside(whole)} & value.zero)
     if whole is table:
-        return (2.0 if add_remove and not (table.masked and table in value.zero) else 1.0), None
+        return ((1.0 if table.masked and one_sided else apart) if add_remove else apart / 2.0), None
     if value.positional:
         return 0.0, Why.POSITION("a row's place in a random sample has an influence on it")
     if add_remove and table.masked and table not in value.zero:
         return 0.0, Why.MASK("the sample was drawn from padding rows too, and their contributions are not zero")
     assert isinstance(whole, Sample)
-    return (1.0 if whole.sampling.constant_size or whole in value.zero else 2.0), None
+    return (1.0 if whole.sampling.constant_size or one_sided else apart), None
 
 
 def range_factor(batch: Batch, relation: Relation) -> float:

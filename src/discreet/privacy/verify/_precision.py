@@ -24,7 +24,7 @@ import numpy as np
 
 from discreet._jax import JaxprEqn, aval, primitives as p, source_line
 from discreet.privacy.mechanisms import CLIP, CLIPPED_SUM, COUNT, SUM, WEIGHTED_SUM
-from discreet.privacy.verify._arithmetic import ELEMENTWISE_SHAPES, IDENTITY, MOVES, computed
+from discreet.privacy.verify._arithmetic import ELEMENTWISE_SHAPES, IDENTITY, MOST_EXACT, MOVES, computed
 from discreet.privacy.verify._bounds import LARGEST, Batch, is_far, scaled
 from discreet.privacy.verify._domain import Private, Public, Value
 from discreet.privacy.verify._errors import Reason, Why
@@ -66,6 +66,8 @@ _TAKEN = (
 )  # fmt: skip
 """Primitives that do not round."""
 _SCALED = (p.mul_p, p.div_p, p.convert_element_type_p)
+_OF_INTEGERS = (p.add_p, p.sub_p, p.mul_p, p.neg_p, p.select_n_p, p.convert_element_type_p, *IDENTITY, *MOVES)
+"""Primitives that compute integers exactly, also as floats."""
 
 
 def rounding_of(equation: JaxprEqn, variable: Any, operands: Sequence[Value]) -> tuple[float, float] | None:
@@ -131,11 +133,12 @@ def in_order(value: Private, equation: JaxprEqn, operands: Sequence[Value]) -> P
 
 
 def with_absent(value: Private, variable: Any, equation: JaxprEqn, operands: Sequence[Value]) -> Private:
-    """Add to integer and Boolean rows the constant that they hold where the mask excludes the record."""
+    """Add to rows the integer that they hold where the mask excludes the record."""
     primitive = equation.primitive
     if value.axes is None or primitive not in (*ELEMENTWISE_SHAPES, *MOVES):
         return value
-    if not {_dtype_of(x) for x in (variable, *equation.invars)} <= _WHOLE:
+    kinds = {_dtype_of(x) for x in (variable, *equation.invars)} - _WHOLE
+    if not kinds <= {"float32", "float64"} or (kinds and primitive not in _OF_INTEGERS):
         return value
     kind = jax.ShapeDtypeStruct((1,), aval(variable).dtype)
     masks = {mask for x in operands if isinstance(x, Private) for mask in (*x.zero, *(m for m, _ in x.absent))}
@@ -150,7 +153,7 @@ def with_absent(value: Private, variable: Any, equation: JaxprEqn, operands: Seq
         else:
             known = [x for x in numbers if x is not None]
             number = computed(equation, known, kind, exact=True) if len(known) == len(numbers) else None
-        if number is not None:
+        if number is not None and (not kinds or (abs(number[0]) < MOST_EXACT and number[0] % 1 == 0)):
             found[mask] = int(number[0])
     zero = value.zero | {mask for mask, number in found.items() if number == 0}
     return dataclasses.replace(value, zero=zero, absent=frozenset(x for x in found.items() if x[1] != 0))
@@ -163,6 +166,8 @@ def _where_absent(value: Value, variable: Any, mask: Batch) -> np.ndarray | None
         number = 0 if mask in value.zero else next((x for m, x in value.absent if m is mask), None)
         return None if number is None or value.axes is None else np.full(1, number, kind)
     if not isinstance(value, Public) or value.const is None or not value.exact or not value.const.size:
+        return None
+    if kind.kind == "f" and not (np.all(np.abs(value.const) < MOST_EXACT) and np.all(value.const % 1 == 0)):
         return None
     return value.const.astype(kind).reshape(-1)[:1] if len(value.uniform) == value.const.ndim else None
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from discreet._jax import JaxprEqn, aval
-from discreet.privacy.verify._bounds import Batch, Cut, Part, Term, group_of, scaled
+from discreet.privacy.verify._bounds import Batch, Cut, Part, Term, group_of, outside, scaled
 from discreet.privacy.verify._domain import Private, Public, Value, contribution_factor, range_factor, row_terms
 from discreet.privacy.verify._errors import Reason, Why
 from discreet.privacy.verify._interpreter import Checker
@@ -103,6 +103,21 @@ def all_finite(operands: Sequence[Value]) -> bool:
     return all(map(finite, operands))
 
 
+def lowest(value: Value | None) -> float | None:
+    """The least element of a public value that is known."""
+    if not isinstance(value, Public) or value.const is None or value.const.dtype.kind not in "biuf":
+        return None
+    return float(value.const.min()) if value.const.size else None
+
+
+def is_positive(value: Value, variable: Any) -> bool:
+    """True if no element that is a number is negative."""
+    if isinstance(value, Public) and value.is_zero:
+        return True
+    least = value.low if isinstance(value, Private) else lowest(value)
+    return np.dtype(aval(variable).dtype).kind in "bu" or (least is not None and least >= 0)
+
+
 def zero_under(value: Value) -> frozenset[Batch] | None:
     """The masks under which a value is zero; None if it is zero under all."""
     if isinstance(value, Private):
@@ -153,13 +168,20 @@ def summed(checker: Checker, value: Private, shape: tuple[int, ...], *, additive
     count = math.prod(shape[i] for i in value.axes or ())
     if any(t.bound.factor * factor * count > _LARGEST for t in terms):
         return _without(value, Why.PRECISION("rows are so long that their sum may not be finite"))
+    moves = None if value.linf is None else value.linf * max(1.0, factor)
     if factor > 1.0:
         padded = batch.table.masked or batch.whole is not batch.table
         reason = "rows without a record are not exactly zero" if padded else "there is no mask"
-        checker.notes.append(f"the sum's sensitivity is 2C, since {reason} ({value.origin.line or value.origin.what})")
-        # Leaves that jointly move by 2C share no bound with leaves that move by C.
-        terms = tuple(Term(group_of("twice", t.group), t.leaves, t.bound * factor, t.source) for t in terms)
-    return value.but(axes=None, terms=terms, additive=additive, zero=frozenset(), linf=None, finite=True)
+        where = value.origin.line or value.origin.what
+        checker.notes.append(f"the sum's sensitivity is {factor:.3g}C, since {reason} ({where})")
+    # Leaves that jointly move by 2C share no bound with leaves that move by C, nor what is there without the record with
+    # what is there with it.
+    turned = batch.whole not in value.zero and outside(batch.whole) in value.zero
+    kind = "twice" if factor > 1.0 else "outside" if turned else ""
+    terms = tuple(
+        Term(group_of(kind, t.group) if kind else t.group, t.leaves, t.bound * factor, t.source) for t in terms
+    )
+    return value.but(axes=None, terms=terms, moves=moves, additive=additive, zero=frozenset(), linf=None, finite=True)
 
 
 def _limited(checker: Checker, value: Private, shape: tuple[int, ...]) -> Private:

@@ -32,7 +32,9 @@ from discreet.privacy.verify._rows import (
     both_zero,
     bound_of,
     is_integer,
+    is_positive,
     limits_of,
+    lowest,
     shape_of,
     size_per_record,
 )
@@ -59,6 +61,8 @@ _OTHERS = (
 """Excluded: the regularized incomplete beta function, which iterates on all records until the last has converged."""
 
 
+_POSITIVE = (p.abs_p, p.square_p, p.exp_p, p.exp2_p, p.logistic_p)
+_KEEPS_SIGN = (p.add_p, p.add_jaxvals_p, p.mul_p, p.max_p, p.sqrt_p, p.convert_element_type_p, *IDENTITY)
 _BOUNDS: dict[Any, Any] = {}
 """By primitive: the bounds that survive, as a function of (equation, operands) to fields of the result."""
 
@@ -70,10 +74,11 @@ def elementwise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
         if any(x.axes is None for x in operands if isinstance(x, Private)):
             return _on_sums(checker, equation, operands)
         return checker.unbounded(equation, operands, Why.ROWS("a record's values meet those of other records"))
-    changes = _BOUNDS.get(equation.primitive, _no_bound)(equation, operands)
+    primitive = equation.primitive
+    changes = _BOUNDS.get(primitive, _no_bound)(equation, operands)
     dtype = np.dtype(aval(equation.outvars[0]).dtype)
     limit = changes.get("linf")
-    if dtype.kind == "u" and equation.primitive in (p.sub_p, p.neg_p):
+    if dtype.kind == "u" and primitive in (p.sub_p, p.neg_p):
         changes["linf"] = limit = None
     if limit is not None and is_integer(equation) and limit > np.iinfo(dtype).max:
         changes["linf"] = None
@@ -82,9 +87,12 @@ def elementwise(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
         changes |= {"finite": True, "terms": None}
         if dtype.kind == "b":
             changes["linf"] = 1.0
+    signs = primitive in _KEEPS_SIGN and all(map(is_positive, operands, equation.invars))
+    if dtype.kind == "f" and (signs or primitive in _POSITIVE):
+        changes["low"] = max(0.0, changes.get("low") or 0.0)
     norm = norm_after(equation, operands)
     # A factor that clips is C over a norm that is neither NaN nor zero: it is finite.
-    if norm is not None and norm.kind == "factor" and norm.safe and norm.finite:
+    if norm is not None and norm.finite and (norm.kind == "shares" or (norm.kind == "factor" and norm.safe)):
         changes["finite"] = True
     return result.but(**changes, **({} if norm is None else {"norm_of": norm}))
 
@@ -122,8 +130,13 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
         terms = parts[0] or ()
         for part in parts[1:]:
             terms = added(terms, part or ())
+        known = [x.moves for x in sums if isinstance(x, Private) and x.moves is not None]
+        moves = sum(known) if len(known) == len(operands) else None
     elif primitive in (p.mul_p, p.div_p) and len(private) == 1:
         terms = _multiple(equation, sums)
+        value, factor = _with_factor(equation, sums)
+        if value.moves is not None and factor is not None and not factor.powers:
+            moves = value.moves * factor.factor
     elif primitive is p.convert_element_type_p and np.dtype(dtype).kind == "f":
         terms = sums[0].terms if isinstance(sums[0], Private) else None
     # Elementwise functions of slope at most 1: the results are no further apart than the operands.
@@ -155,23 +168,31 @@ def _drowns(offset: Public, values: Sequence[Value]) -> bool:
     return offset.magnitude * _ROUNDING > 1e-3 * max(known, default=0.0)
 
 
-def _multiple(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[Term, ...] | None:
-    """The bound of a bounded value multiplied or divided by a public number."""
+def _with_factor(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[Private, Scale | None]:
+    """The private one of two operands, and the largest size of the public number that it is multiplied or divided by."""
     position = 0 if isinstance(operands[0], Private) else 1
     value = operands[position]
     other = operands[1 - position]
+    assert isinstance(value, Private)
     if not isinstance(other, Public) or (equation.primitive is p.div_p and position == 1):
-        return None
-    terms = bound_of(value, equation, position)  # pyright: ignore[reportArgumentType]
+        return value, None
     inverse = equation.primitive is p.div_p
     factor = other.scale.to(-1.0) if inverse and other.scale is not None else other.scale
     if factor is None and other.const is not None and other.const.size and other.const.dtype.kind in "biuf":
         sizes = np.abs(other.const.astype(np.float64))
         known = not inverse or bool(sizes.min() > SMALLEST)
         factor = Scale(float(1 / sizes.min() if inverse else sizes.max())) if known else None
-    if terms is None or factor is None or not math.isfinite(factor.factor):
+    known = factor is not None and math.isfinite(factor.factor)
+    return value, factor * other.rounded if known and factor is not None else None
+
+
+def _multiple(equation: JaxprEqn, operands: Sequence[Value]) -> tuple[Term, ...] | None:
+    """The bound of a bounded value multiplied or divided by a public number."""
+    value, factor = _with_factor(equation, operands)
+    terms = bound_of(value, equation, 0 if value is operands[0] else 1)
+    if terms is None or factor is None or any(_comes_back(t.bound, factor) for t in terms):
         return None
-    return None if any(_comes_back(t.bound, factor) for t in terms) else scaled(terms, factor * other.rounded)
+    return scaled(terms, factor)
 
 
 def _comes_back(bound: Scale, factor: Scale) -> bool:
@@ -229,8 +250,14 @@ def _add(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
             terms = None
     limits = limits_of(operands)
     linf = None if limits is None else sum(limits)
-    bounded = terms is not None or linf is not None
-    return {"terms": terms, "linf": linf, "finite": bounded and all_finite(operands), "zero": both_zero(operands)}
+    low = None
+    least = lowest(operands[0])
+    if equation.primitive is p.sub_p and least is not None and limits and is_positive(operands[1], equation.invars[1]):
+        # `1 - mask` lies between 0 and 1, too.
+        low = least - limits[1]
+        linf = max(limits[0], abs(low))
+    changes = {"terms": terms, "linf": linf, "low": low, "zero": both_zero(operands)}
+    return {**changes, "finite": (terms is not None or linf is not None) and all_finite(operands)}
 
 
 @rule(p.mul_p, table=_BOUNDS)
@@ -310,7 +337,7 @@ def _div(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
 @rule(p.max_p, p.min_p, table=_BOUNDS)
 def _max_min(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, Any]:
     limits = limits_of(operands)
-    changes: dict[str, Any] = {"linf": None if limits is None else max(limits)}
+    changes: dict[str, Any] = {"linf": None if limits is None or math.inf in limits else max(limits)}
     changes |= {"finite": all_finite(operands), "zero": both_zero(operands)}
     private = [x for x in operands if isinstance(x, Private)]
     # A bound that is NaN somewhere has no largest element.

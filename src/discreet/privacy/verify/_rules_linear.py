@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from discreet._jax import JaxprEqn, aval, primitives as p, shard_map_p
+from discreet.privacy.verify._arithmetic import MOST_EXACT
 from discreet.privacy.verify._bounds import scaled
 from discreet.privacy.verify._control import inner
 from discreet.privacy.verify._domain import Axes, Private, Public, Value, without
@@ -25,9 +26,8 @@ from discreet.privacy.verify._moved import rows_apart
 from discreet.privacy.verify._registry import STRUCTURED, rule
 from discreet.privacy.verify._rows import all_finite, as_sum, is_whole, shape_of, size_per_record, summed, varies_along
 from discreet.privacy.verify._rules_elementwise import product_of_norms
-from discreet.privacy.verify.recognize._clipping import clipped_by
+from discreet.privacy.verify.recognize._clipping import clipped_by, largest_of, sum_of
 from discreet.privacy.verify.recognize._folds import fold_of, folded_rows
-from discreet.privacy.verify.recognize._histograms import MOST_EXACT
 
 _UNCLIPPED = Why.CLIP("a sum over records of rows without a bound")
 _WRAPS = Why.WHOLE_NUMBERS("a sum of integers that may wrap around has no bound")
@@ -37,6 +37,19 @@ _WRAPS = Why.WHOLE_NUMBERS("a sum of integers that may wrap around has no bound"
 def reduce_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     """A sum over some axes."""
     return sum_over(checker, equation, operands[0], shape_of(equation.invars[0]), equation.params["axes"])
+
+
+@rule(p.psum_p)
+def _psum(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
+    """The rule of `psum` over axes that `vmap` names, a sum over them; those of devices are in `_devices`."""
+    params: Any = equation.params
+    if params["axis_index_groups"] is not None or not all(isinstance(x, int) for x in params["axes"]):
+        return [checker.unbounded(equation, operands, Why.ROWS("psum over some of the records, or over devices"))]
+    found: list[Value] = []
+    for value, variable, result in zip(operands, equation.invars, equation.outvars, strict=True):
+        own = equation.replace(primitive=p.reduce_sum_p, invars=[variable], outvars=[result])
+        found.append(reduce_sum(checker, own, [value]) if isinstance(value, Private) else Public())
+    return found
 
 
 def sum_over(checker: Checker, equation: JaxprEqn, value: Value, shape: Axes, axes: Sequence[int]) -> Private:
@@ -58,14 +71,14 @@ def _within_rows(checker: Checker, equation: JaxprEqn, value: Private, gone: lis
     terms = None if value.terms is None else scaled(value.terms, math.sqrt(others))
     linf = None if value.linf is None or _overflows(equation, value.linf * others) else value.linf * others
     exact = is_whole(equation.outvars[0])
-    squares = value.norm_of is not None and value.norm_of.kind == "squares" and equation.primitive is p.reduce_sum_p
+    kept = without(value.axes, gone)
     return value.but(
-        axes=without(value.axes, gone),
+        axes=kept,
         origin=checker.origin(equation, [value]),
         terms=terms,
         linf=linf,
         finite=exact or (value.finite and (terms is not None or linf is not None)),
-        norm_of=value.norm_of if squares else None,
+        norm_of=sum_of(equation, value, kept, others) if equation.primitive is p.reduce_sum_p else None,
     )
 
 
@@ -97,7 +110,8 @@ def _times_root(checker: Checker, equation: JaxprEqn, value: Private, count: int
     if np.dtype(aval(equation.outvars[0]).dtype).kind in "iu" and count > 1:
         return checker.unbounded(equation, [value], _WRAPS)
     terms = scaled(value.terms, math.sqrt(count))
-    return value.but(terms=terms, origin=checker.origin(equation, [value]))
+    moves = None if value.moves is None else value.moves * count
+    return value.but(terms=terms, moves=moves, origin=checker.origin(equation, [value]))
 
 
 @rule(
@@ -124,7 +138,8 @@ def within_rows_only(checker: Checker, equation: JaxprEqn, operands: list[Value]
         chooses = equation.primitive in (p.reduce_max_p, p.reduce_min_p)
         chooses |= truths and equation.primitive in (p.reduce_and_p, p.reduce_or_p)
         if chooses and 0 not in shape_of(equation.invars[0]):
-            result = result.but(linf=first.linf, zero=first.zero, finite=first.finite)
+            norm = largest_of(equation, first, kept) if equation.primitive is p.reduce_max_p else None
+            result = result.but(linf=first.linf, zero=first.zero, finite=first.finite, norm_of=norm)
         if equation.primitive is p.reduce_and_p and size_per_record(shape_of(variable), kept) == 1:
             # All of a record's elements are finite, wherever they move.
             where = first.finite_where | {("all", content) for kind, content in first.finite_where if kind == "of"}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -28,8 +27,8 @@ from discreet.privacy.mechanisms import (
     rounding_of_records,
 )
 from discreet.privacy.sampling import SAMPLERS, OpenPoisson, Sampling
-from discreet.privacy.verify._bounds import Batch, Cut, Group, Sample, Scale, Table, Term, bounding, fresh
-from discreet.privacy.verify._domain import Private, Public, Value, contribution_factor, range_factor
+from discreet.privacy.verify._bounds import Cut, Group, Sample, Scale, Table, Term, bounding, fresh, outside
+from discreet.privacy.verify._domain import Private, Public, Value, range_factor
 from discreet.privacy.verify._errors import PrivacyError, Reason, Why
 from discreet.privacy.verify._interpreter import Checker
 from discreet.privacy.verify._registry import KEY_RULES, rule
@@ -115,10 +114,6 @@ def total(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[V
         summed = sum_over(checker, own, rows, shape_of(variable), (0,)) if isinstance(rows, Private) else Public()
         if isinstance(summed, Private) and summed.axes is None:
             summed = dataclasses.replace(summed, rounding=_of_rows(value, shape_of(variable)[0], aval(result).dtype))
-        if isinstance(rows, Private) and isinstance(summed, Private) and summed.terms is not None and rows.axes == (0,):
-            # The record that differs adds only its own row.
-            factor = contribution_factor(rows, checker.relation)[0]
-            summed = dataclasses.replace(summed, moves=None if rows.linf is None else rows.linf * factor)
         outputs.append(summed)
     return outputs
 
@@ -169,16 +164,12 @@ def weighted_sum(checker: Checker, equation: JaxprEqn, operands: list[Value]) ->
 def count(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private:
     """The rule of cross tables: each record adds a vector with one entry, the weight, in each table, or zero.
 
-    So its norm is the root of the sum of squared weights. Two such vectors are at most sqrt(2) times that apart, while arbitrary
-    vectors of this norm may be twice as far: under REPLACE_ONE the event's C, half of the distance, is smaller by sqrt(2). That
-    holds for the table only: in a sample an absent record adds zero, which is not nearer. A record of m rows adds m such
-    vectors, whose sum is at most m times as long; no entry is negative, so two sums are sqrt(2) times that apart.
+    So its norm is the root of the sum of squared weights, and no entry is negative. A record of m rows adds m such vectors, whose
+    sum is at most m times as long.
     """
     params: Any = equation.params
-    near = checker.neighbours
     norm = _rows_of(equation) * math.sqrt(sum(weight**2 for weight in params["weights"]))
-    share = near.of_cells / near.distance
-    return _of_cells(checker, equation, operands, lambda batch: norm * (1.0 if batch.sampled else share))
+    return _of_cells(checker, equation, operands, norm, low=0.0)
 
 
 @rule(DISTANCE)
@@ -189,7 +180,7 @@ def distance(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
     record of m rows moves it by m times that.
     """
     weights = [_rows_of(equation) * float(weight) for weight in equation.params["weights"]]
-    found = _of_cells(checker, equation, operands, lambda batch: math.hypot(*weights))
+    found = _of_cells(checker, equation, operands, math.hypot(*weights))
     if found.terms is None:
         return found
     # All terms have the factor of one added or removed record; without a mask, of one added and one removed.
@@ -202,7 +193,9 @@ def _rows_of(equation: JaxprEqn) -> int:
     return max(1, math.prod(shape_of(equation.invars[0])[1:-1]))
 
 
-def _of_cells(checker: Checker, equation: JaxprEqn, operands: list[Value], norm: Callable[[Batch], float]) -> Private:
+def _of_cells(
+    checker: Checker, equation: JaxprEqn, operands: list[Value], norm: float, low: float | None = None
+) -> Private:
     """The L2 influence of a record that is in one cell of each cross table."""
     levels, mask, *counted = operands
     if any(isinstance(x, Private) for x in counted):
@@ -216,9 +209,9 @@ def _of_cells(checker: Checker, equation: JaxprEqn, operands: list[Value], norm:
     rows = masked_rows(checker, equation, mask, levels, shape_of(equation.invars[0]), shape_of(equation.invars[1]))
     if not isinstance(rows, Private) or rows.axes != (0,) or rows.batch is None:
         return checker.unbounded(equation, operands, Why.ROWS("what is counted does not have one row per record"))
-    terms = fresh(Scale(norm(rows.batch)), rows.batch)
+    terms = fresh(Scale(norm), rows.batch)
     origin = checker.origin(equation, operands)
-    counts = rows.but(terms=terms, linf=None, finite=True, origin=origin)
+    counts = rows.but(terms=terms, linf=None, low=low, finite=True, origin=origin)
     total = summed(checker, counts, shape_of(equation.invars[0]), additive=True)
     return dataclasses.replace(total, rounding=(math.inf, 0.0))  # exact; further counts may be large
 
@@ -258,7 +251,8 @@ def draw(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
     origin = checker.origin(equation, records, "" if records else "a secret sample of the records")
     # Row numbers reveal who was drawn: nothing may be computed from them, but `clipped_sum` recognizes them by name.
     numbers = Private(batch, None, origin, why=Why.ROWS("it reveals which records are in the sample"))
-    mask = Private(batch, (0,), origin, linf=1.0, finite=True, zero=frozenset([batch]))
+    kept = frozenset([(outside(batch), 1)])
+    mask = Private(batch, (0,), origin, linf=1.0, finite=True, zero=frozenset([batch]), absent=kept)
     checker.samples[batch] = (drawing.num_records + drawing.padding, numbers.serial, mask.serial)
     outputs: list[Value] = [numbers, mask]
     for value in private:

@@ -39,6 +39,7 @@ from discreet.privacy.verify._rows import (
     both_zero,
     expansion,
     is_positional,
+    is_positive,
     limits_of,
     shape_of,
     size_per_record,
@@ -53,7 +54,7 @@ from discreet.privacy.verify.recognize._clipping import (
 )
 from discreet.privacy.verify.recognize._folds import folding
 from discreet.privacy.verify.recognize._histograms import added_up
-from discreet.privacy.verify.recognize._slices import picked, slice_of, window_of
+from discreet.privacy.verify.recognize._slices import joined_rows, picked, slice_of, window_of
 
 _LINE = jax.ShapeDtypeStruct((2,), np.float32)
 
@@ -144,6 +145,8 @@ def concatenate(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> 
     same = all(x.axes == first.axes and x.batch is first.batch for x in private)
     if same and first.axes is not None and axis not in first.axes:
         return concatenated_rows(checker, equation, operands, first)
+    if (rows := joined_rows(checker, equation, operands, axis)) is not None:
+        return rows
     pairs = zip(operands, equation.invars, strict=True)
     sums = [as_sum(checker, x, shape_of(v)) for x, v in pairs if isinstance(x, Private)]
     batch = common_batch(private)
@@ -269,7 +272,9 @@ def _selected(equation: JaxprEqn, which: Value, cases: Sequence[Value]) -> dict:
     finite_by_choice(which, cases, finite)
     limits = limits_of(cases)
     terms = _bound_of_choice(equation, which, cases)
-    changes = {"zero": zero, "finite": all(finite), "linf": None if limits is None else max(limits), "terms": terms}
+    low = 0.0 if all(map(is_positive, cases, equation.invars[1:])) else None
+    linf = None if limits is None else max(limits)
+    changes = {"zero": zero, "finite": all(finite), "linf": linf, "low": low, "terms": terms}
     if len(cases) == 2 and isinstance(which, Private) and isinstance(first, Private) and which.tells[1] == first.spot:
         lacks = first.lacks | {which.tells[0]} if all_finite(cases[1:]) else frozenset()
         changes |= {"lacks": lacks, "finite": all(finite) or len(lacks) == 3, "place": -1}
@@ -325,7 +330,8 @@ def masked_rows(
     if value.axes != (0,) or value.batch is not mask.batch:
         return checker.unbounded(equation, [mask, value], Why.ROWS("mask and rows do not belong to the same records"))
     guarded = not value.finite and value.guarded_by(over_the_record(mask))
-    found = value.but(zero=value.zero | mask.zero, positional=value.positional or mask.positional)
+    low = None if value.low is None else min(0.0, value.low)
+    found = value.but(zero=value.zero | mask.zero, positional=value.positional or mask.positional, low=low)
     return found.but(finite=True, terms=None) if guarded else found
 
 
@@ -347,8 +353,13 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
         shared = tuple(source_batch[index_batch.index(a)] for a in index.axes if a in index_batch)
         positional = index.positional or varies_along(source, shape_of(equation.invars[0]), shared)
         return Private(index.batch, axes, origin, positional=positional)
-    if not isinstance(source, Private) or source.axes is None:
+    times = _most_often(equation, index)
+    if not isinstance(source, Private) or (source.axes is None and times is None):
         return checker.unbounded(equation, operands, Why.ROWS("elements of a value of all records are looked up"))
+    if source.axes is None and times is not None:
+        found = moved_sum(checker, equation, source)
+        return found if found.terms is None else found.but(terms=scaled(found.terms, math.sqrt(times)))
+    assert source.axes is not None
     axes_found: list[int] = []
     gone = (*numbers.collapsed_slice_dims, *source_batch)
     kept = [i for i in range(len(shape_of(equation.invars[0]))) if i not in gone]
@@ -373,7 +384,24 @@ def gather(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Priva
     elif isinstance(index, Public):
         rows = tuple(index_batch[source_batch.index(a)] for a in source.axes if a in source_batch)
         positional |= varies_along(index, shape_of(equation.invars[1]), rows)
-    return Private(source.batch, tuple(axes_found), origin, positional=positional)
+    rows = Private(source.batch, tuple(axes_found), origin, positional=positional)
+    if times is None:
+        return rows
+    terms = None if source.terms is None else scaled(source.terms, math.sqrt(times))
+    return rows.but(terms=terms, linf=source.linf, low=source.low, finite=source.finite, zero=source.zero)
+
+
+def _most_often(equation: JaxprEqn, index: Value) -> int | None:
+    """How often an element is looked up at most, by known indices within the array; None for others."""
+    numbers = equation.params["dimension_numbers"]
+    known = index.const if isinstance(index, Public) and index.exact else None
+    looked = [int(i) for i in numbers.start_index_map]
+    shape = shape_of(equation.invars[0])
+    if known is None or not known.size or any(equation.params["slice_sizes"][i] != 1 for i in looked):
+        return None
+    places = known.reshape(-1, len(looked))
+    inside = (places >= 0) & (places < np.array([shape[i] for i in looked]))
+    return int(np.unique(places, axis=0, return_counts=True)[1].max()) if inside.all() else None
 
 
 @rule(p.scatter_p, p.scatter_add_p, p.scatter_mul_p, p.scatter_min_p, p.scatter_max_p)

@@ -27,8 +27,10 @@ from discreet.privacy.verify._bounds import (
     added,
     bounding,
     fresh,
+    group_of,
     new_symbol,
     scaled,
+    total_of,
     unnamed,
 )
 from discreet.privacy.verify._control import CHANGES, GROWS, after_loop, given_up, inner, settled, widened
@@ -43,6 +45,8 @@ from discreet.privacy.verify.recognize._facts import Turns
 
 _FADES = 1.0
 """The largest factor by which an iteration may multiply the carry."""
+_NOTHING = 1e-9
+"""What a sum of zeros counts as."""
 
 
 @dataclasses.dataclass
@@ -62,6 +66,7 @@ class _Scan:
     carry: list[Value] = dataclasses.field(default_factory=list)
     outputs: list[Value] = dataclasses.field(default_factory=list)
     atoms: dict[int, Term] = dataclasses.field(default_factory=dict)
+    sizes: dict[int, Turns | None] = dataclasses.field(default_factory=dict)  # Of atoms, in each iteration
     placed: bool = False
 
     def turn_of(self, value: Value, shape: tuple[int, ...]) -> Value:
@@ -108,6 +113,7 @@ class _Scan:
         equation = self.equation
         self.placed = placed
         self.atoms = {}
+        self.sizes = {}
         if placed:
             checker.cuts.placed.add(self.loop)
         parts = set(self.parts.values())
@@ -156,8 +162,15 @@ class _Scan:
             return a
         # It started as an atom: it only has to end as a sum with a bound, which `_grown` checks.
         if i in self.atoms:
-            bounded = isinstance(b, Private) and b.terms is not None and b.axes is None
-            return a if bounded else given_up(checker, equation, a, b)
+            if not isinstance(b, Private) or b.terms is None or b.axes is not None:
+                return given_up(checker, equation, a, b)
+            sizes = self._sizes(i, b.terms, shape)
+            if sizes == self.sizes.get(i) or not isinstance(a, Private):
+                return a
+            self.sizes[i] = sizes
+            self.atoms[i] = dataclasses.replace(self.atoms[i], bound=unnamed())
+            checker.schedules.keep(self.atoms[i].bound, sizes)
+            return a.but(terms=(self.atoms[i],))
         if attempt > 10:
             return given_up(checker, equation, a, b)
         loose = not isinstance(a, Private) or a.axes in (None, ())
@@ -187,6 +200,30 @@ class _Scan:
         self.atoms[i] = Term(Group(carried=True), frozenset([0]), unnamed(), whole)
         return Private(whole, None, b.origin, terms=(self.atoms[i],), finite=True, additive=True)
 
+    def _sizes(self, i: int, end: tuple[Term, ...], shape: tuple[int, ...]) -> Turns | None:
+        """A bound on a growing sum at the start of each iteration, where all iterations add as much."""
+        atom = self.atoms[i]
+        start = self.start[i]
+        first = as_sum(self.checker, start, shape).terms or () if isinstance(start, Private) else ()
+        fade = self._fade(atom, end)
+        least = total_of(first)
+        step = total_of(tuple(t for t in end if t.group is not atom.group))
+        parts = any(isinstance(t.source, Part) and t.source.loop is self.loop for t in end)
+        if fade is None or step is None or least is None or step.powers or least.powers or parts or atom.source.sampled:
+            return None
+        sizes: list[float] = []
+        size = max(least.factor, _NOTHING)
+        for _ in range(min(self.loop.length, MOST_TURNS)):
+            sizes.append(size)
+            size = fade * size + step.factor
+        return Turns(self.loop, tuple(sizes)) if len(sizes) == self.loop.length else None
+
+    def _fade(self, atom: Term, end: tuple[Term, ...]) -> float | None:
+        """The factor by which an iteration multiplies the carry, at most; None if unknown, or above `_FADES`."""
+        factors = [t.bound.over(atom.bound) for t in end if t.group is atom.group]
+        known = [x for x in factors if x is not None]
+        return sum(known) if len(known) == len(factors) and sum(known) <= _FADES else None
+
     def final(self, i: int, shape: tuple[int, ...]) -> Value:
         """The carry after the last iteration."""
         checker = self.checker
@@ -206,12 +243,15 @@ class _Scan:
     def _grown(self, atom: Term, end: Private, total: tuple[Term, ...]) -> tuple[Term, ...] | None:
         """The bound after all iterations, from that after one."""
         sampled = atom.source.sampled
-        kept = any(term.group is atom.group for term in end.terms or ())
-        for term in end.terms or ():
+        terms = end.terms or ()
+        kept = any(term.group is atom.group for term in terms)
+        fade = self._fade(atom, terms)
+        if fade is None or (sampled and kept and (fade != 1.0 or not end.additive)):
+            return None
+        # What an iteration adds is multiplied by the factor in each later one.
+        times = self.loop.length if fade == 1.0 else (1.0 - fade**self.loop.length) / (1.0 - fade)
+        for term in terms:
             if term.group is atom.group:
-                factor = term.bound.over(atom.bound)
-                if factor is None or factor > _FADES or (sampled and (factor != 1.0 or not end.additive)):
-                    return None
                 continue
             if term.bound.powers or not math.isfinite(self.loop.length):
                 return None
@@ -221,9 +261,11 @@ class _Scan:
             if not part and (term.source.depth > len(self.checker.keys.loops) or (sampled and not end.additive)):
                 return None
             # A record is in one part, so it contributes in one iteration; to values outside of parts, in every iteration.
-            bound = term.bound if part else term.bound * self.loop.length
+            bound = term.bound if part else term.bound * times
             source = term.source.parent if part and term.source.parent is not None else term.source
-            total = added(total, (Term(term.group, term.leaves, bound, source),))
+            # Sums of the same vectors with other weights share no bound.
+            group = term.group if fade == 1.0 else group_of("faded", term.group, fade, self.loop.length)
+            total = added(total, (Term(group, term.leaves, bound, source),))
         return total
 
     def escaped(self, value: Private) -> Value:

@@ -25,14 +25,17 @@ import numpy as np
 from discreet._jax import JaxprEqn, aval, primitives as p
 from discreet.privacy.verify._arithmetic import IDENTITY
 from discreet.privacy.verify._bounds import Scale, Term
-from discreet.privacy.verify._domain import Private, Public, Value
-from discreet.privacy.verify._rows import shape_of, size_per_record
+from discreet.privacy.verify._domain import Axes, Private, Public, Value
+from discreet.privacy.verify._rows import is_positive, lowest, shape_of, size_per_record
 from discreet.privacy.verify.recognize._facts import Norm
 
 FLOOR = 1e-11
 """Squares of elements below 1e-19 underflow: a computed norm below this is meaningless."""
 _CAP = 1e10
 """The largest ratio of a factor's upper limit to its bound, for the same reason."""
+
+
+_OF_SHARES = ("largest", "below its largest", "shares")
 
 
 def _complete(value: Private, shape: tuple[int, ...]) -> bool:
@@ -64,7 +67,16 @@ def norm_after(equation: JaxprEqn, operands: Sequence[Value]) -> Norm | None:
     if primitive in (*IDENTITY, p.convert_element_type_p):
         kind = np.dtype(aval(equation.outvars[0]).dtype)
         decides = norm.kind in ("above", "below")
-        return norm if (kind.kind == "b" if decides else kind.kind == "f" and kind.itemsize >= 4) else None
+        rounded = primitive is p.convert_element_type_p and norm.kind in _OF_SHARES
+        kept = kind.kind == "b" if decides else kind.kind == "f" and kind.itemsize >= 4
+        return norm if kept and not rounded else None
+    if norm.kind == "largest":
+        if primitive is p.max_p and isinstance(other, Public) and other.const is not None:
+            return norm if np.all(other.const == -np.inf) else None
+        own = primitive is p.sub_p and position == 1 and isinstance(other, Private) and other.content in norm.contents
+        return dataclasses.replace(norm, kind="below its largest") if own else None
+    if norm.kind == "below its largest":
+        return dataclasses.replace(norm, kind="shares") if primitive is p.exp_p else None
     if norm.kind == "squares":
         return _of_squares(primitive, norm, other, complete=_complete(value, shapes[0]))
     if norm.kind == "norm":
@@ -86,15 +98,26 @@ def _square(equation: JaxprEqn, operands: Sequence[Value], shapes: list[tuple[in
     return Norm("squares", frozenset([value.content]), size=size_per_record(shapes[0], value.axes), finite=value.finite)
 
 
-def _lowest(other: Value | None) -> float | None:
-    """The least element of a known public operand."""
-    if not isinstance(other, Public) or other.const is None or not other.const.size:
+def largest_of(equation: JaxprEqn, row: Private, kept: Axes) -> Norm | None:
+    """The `Norm` of the largest element of a row of numbers."""
+    whole = size_per_record(shape_of(equation.outvars[0]), kept) == 1
+    return Norm("largest", frozenset([row.content]), finite=True) if whole and row.finite else None
+
+
+def sum_of(equation: JaxprEqn, row: Private, kept: Axes, count: int) -> Norm | None:
+    """The `Norm` of a sum over a row: of squares, or of a row that is not negative, which is at least as long as its norm."""
+    if row.norm_of is not None and row.norm_of.kind == "squares":
+        return row.norm_of
+    kind = np.dtype(aval(equation.outvars[0]).dtype)
+    whole = size_per_record(shape_of(equation.outvars[0]), kept) == 1 and kind.kind == "f" and kind.itemsize >= 4
+    if not whole or not is_positive(row, equation.invars[0]):
         return None
-    return float(other.const.min())
+    shares = row.norm_of is not None and row.norm_of.kind == "shares"
+    return Norm("norm", frozenset([row.content]), size=count, safe=shares, finite=row.finite)
 
 
 def _of_squares(primitive: Any, norm: Norm, other: Value | None, *, complete: bool) -> Norm | None:
-    least = _lowest(other)
+    least = lowest(other)
     if primitive in (p.max_p, p.add_p) and least is not None and least >= 0:
         return dataclasses.replace(norm, safe=norm.safe or least >= FLOOR**2)
     if not complete or primitive not in (p.sqrt_p, p.rsqrt_p):
@@ -103,7 +126,7 @@ def _of_squares(primitive: Any, norm: Norm, other: Value | None, *, complete: bo
 
 
 def _of_norm(primitive: Any, norm: Norm, other: Value | None, *, divides: bool) -> Norm | None:
-    least = _lowest(other)
+    least = lowest(other)
     scale = other.scale if isinstance(other, Public) else None
     if scale is None:
         return None  # It would no longer be one number per record.
@@ -134,7 +157,7 @@ def _moderate(*numbers: Scale) -> bool:
 
 
 def _of_factor(primitive: Any, norm: Norm, other: Value | None) -> Norm | None:
-    least = _lowest(other)
+    least = lowest(other)
     if primitive is p.min_p and least is not None and least >= 0:
         # A public operand that is not negative: its magnitude is its largest element.
         largest = other.magnitude if isinstance(other, Public) else None
@@ -182,7 +205,8 @@ def clipped_product(equation: JaxprEqn, operands: Sequence[Value]) -> dict[str, 
         terms = clipped_by(row, by, "norm" if quotient else "factor")
         if norm is not None and terms is not None and not copied and (row is operands[0] or not quotient):
             safe = norm.safe and row.finite and norm.finite
-            return {"terms": terms, "finite": safe, "zero": row.zero if norm.safe else frozenset()}
+            low = 0.0 if quotient and is_positive(row, equation.invars[0]) else None
+            return {"terms": terms, "low": low, "finite": safe, "zero": row.zero if norm.safe else frozenset()}
     return None
 
 

@@ -26,7 +26,9 @@ class Norm:
     - "squares": sums of their squares; over all their elements where only the axes of the records are left;
     - "norm": n <= value * bound;
     - "factor": |value| * n <= bound;
-    - "above": truth values; where False, n <= bound. "below": where True.
+    - "above": truth values; where False, n <= bound. "below": where True;
+    - "largest": the largest element of a row. "below its largest": the row less that. "shares": the exponentials of these, of
+      which one is 1.
     """
 
     kind: str  # One of these

@@ -17,12 +17,11 @@ import jax
 import numpy as np
 
 from discreet._jax import JaxprEqn, aval, primitives as p
-from discreet.privacy.verify._bounds import scaled
+from discreet.privacy.verify._arithmetic import MOST_EXACT
+from discreet.privacy.verify._bounds import Batch, scaled
 from discreet.privacy.verify._domain import Private, Public, Value
 from discreet.privacy.verify._interpreter import Checker
-from discreet.privacy.verify._rows import shape_of, summed, varies_along
-
-MOST_EXACT = 2**24
+from discreet.privacy.verify._rows import lowest, shape_of, summed, varies_along
 
 
 def added_up(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private | None:
@@ -51,7 +50,9 @@ def added_up(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
         if isinstance(update, Public):
             varies = varies_along(update, shapes[2], axes)
             size = update.magnitude
-            update = index.but(axes=axes, terms=None, linf=size, zero=frozenset(), finite=True, positional=varies)
+            zero = frozenset[Batch]()
+            low = lowest(update)
+            update = index.but(axes=axes, terms=None, linf=size, low=low, zero=zero, finite=True, positional=varies)
         if not isinstance(update, Private) or update.axes != axes or update.batch is not index.batch:
             return None
         placed = index.positional
@@ -59,7 +60,8 @@ def added_up(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
         if drops and np.dtype(aval(equation.invars[1]).dtype).itemsize >= 4:  # narrower integers may not hold the end
             # `where(mask, y, len(bins))` sends absent records beyond the end, where they add nothing.
             end = min(shapes[0][i] for i in numbers.scatter_dims_to_operand_dims)
-            update = update.but(zero=update.zero | {mask for mask, place in index.absent if not 0 <= place < end})
+            zero = update.zero | {mask for mask, place in index.absent if not 0 <= place < end}
+            update = update.but(zero=zero, low=update.low)
     elif (
         isinstance(index, Public) and isinstance(update, Private) and update.axes and set(update.axes) <= set(scattered)
     ):
@@ -67,7 +69,7 @@ def added_up(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
         placed = varies_along(index, shapes[1], tuple(scattered.index(a) for a in axes))
     else:
         return None
-    update = update.but(positional=update.positional or placed)
+    update = update.but(positional=update.positional or placed, low=update.low)
     windows = math.prod(shapes[2][i] for i in scattered if i not in axes)
     if dtype.kind != "f":
         most = math.inf if update.linf is None else update.linf * math.prod(shapes[2][i] for i in scattered)

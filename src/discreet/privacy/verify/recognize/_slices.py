@@ -81,12 +81,34 @@ def slice_of(checker: Checker, equation: JaxprEqn, value: Private) -> Batch | No
     params = equation.params
     if params["strides"] is not None and params["strides"][axis] != 1:
         return None
-    return _numbered_rows(checker, value.batch, range(params["start_indices"][axis], params["limit_indices"][axis]))
+    numbers = range(params["start_indices"][axis], params["limit_indices"][axis])
+    return _numbered_rows(checker, value.batch, numbers, shape_of(equation.invars[0])[axis])
 
 
-def _numbered_rows(checker: Checker, batch: Table, numbers: range | tuple[int, ...]) -> Batch:
+def _numbered_rows(checker: Checker, batch: Batch, numbers: range | tuple[int, ...], of: int) -> Batch:
     """Some rows of the table; the same object for all arrays."""
-    return checker.cuts.rows.setdefault((batch, numbers), Rows(batch, batch.masked, numbers=numbers))
+    return checker.cuts.rows.setdefault((batch, numbers), Rows(batch, batch.masked, numbers=numbers, of=of))
+
+
+def joined_rows(checker: Checker, equation: JaxprEqn, operands: Sequence[Value], axis: int) -> Private | None:
+    """The rows of slices one behind the other, as at the end of `lax.map(batch_size=...)`: the table's, or a longer slice."""
+    rows = [x for x in operands if isinstance(x, Private) and x.axes == (axis,)]
+    cuts = [x.batch for x in rows if isinstance(x.batch, Rows) and isinstance(x.batch.numbers, range)]
+    ranges = [x.numbers for x in cuts if isinstance(x.numbers, range)]
+    adjoin = all(a.stop == b.start for a, b in itertools.pairwise(ranges))
+    tables = {x.parent for x in cuts if x.parent is not None}
+    if len(cuts) < len(operands) or not adjoin or len(tables) != 1:
+        return None
+    (table,) = tables
+    numbers = range(ranges[0].start, ranges[-1].stop)
+    batch = table if len(numbers) == cuts[0].of else _numbered_rows(checker, table, numbers, cuts[0].of)
+    origin = checker.origin(equation, operands)
+    found = None
+    for x in rows:
+        # Slices may be of different functions, so a row depends on its place.
+        whole = x.but(batch=batch, terms=bounding(x.terms, batch), positional=True, origin=origin)
+        found = whole if found is None else found.joined(whole)
+    return found
 
 
 def picked(checker: Checker, equation: JaxprEqn, source: Private, axis: int, index: Value) -> Private:
@@ -102,7 +124,7 @@ def picked(checker: Checker, equation: JaxprEqn, source: Private, axis: int, ind
     if len(set(picks)) < len(picks) or any(not 0 <= i < count for i in picks):
         why = Why.ROWS("a record is picked several times, so it counts as often")
         return checker.unbounded(equation, [source, index], why)
-    batch = _numbered_rows(checker, source.batch, picks)
+    batch = _numbered_rows(checker, source.batch, picks, count)
     terms = bounding(source.terms, batch)
     offset = {int(i) for i in numbers.offset_dims}
     (place,) = (i for i in range(len(shape_of(equation.outvars[0]))) if i not in offset)
