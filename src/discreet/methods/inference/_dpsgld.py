@@ -100,11 +100,10 @@ class DPSGLD:
         **static_kwargs: Any,
     ) -> None:
         schedule = as_schedule(step_size)
-        optim = Langevin(schedule, math.nan)
         self._dpsvi = DPSVI(
             model,
             PointGuide(model, init_loc_fn),
-            optim,
+            Langevin(schedule, lambda: plan.noise_multiplier * self.contribution_bound / plan.rate),
             plan=plan,
             placeholder=placeholder,
             loss_share=loss_share,
@@ -125,7 +124,6 @@ class DPSGLD:
         self.burn_in = fraction("burn_in", burn_in, hint="It is a fraction of the steps, such as 0.5.")
         self.thinning = integer("thinning", thinning, 1, plan.num_steps, hint="1 keeps every step.")
         self.step_sizes = step_sizes(schedule, plan.num_steps)
-        optim.stddev = plan.noise_multiplier * self._dpsvi.contribution_bound / plan.rate
         self._made = True
 
     __setattr__ = DPSVI.__setattr__  # options are fixed

@@ -248,21 +248,18 @@ def _one_by_one(words: UInt32[Array, " draw"], size: Int32[Array, ""], *, num_re
     rows = jnp.where(words <= _last_valid(num_records), rows, _INVALID)
     wanted = size.astype(jnp.uint32)
 
-    def read(array, position):
-        return lax.dynamic_slice(array, (position,), (1,))
-
     def turn(carry):
         index, found, table, out = carry
-        row = read(rows, index)
-        home = read(homes, index)[0]
+        row = lax.dynamic_slice_in_dim(rows, index, 1)
+        home = lax.dynamic_slice_in_dim(homes, index, 1)[0]
 
         def is_taken(slot):
-            held = read(table, slot)
+            held = lax.dynamic_slice_in_dim(table, slot, 1)
             return ((held != _FREE) & (held != row))[0]
 
         # The table is never full, so a free slot or the record itself is met.
         slot = lax.while_loop(is_taken, lambda slot: (slot + np.uint32(1)) & np.uint32(2**bits - 1), home)
-        held = read(table, slot)
+        held = lax.dynamic_slice_in_dim(table, slot, 1)
         new = (held == _FREE) & (row != _INVALID)
         table = lax.dynamic_update_slice(table, jnp.where(new, row, held), (slot,))
         # A repetition is overwritten by the next record, or cut off at the end.
