@@ -33,7 +33,7 @@ from discreet.methods.inference._records import Program, refuse_options, take_ap
 from discreet.methods.inference._result import DPSVIResult
 from discreet.methods.inference._step import DPSVIState, PlanNumbers, PrivateStep
 from discreet.methods.inference._step_keys import StepKeys
-from discreet.methods.inference._trace import Trace, start_mean
+from discreet.methods.inference._trace import Trace
 from discreet.methods.inference_data import to_arviz
 from discreet.privacy import random
 from discreet.privacy.accounting import Bound2015, langevin_epsilon_2015
@@ -397,7 +397,7 @@ def _program(step: PrivateStep, drawing: Any, steps: int) -> Callable[..., Float
                 "nowhere. To fit records of people, call run."
             )
         keys = StepKeys.derive(key, memory=step.local is not None)
-        mean = start_mean(0, keep=False)
+        mean = jnp.zeros((0, 0))
         _, _, figures, norms, _, gradients = many_steps(
             step, drawing, steps, False, True, keys, state, mean, numbers, leaves, tables, steps
         )

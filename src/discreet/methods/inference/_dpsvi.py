@@ -322,8 +322,10 @@ class DPSVI:
         whole = self.perturb == "parameters"
         perturbed = psi if whole else jax.eval_shape(objective.link, psi, key)[0]
         reached = objective.reached(perturbed, self.plan.num_records if whole else None)
-        sizes = [x.size for x in jax.tree.leaves(perturbed)]
-        released = sum(itertools.compress(sizes, reached)) + 3  # with loss and counts
+        leaves = jax.tree.leaves_with_path(perturbed)
+        released = sum(x.size for _, x in itertools.compress(leaves, reached)) + 3  # with loss and counts
+        name_at = 0 if whole else 1
+        others = [path[name_at].key for (path, _), is_reached in zip(leaves, reached, strict=True) if not is_reached]
         return PrivateStep(
             objective=objective,
             optim=self.optim,
@@ -333,6 +335,7 @@ class DPSVI:
             loss_bound=self.loss_bound,
             perturb_parameters=whole,
             reached=reached,
+            unreached=tuple(sorted(set(others))),
             local=local,
             **self._of_plan(released),
         )
@@ -360,10 +363,7 @@ class DPSVI:
 
     def _begin(self, key: PRNGKeyArray, records: Records, init_params: Mapping[str, Any] | None) -> DPSVIState:
         """The first state of a fit of these records, checked against the plan."""
-        plan = self.plan
-        plan.sampling.check(plan.num_records, plan.relation)
-        plan.sampling.check_order(records.size, plan.num_records)
-        neighbours(plan.relation).check_size(records.size, plan.num_records)
+        self.plan.check_size(records.size)
         refuse_tables(jax.tree.leaves(self.static_kwargs), [records.size])
         return self._init(key, records, init_params)
 
@@ -659,8 +659,8 @@ class DPSVI:
             + cost(count_share, self.loss_share)
         )
         notes: list[str] = []
-        if unreached := step.unreached(self._shapes):
-            names = ", ".join(map(repr, unreached))
+        if step.unreached:
+            names = ", ".join(map(repr, step.unreached))
             notes.append(
                 f"No {noun}'s gradient reaches {names}, or a part of it (as behind stop_gradient, or times 0), so that is no "
                 "part of the release and got no noise."
