@@ -55,7 +55,7 @@ class Checkpoint(SavedFit):
         self.processes.remedy = (again, START_AGAIN) if self.run_id else (lost, FAILED)
         if self._found is None:
             progress = Progress(mean)
-            self.keep(state, progress, recorder, finished=False)
+            self._write(state, progress, recorder, finished=False)
             self._enter(begin)
             return state, progress
         # The same releases again are none: the noise belongs to these states.
@@ -74,8 +74,11 @@ class Checkpoint(SavedFit):
 
     def keep(self, state: DPSVIState, progress: Progress, recorder: TraceRecorder, *, finished: bool) -> None:
         """Write where the fit stands, in arrays of this process; all processes must have come to the same."""
-        if progress.done and self.processes.count > 1:
+        if self.processes.count > 1:
             self.processes.same_state(state._replace(rng_key=None))
+        self._write(state, progress, recorder, finished=finished)
+
+    def _write(self, state: DPSVIState, progress: Progress, recorder: TraceRecorder, *, finished: bool) -> None:
         if self._path is None:
             return
         started = time.perf_counter()
