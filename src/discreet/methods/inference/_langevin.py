@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -66,15 +66,17 @@ class Langevin(NumPyroOptim):
         Raises:
             ValueError: A parameter is of no latent, so it has no prior.
         """
-        latents = {parameter_of(name): name for name in objective.structure.global_latents}
-        if strays := params.keys() - latents:
+        if strays := params.keys() - {parameter_of(name) for name in objective.structure.global_latents}:
             raise ValueError(
                 f"The model's param site {min(strays)!r} has no prior, so it has no posterior to draw from. Give it one with "
                 "numpyro.sample, or pass it as a public keyword argument; DPSVI fits models with param sites."
             )
         u, _ = jax.eval_shape(objective.link, params, key)
         found = jax.tree.unflatten(jax.tree.structure(u), objective.reached(u))[LATENT]
-        reached = [parameter_of(name) for name, is_reached in found.items() if is_reached]
+        return self.first_state(params, key, [parameter_of(name) for name, is_reached in found.items() if is_reached])
+
+    def first_state(self, params: Mapping[str, Any], key: PRNGKeyArray, reached: Collection[str]) -> Any:
+        """The same, given the names of the parameters that the release reaches."""
         words = jax.random.key_data(random.as_threefry(random.subkey(key, random.Purpose.LANGEVIN)))
         at = LangevinState(dict(params), words, {name: jnp.float32(name in reached) for name in params})
         return jnp.zeros((), jnp.int32), at
