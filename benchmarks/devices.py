@@ -92,7 +92,7 @@ def over_processes(coordinator: str, count: int, index: int) -> None:
         ),
     }
     for name, (problem, records, batch, steps, relation) in made.items():
-        with Processes(started.mesh) as processes:
+        with Processes(started.mesh).joined() as processes:
             rate = dp.PoissonSampling(batch / records)
             alone = PrivateFit(problem(records), rate, steps, relation=relation)
             together = over(PrivateFit(problem(count * records), rate, steps, relation=relation), started.mesh)

@@ -11,6 +11,7 @@ nothing on any other (`untried_jax`).
 import hashlib
 import itertools
 import math
+import operator
 import os
 import platform
 import re
@@ -22,7 +23,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import cache, lru_cache, partial, wraps
+from functools import lru_cache, partial, wraps
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -56,6 +57,9 @@ UNTRIED_FROM = "0.12.0.2"
 To add a newer one, run the tests on it (`make test-newest`) and raise the bound in both places."""
 
 reset_compilation_cache = compilation_cache.reset_cache
+untraced = jax_core.trace_state_clean
+"""True outside of all functions that `jit`, `vmap`, `grad`, `scan` or another transformation of JAX traces. The public interface
+shows whether a value is traced, not whether code is."""
 double = partial(jax.enable_x64, True)
 """`with double():` permits float64; its arrays keep that type outside, where JAX's own functions return float32 for them."""
 
@@ -87,21 +91,13 @@ def release_numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, parts)) if all(x.isdecimal() for x in parts) else ()
 
 
-def tracing() -> bool:
-    """True inside of a function that `jit`, `vmap`, `grad`, `scan` or another transformation of JAX traces.
-
-    From `trace_state_clean` of `jax._src.core`: the public interface shows whether a value is traced, not whether code is.
-    """
-    return not jax_core.trace_state_clean()
-
-
 def refuse_traced(what: str) -> None:
     """Refuse to fit or release inside of a function that JAX traces: data are read, and budgets are debited, outside.
 
     Raises:
         TypeError: JAX traces the caller.
     """
-    if tracing():
+    if not untraced():
         raise TypeError(f"{what} works outside of JAX's transformations; call it without jit, vmap or scan.")
 
 
@@ -316,11 +312,9 @@ _HI_PROGRAMS = ("Ldexp", "Frexp", "Nonzero", "SearchSorted", "Einsum")
 _HI_PRIMITIVE = getattr(sys.modules.get("jax._src.hijax"), "call_hi_primitive_p", None)
 
 
-@cache
-def hi_primitives() -> tuple[Primitive, ...]:
-    """The primitive of such equations, in releases whose own functions use it."""
-    program = jax.make_jaxpr(jnp.searchsorted)(jax.ShapeDtypeStruct((2,), np.float32), 0.0)
-    return tuple({e.primitive for x in programs_in(program) for e in x.jaxpr.eqns if e.primitive is _HI_PRIMITIVE})
+_SEARCH = jax.make_jaxpr(jnp.searchsorted)(jax.ShapeDtypeStruct((2,), np.float32), 0.0)
+hi_primitives = tuple({e.primitive for x in programs_in(_SEARCH) for e in x.jaxpr.eqns if e.primitive is _HI_PRIMITIVE})
+"""The primitive of such equations, in releases whose own functions use it."""
 
 
 def is_opaque(equation: JaxprEqn) -> bool:
@@ -344,9 +338,8 @@ def bind(equation: JaxprEqn, operands: Sequence[Any], **changed: Any) -> list[An
     return list(outputs) if primitive.multiple_results else [outputs]
 
 
-def aval(atom: Any) -> Any:
-    """Shape and dtype of a variable or literal of a jaxpr, which JAX types too broadly."""
-    return atom.aval
+aval: Callable[[Any], Any] = operator.attrgetter("aval")
+"""Shape and dtype of a variable or literal of a jaxpr, which JAX types too broadly."""
 
 
 @contextmanager
@@ -485,12 +478,11 @@ def with_lookups(closed: ClosedJaxpr, value: float) -> tuple[ClosedJaxpr, list[J
 
     def changed(item: Any) -> Any:
         # JAX 0.12 has one class for both.
-        if isinstance(item, ClosedJaxpr):
-            return ClosedJaxpr(inside_of(item.jaxpr), item.consts)
-        return inside_of(item) if isinstance(item, Jaxpr) else item
-
-    def inside_of(jaxpr: Jaxpr) -> Jaxpr:
-        return jaxpr.replace(eqns=[each(equation) for equation in jaxpr.eqns])
+        jaxpr = item.jaxpr if isinstance(item, ClosedJaxpr) else item
+        if not isinstance(jaxpr, Jaxpr):
+            return item
+        jaxpr = jaxpr.replace(eqns=[each(x) for x in jaxpr.eqns])
+        return ClosedJaxpr(jaxpr, item.consts) if isinstance(item, ClosedJaxpr) else jaxpr
 
     def each(equation: JaxprEqn) -> JaxprEqn:
         before = len(found)
@@ -580,7 +572,7 @@ def marker(
     name: str,
     function: Callable[..., Sequence[Any]],
     *,
-    refuse: str | Callable[..., str | None] | None,
+    refuse: str | None,
     shapes: Callable[..., Sequence[Any]] | None = None,
     keyed: bool = False,
 ) -> Primitive:
@@ -590,9 +582,10 @@ def marker(
         name: Name in printed jaxprs; it identifies nothing.
         function: Function from (*arrays, **parameters) to a list of arrays, for every platform; parameters are hashable.
         refuse: The reason why it is undefined under `vmap` and `grad`, and the remedy; None: there it is replaced by its
-            function. Or a function from the parameters to either.
+            function.
         shapes: A function with outputs of the same types, for a primitive that can be traced but not run.
-        keyed: True if the first operand is a key that `vmap`, where it is not refused, must map with the other operands.
+        keyed: True if the first operand is a key, and the parameter `mapped` says that `vmap` and `grad` are not refused; `vmap`
+            must then map the key with the other operands.
     """
     primitive = Primitive(name)
     typed = shapes or function
@@ -608,9 +601,8 @@ def marker(
         return [ShapedArray(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False)) for x in outputs]
 
     def check(transformation, parameters):
-        why = refuse(**parameters) if callable(refuse) else refuse
-        if why is not None:
-            raise TypeError(f"{parameters.get('name', name)} under {transformation}: {why}")
+        if refuse is not None and not parameters.get("mapped", False):
+            raise TypeError(f"{parameters.get('name', name)} under {transformation}: {refuse}")
 
     def batch(operands, axes, **parameters):
         check("vmap", parameters)
@@ -684,12 +676,9 @@ class Memo(dict[_Key, _Value]):
         super().__setitem__(key, value)
 
 
-def run_once(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Wrap `jax.jit` for a small program that is called a few times: compiled in half the time, without optimisations.
-
-    Not for use within another `jit`, where JAX refuses compiler options.
-    """
-    return jax.jit(function, compiler_options=_QUICKLY, **options)
+run_once = partial(jax.jit, compiler_options=_QUICKLY)
+"""`jax.jit` for a small program that is called a few times: compiled in half the time, without optimisations. Not for use within
+another `jit`, where JAX refuses compiler options."""
 
 
 def run_kept(function: Callable[..., Any], *args: Any) -> Any:

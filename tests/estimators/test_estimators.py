@@ -28,7 +28,7 @@ from discreet.tabular.estimators import (
     _regressions,
 )
 from discreet.tabular.estimators._private import mean_over_draws
-from discreet.tabular.estimators._rows import Scaling
+from discreet.tabular.estimators._rows import BoundScaling
 from discreet.tabular.models import defaults_for, logistic_regression
 
 RNG = np.random.default_rng(0)
@@ -80,7 +80,7 @@ def test_a_record_reaches_the_fit_within_public_bounds_and_unmoved_by_others(see
 
 
 def test_zero_stays_zero_within_bounds_and_weights_come_back_in_the_features_units() -> None:
-    scaling = Scaling.of(([0, 17, -2], [1, 90, 8]), 3, None)
+    scaling = BoundScaling.of(([0, 17, -2], [1, 90, 8]), 3, None)
     x = np.array([[0.0, 17.0, 0.0], [1.0, 90.0, 8.0], [0.5, 53.5, -2.0]])
     np.testing.assert_allclose(scaling.scale(x), [[0, -1, 0], [1, 1, 1], [0.5, 0, -0.25]], atol=1e-7)
     weights, intercept = RNG.normal(size=(5, 2, 3)), RNG.normal(size=(5, 2))

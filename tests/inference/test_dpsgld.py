@@ -75,9 +75,9 @@ def sum_instead_of_the_larger(self: Any, i: Any, gradient: Any, state: Any) -> A
 def noise_of_a_step(share: float) -> dict[str, float]:
     """Variance of theta after one step, where the release's own noise brings `share` of eta."""
     stddev = 2 * np.sqrt(share / ETA)
-    langevin = Langevin(as_schedule((ETA, 1.0, 0.0)), stddev)
+    langevin = Langevin(as_schedule((ETA, 1.0, 0.0)), lambda: stddev)
     zeros = jnp.zeros(SIZE)
-    state = langevin.start({"theta": zeros, "hyper": zeros}, dp.random.key(3), ["theta"])
+    state = langevin.first_state({"theta": zeros, "hyper": zeros}, dp.random.key(3), ["theta"])
     released = stddev * jax.random.normal(jax.random.key(4), (SIZE,))
     moved = langevin.get_params(langevin.update({"theta": released, "hyper": zeros}, state))
     return {name: float(jnp.mean(jnp.square(x))) for name, x in moved.items()}

@@ -119,7 +119,7 @@ def test_langevin_dynamics_add_all_noise_where_the_release_has_none() -> None:
     dpsvi = dp.DPSVI(cut_model, PointGuide(cut_model), numpyro.optim.Adam(0.1), plan=PLAN)
     state = dpsvi.init(dp.random.key(1), X, Y)
     psi = dpsvi.optim.get_params(state.optim_state)
-    _, chain = start_optimizer(Langevin(lambda t: 0.1, 1.0), psi, dp.random.key(1), dpsvi._current.objective)
+    _, chain = start_optimizer(Langevin(lambda t: 0.1, lambda: 1.0), psi, dp.random.key(1), dpsvi._current.objective)
     assert chain.reached == {"level_unconstrained": 1.0, "cut_unconstrained": 0.0}
 
 

@@ -9,7 +9,7 @@ from numpyro.optim import Adam
 
 import discreet as dp
 from discreet.methods.inference import Trace, _loop
-from discreet.methods.inference._trace import TraceRecorder, start_mean, update_mean
+from discreet.methods.inference._trace import TraceRecorder, update_mean
 
 
 def trace_of(iterates):
@@ -77,7 +77,7 @@ def test_a_small_trace_keeps_every_step():
 def test_the_running_mean_is_that_of_the_last_tenth_wherever_the_fit_stops(num_steps):
     iterates = np.random.default_rng(0).normal(size=(num_steps, 3)).astype(np.float32)
     recorder = TraceRecorder(3, num_steps)
-    mean = start_mean(3, keep=True)
+    mean = jnp.zeros((2, 3))
     step = jax.jit(update_mean, static_argnums=3)
     for done in range(1, num_steps + 1):
         mean = step(mean, iterates[done - 1], jnp.int32(done), num_steps)

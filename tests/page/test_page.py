@@ -245,10 +245,10 @@ def test_use_has_a_box_of_its_own() -> None:
 
 def test_the_first_sentence_says_what_was_computed_from_what() -> None:
     about = f"A logistic regression of “affair” on 7 columns of “{HOSTILE}”, 6,366 records."
-    page = Page(statement_page(statement_of().with_about(about)))
+    page = Page(statement_page(dataclasses.replace(statement_of(), about=about)))
     assert [x["class"] for x in page.of("p")[:2] if "class" in x] == ["about"]
     assert page.texts["em"] == ["affair", HOSTILE]
-    assert about in str(statement_of().with_about(about)).replace("\n", " ")
+    assert about in str(dataclasses.replace(statement_of(), about=about)).replace("\n", " ")
 
 
 def test_the_unit_of_coefficients_and_the_files_to_hand_out_are_said() -> None:

@@ -285,6 +285,7 @@ def test_batches_that_are_said_to_be_shuffled_are(sampling):
 
 
 def test_a_table_much_shorter_than_planned_is_refused():
-    PoissonSampling(0.02).check_order(900, 1250)
+    plan = dp.PrivacyPlan(sampling=PoissonSampling(0.02), noise_multiplier=1.0, num_steps=1, num_records=1250)
+    plan.check_size(900)
     with pytest.raises(ValueError, match="about right"):
-        PoissonSampling(0.02).check_order(20, 1250)
+        plan.check_size(20)

@@ -11,7 +11,7 @@ from jax import numpy as jnp
 
 from discreet._jax import can_make_one_kernel
 from discreet.privacy.sampling import _draws as _subset
-from discreet.privacy.sampling._draws import acceptance, draws_needed, shortage_bound, uniform_subset
+from discreet.privacy.sampling._draws import draws_needed, shortage_bound, uniform_subset, valid_words
 
 WAYS = {"chosen": uniform_subset, "at once": _subset._at_once, "one by one": _subset._one_by_one}
 
@@ -124,7 +124,7 @@ def exact_shortage(size, num_records, draws):
     """P(fewer than ``size`` distinct records in ``draws`` words), by the chain of the number of distinct records."""
     state = np.zeros(size + 1)
     state[0] = 1.0
-    new = acceptance(num_records) * (1 - np.arange(size + 1) / num_records)
+    new = valid_words(num_records) / 2**32 * (1 - np.arange(size + 1) / num_records)
     new[size] = 0.0
     for _ in range(draws):
         moved = state * new
@@ -145,8 +145,8 @@ def test_shortage_bound_is_above_the_exact_probability_and_near_it(size, num_rec
             assert exact_shortage(size, num_records, fewer) <= bound(fewer)
 
 
-def test_acceptance():
-    assert acceptance(2**20) == 1.0
-    assert acceptance(3) == (2**32 - 1) / 2**32
-    assert acceptance(2**31 - 1) == (2**32 - 2) / 2**32
-    assert 0.5 < acceptance(1_500_000_000) == 3_000_000_000 / 2**32
+def test_words_that_give_a_row():
+    assert valid_words(2**20) == 2**32
+    assert valid_words(3) == 2**32 - 1
+    assert valid_words(2**31 - 1) == 2**32 - 2
+    assert 2**31 < valid_words(1_500_000_000) == 3_000_000_000

@@ -175,7 +175,7 @@ class PrivacyPlan:
         return tuple(self.noise_multiplier * factor for factor in self._factors)
 
     @property
-    def _usual_noise(self) -> float:
+    def usual_noise(self) -> float:
         """The root mean square of the noise multipliers."""
         several = len(self._factors) > 1
         return math.hypot(*self.noise_multipliers) / math.sqrt(self.num_steps) if several else self.noise_multiplier
@@ -298,23 +298,21 @@ class PrivacyPlan:
             return ClippingSchedule(rule)
         if not isinstance(rule, AdaptiveClipping):
             return FixedClipping(rule)  # pyright: ignore[reportArgumentType]
-        return rule.for_plan(self._usual_noise, self.rate, self.num_records, self.num_steps)
+        return rule.for_plan(self.usual_noise, self.rate, self.num_records, self.num_steps)
 
-    def noise_to_sampling(self, num_parameters: int) -> float:
-        """Estimate the error from noise in the mean of all steps, over that from sampling, from public numbers.
+    def check_size(self, num_records: int) -> None:
+        """Refuse a table of another length than planned, where that is public, or of so much less that rows are not shuffled.
 
-        The mean gradient of a record has the noise C noise_multiplier / (rate N sqrt(num_steps)) in each coordinate. With
-        gradients half as long as C, spread over d coordinates, N records determine it up to C / (2 sqrt(d N)). A fit that does
-        not converge has a larger error, and one whose gradients lie in few of many directions a smaller one.
-
-        Args:
-            num_parameters: Number d of coordinates with noise.
-
-        Returns:
-            The ratio, above 0. At 1 noise moves the parameters by about as much as the choice of the records does.
+        Raises:
+            ValueError: One of these.
         """
-        noise = self._usual_noise / (self.rate * self.num_records * math.sqrt(self.num_steps))
-        return 2 * noise * math.sqrt(num_parameters * self.num_records)
+        neighbours(self.relation).check_size(num_records, self.num_records)
+        # True of twice the records implies true of these, and of one more or less.
+        if self.sampling.shuffled(self.num_records) and not self.sampling.shuffled(2 * num_records):
+            raise ValueError(
+                f"The plan is for {self.num_records} records, and the table has so few that one coin per record is drawn "
+                "instead. Plan with a number of records that is about right; a public guess is enough."
+            )
 
     @property
     def slack(self) -> float:

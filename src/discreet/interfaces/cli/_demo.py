@@ -1,5 +1,6 @@
 """`discreet demo`: a simulated table, fitted privately and not, side by side."""
 
+import dataclasses
 import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -59,7 +60,7 @@ def demo(
     about = about_words(LINEAR, schema, NAME, NUM_RECORDS)
 
     def complete(statement: "dp.Statement") -> "dp.Statement":
-        stated = statement.with_about(about).with_public(BOUNDS_ARE_PUBLIC, dp.report.EACH_ROW_A_PERSON)
+        stated = dataclasses.replace(statement, about=about).with_public(BOUNDS_ARE_PUBLIC, dp.report.EACH_ROW_A_PERSON)
         return stated.with_notes(TABLE_IS_SIMULATED)
 
     if not may_overwrite(out / "statement.json"):

@@ -235,8 +235,8 @@ def score(
         )
         spent(f"no statement was written, so {PLAN_IS_SPENT}", RELEASED)
         statement = complete_statement(found.statement, schema, out_of_bounds, drops=True)
-        statement = statement.with_notes(*unweighed)
-        statement = statement.with_about(f"Scores of the fit in “{fitted.name}” on the records of “{data.name}”.")
+        about = f"Scores of the fit in “{fitted.name}” on the records of “{data.name}”."
+        statement = dataclasses.replace(statement.with_notes(*unweighed), about=about)
         content = {**found.to_dict(), "statement": statement.to_dict()}
         if not as_json:
             say_text(str(found))  # Before files are written, since it is paid for

@@ -207,7 +207,7 @@ def _absent(name: str, option: str, names: Sequence[str]) -> str:
 
 def _complete(found: "PrivateSchema", asked: Purchase) -> "dp.Statement":
     about = found.statement.about.replace(", for a schema", f" of “{asked.table.name}”, for a schema")
-    statement = found.statement.with_about(about)
+    statement = dataclasses.replace(found.statement, about=about)
     if asked.wanted.person == dp.tables.EACH_ROW:
         statement = statement.with_public(dp.report.EACH_ROW_A_PERSON)
     return dataclasses.replace(statement, made_on=str(found.made_on))

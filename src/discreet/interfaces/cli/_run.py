@@ -112,7 +112,7 @@ def joined(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # of schedulers: as Ctrl-C, which the others learn of
     settings.silent = not processes.first
     _own_output(sys.stdout.fileno() if settings.document is None else settings.document.fileno())
-    with processes:
+    with processes.joined():
         yield processes
 
 

@@ -74,7 +74,8 @@ class Checkpoint(SavedFit):
 
     def keep(self, state: DPSVIState, progress: Progress, recorder: TraceRecorder, *, finished: bool) -> None:
         """Write where the fit stands, in arrays of this process; all processes must have come to the same."""
-        self.processes.same_state(state._replace(rng_key=None))
+        if self.processes.count > 1:
+            self.processes.same_state(state._replace(rng_key=None))
         self._write(state, progress, recorder, finished=finished)
 
     def _write(self, state: DPSVIState, progress: Progress, recorder: TraceRecorder, *, finished: bool) -> None:

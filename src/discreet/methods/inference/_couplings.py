@@ -40,12 +40,7 @@ _ROWS = 101
 
 def moved_start(psi: Values, rng: np.random.Generator) -> Any:
     """Parameters near those with which a fit starts: weights that start at zero would hide what they multiply."""
-
-    def moved(x: Any) -> np.ndarray:
-        own = np.asarray(x)
-        return np.asarray(own + np.asarray(rng.uniform(0.1, 0.2, own.shape), own.dtype), own.dtype)
-
-    return jax.tree.map(moved, psi)
+    return jax.tree.map(lambda x: np.asarray(x) + rng.uniform(0.1, 0.2, x.shape).astype(x.dtype), psi)
 
 
 def refuse_couplings(objective: Objective, psi: Values) -> None:

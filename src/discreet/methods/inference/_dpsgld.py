@@ -33,7 +33,7 @@ from discreet.methods.inference._records import Program, refuse_options, take_ap
 from discreet.methods.inference._result import DPSVIResult
 from discreet.methods.inference._step import DPSVIState, PlanNumbers, PrivateStep
 from discreet.methods.inference._step_keys import StepKeys
-from discreet.methods.inference._trace import Trace, start_mean
+from discreet.methods.inference._trace import Trace
 from discreet.methods.inference_data import to_arviz
 from discreet.privacy import random
 from discreet.privacy.accounting import Bound2015, langevin_epsilon_2015
@@ -100,11 +100,10 @@ class DPSGLD:
         **static_kwargs: Any,
     ) -> None:
         schedule = as_schedule(step_size)
-        optim = Langevin(schedule, math.nan)
         self._dpsvi = DPSVI(
             model,
             PointGuide(model, init_loc_fn),
-            optim,
+            Langevin(schedule, lambda: plan.noise_multiplier * self.contribution_bound / plan.rate),
             plan=plan,
             placeholder=placeholder,
             loss_share=loss_share,
@@ -130,7 +129,6 @@ class DPSGLD:
         self.burn_in = fraction("burn_in", burn_in, hint="It is a fraction of the steps, such as 0.5.")
         self.thinning = integer("thinning", thinning, 1, plan.num_steps, hint="1 keeps every step.")
         self.step_sizes = step_sizes(schedule, plan.num_steps)
-        optim.stddev = plan.noise_multiplier * self._dpsvi.contribution_bound / plan.rate
         self._made = True
 
     __setattr__ = DPSVI.__setattr__  # options are fixed
@@ -404,7 +402,7 @@ def _program(step: PrivateStep, drawing: Any, steps: int) -> Callable[..., Float
                 "nowhere. To fit records of people, call run."
             )
         keys = StepKeys.derive(key, memory=step.local is not None)
-        mean = start_mean(0, keep=False)
+        mean = jnp.zeros((0, 0))
         _, _, figures, norms, _, gradients = many_steps(
             step, drawing, steps, False, True, keys, state, mean, numbers, leaves, tables, steps
         )

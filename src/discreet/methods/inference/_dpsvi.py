@@ -30,10 +30,8 @@ from discreet._jax import as_one_curator, in_own_settings, program_digest, refus
 from discreet._numpyro import NumPyroOptim
 from discreet._validate import choice, fraction, integer, probability, real
 from discreet.methods.inference._checkpoint import Checkpoint
-from discreet.methods.inference._elbo import LATENT, Objective
-from discreet.methods.inference._langevin import Langevin
+from discreet.methods.inference._elbo import Objective
 from discreet.methods.inference._loop import run_steps, update_once
-from discreet.methods.inference._point_guide import parameter_of
 from discreet.methods.inference._processes import Processes
 from discreet.methods.inference._proof import certify_fit, check_provable, with_proof
 from discreet.methods.inference._records import Program, Records, check_public, refuse_tables, take_apart
@@ -58,6 +56,13 @@ from discreet.storage import exclusive
 if TYPE_CHECKING:
     from discreet.privacy.gradients import EngineReport
     from discreet.privacy.ledger import Ledger
+
+IN_STEPS = {
+    "method": "DPSVI",
+    "programs": "the model, the guide and the optimizer",
+    "released": "the parameters of the fit after every step",
+}
+"""How a statement names the method, what is public of it, and what is released, unless the optimizer has `words` of its own."""
 
 
 @contextmanager
@@ -317,8 +322,10 @@ class DPSVI:
         whole = self.perturb == "parameters"
         perturbed = psi if whole else jax.eval_shape(objective.link, psi, key)[0]
         reached = objective.reached(perturbed, self.plan.num_records if whole else None)
-        sizes = [x.size for x in jax.tree.leaves(perturbed)]
-        released = sum(itertools.compress(sizes, reached)) + 3  # with loss and counts
+        leaves = jax.tree.leaves_with_path(perturbed)
+        released = sum(x.size for _, x in itertools.compress(leaves, reached)) + 3  # with loss and counts
+        name_at = 0 if whole else 1
+        others = [path[name_at].key for (path, _), is_reached in zip(leaves, reached, strict=True) if not is_reached]
         return PrivateStep(
             objective=objective,
             optim=self.optim,
@@ -328,6 +335,7 @@ class DPSVI:
             loss_bound=self.loss_bound,
             perturb_parameters=whole,
             reached=reached,
+            unreached=tuple(sorted(set(others))),
             local=local,
             **self._of_plan(released),
         )
@@ -355,10 +363,7 @@ class DPSVI:
 
     def _begin(self, key: PRNGKeyArray, records: Records, init_params: Mapping[str, Any] | None) -> DPSVIState:
         """The first state of a fit of these records, checked against the plan."""
-        plan = self.plan
-        plan.sampling.check(plan.num_records, plan.relation)
-        plan.sampling.check_order(records.size, plan.num_records)
-        neighbours(plan.relation).check_size(records.size, plan.num_records)
+        self.plan.check_size(records.size)
         refuse_tables(jax.tree.leaves(self.static_kwargs), [records.size])
         return self._init(key, records, init_params)
 
@@ -546,7 +551,7 @@ class DPSVI:
             TypeError, ValueError: Wrong input, before any budget is spent.
         """
         refuse_traced("run")
-        with Processes(mesh) as processes, ExitStack() as stack:
+        with Processes(mesh).joined() as processes, ExitStack() as stack:
             with processes.together():
                 if processes.first:
                     stack.enter_context(exclusive(checkpoint))
@@ -629,8 +634,9 @@ class DPSVI:
     def _terms(self, delta: float | None, reproducible: bool, keep_gradients: bool, unit: Unit) -> Statement:
         """The statement of all the plan's steps, as `run` makes it before the first."""
         count_share = self.plan.clipping.count_share
-        langevin = isinstance(self.optim, Langevin)
+        words = getattr(self.optim, "words", IN_STEPS)
         noun = unit.noun
+        step = self._initialised()
 
         def cost(share: float, other: float) -> str:
             """More noise on the gradient than without this share, beside the other one."""
@@ -638,11 +644,7 @@ class DPSVI:
                 f"(costing {100 * (math.sqrt((1 - other) / (1 - other - share)) - 1):.1f} % more noise on the gradient)"
             )
 
-        released = [
-            "the latents' values after every step of the chain"
-            if langevin
-            else "the parameters of the fit after every step"
-        ]
+        released = [words["released"]]
         if keep_gradients:
             released.append("the noisy gradient of every step")
         if self.loss_share > 0:
@@ -656,39 +658,36 @@ class DPSVI:
             + (", and so the clipping norms " if isinstance(self.plan.clipping, AdaptiveClipping) else " ")
             + cost(count_share, self.loss_share)
         )
-        programs = "the model and the step sizes" if langevin else "the model, the guide and the optimizer"
-        statement = make_statement(
+        notes: list[str] = []
+        if step.unreached:
+            names = ", ".join(map(repr, step.unreached))
+            notes.append(
+                f"No {noun}'s gradient reaches {names}, or a part of it (as behind stop_gradient, or times 0), so that is no "
+                "part of the release and got no noise."
+            )
+        if step.local is not None:
+            notes.append(
+                "Parameters of the records themselves stayed beside the data: they were updated without noise, are no "
+                "part of any result, and entered what was released through their own record's clipped contribution alone."
+            )
+        name = getattr(self.model, "__name__", "")
+        model = f"The model “{name}”" if name.isidentifier() else "A model"
+        return make_statement(
             self.plan,
             unit=unit,
             delta=delta,
             steps_completed=self.plan.num_steps,
             reproducible=reproducible,
             public=[
-                f"{programs}, with all numbers written into them, and their initial values",
+                f"{words['programs']}, with all numbers written into them, and their initial values",
                 f"shapes and dtypes of a single {noun}'s arrays",
                 *(f"the argument {name}" for name in self.static_kwargs),
             ],
             released=released,
             contribution_bound=self.contribution_bound,
-            method="DPSGLD" if langevin else "DPSVI" if self.perturb == "latents" else 'DPSVI, perturb="parameters"',
-        )
-        step = self._initialised()
-        if unreached := step.unreached(self._shapes):
-            names = ", ".join(map(repr, unreached))
-            statement = statement.with_notes(
-                f"No {noun}'s gradient reaches {names}, or a part of it (as behind stop_gradient, or times 0), so that is no "
-                "part of the release and got no noise."
-            )
-        name = getattr(self.model, "__name__", "")
-        model = f"The model “{name}”" if name.isidentifier() else "A model"
-        statement = statement.with_about(
-            f"{model}, fitted in steps to {self.plan.num_records:,} {noun}s; its parameters were released."
-        )
-        if step.local is None:
-            return statement
-        return statement.with_notes(
-            "Parameters of the records themselves stayed beside the data: they were updated without noise, are no "
-            "part of any result, and entered what was released through their own record's clipped contribution alone."
+            method=words["method"] + ', perturb="parameters"' * (self.perturb == "parameters"),
+            notes=notes,
+            about=f"{model}, fitted in steps to {self.plan.num_records:,} {noun}s; its parameters were released.",
         )
 
     @in_own_settings
@@ -770,17 +769,8 @@ def _refuse_special(optim: Any) -> None:
 
 
 def start_optimizer(optim: Any, psi: Mapping[str, Any], key: PRNGKeyArray, objective: Objective) -> Any:
-    """The optimizer's first state; Langevin dynamics take a key and the parameters that the release's noise reaches."""
-    if not isinstance(optim, Langevin):
-        return optim.init(psi)
-    if strays := set(psi) - {parameter_of(name) for name in objective.structure.global_latents}:
-        raise ValueError(
-            f"The model's param site {min(strays)!r} has no prior, so it has no posterior to draw from. Give it one with "
-            "numpyro.sample, or pass it as a public keyword argument; DPSVI fits models with param sites."
-        )
-    u, _ = jax.eval_shape(objective.link, psi, key)
-    reached = jax.tree.unflatten(jax.tree.structure(u), objective.reached(u))[LATENT]
-    return optim.start(psi, key, [parameter_of(name) for name, is_reached in reached.items() if is_reached])
+    """The optimizer's first state; one that draws noise (`Langevin`) starts with a key, for an objective."""
+    return optim.start(psi, key, objective) if hasattr(optim, "start") else optim.init(psi)
 
 
 def starting_objective(dpsvi: DPSVI, key: PRNGKeyArray, *arguments: Any) -> Objective:

@@ -32,7 +32,7 @@ from discreet._jax import (
     program_digest,
     program_text,
     programs_in,
-    tracing,
+    untraced,
     used_inputs,
 )
 from discreet._numpyro import one_model, scale_and_mask
@@ -97,8 +97,8 @@ class Objective:
     def example(self) -> list[Any]:
         """One artificial record, with the values of its own `param` sites behind it, without the leading axis."""
         # Outside of a trace nothing is compiled for it.
-        rows = self.placeholder if tracing() else [np.asarray(x) for x in self.placeholder]
-        first = [x[0] if tracing() else jax.device_put(x[0]) for x in rows]
+        known = untraced()
+        first = [jax.device_put(np.asarray(x)[0]) if known else x[0] for x in self.placeholder]
         return [*first, *(self.local_start[name] for name, _ in self.structure.local_params)]
 
     def refuse_tables(self, length: int) -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
 from discreet._numpyro import NumPyroOptim
+from discreet.methods.inference._elbo import LATENT, Objective
+from discreet.methods.inference._point_guide import parameter_of
 from discreet.privacy import random
 
 Schedule = Callable[[Any], Any]
@@ -43,29 +45,51 @@ class Langevin(NumPyroOptim):
 
     Args:
         schedule: Step size of step t = 0, 1, ...
-        stddev: s, in units of the gradient.
+        stddev: s, in units of the gradient; asked when a step is traced.
     """
 
-    def __init__(self, schedule: Schedule, stddev: float) -> None:
+    words: ClassVar[Mapping[str, str]] = {
+        "method": "DPSGLD",
+        "programs": "the model and the step sizes",
+        "released": "the latents' values after every step of the chain",
+    }
+    """What a statement says of a fit by it in place of `_dpsvi.IN_STEPS`."""
+
+    def __init__(self, schedule: Schedule, stddev: Callable[[], float]) -> None:
         super().__init__(lambda: (self._without_key, self._step, lambda state: state.params))
         self.schedule = schedule
         self.stddev = stddev
 
-    def start(self, params: Mapping[str, Any], key: PRNGKeyArray, reached: Sequence[str]) -> Any:
-        """The first state."""
+    def start(self, params: Mapping[str, Any], key: PRNGKeyArray, objective: Objective) -> Any:
+        """The first state; the parameters that the release reaches bring its noise.
+
+        Raises:
+            ValueError: A parameter is of no latent, so it has no prior.
+        """
+        if strays := params.keys() - {parameter_of(name) for name in objective.structure.global_latents}:
+            raise ValueError(
+                f"The model's param site {min(strays)!r} has no prior, so it has no posterior to draw from. Give it one with "
+                "numpyro.sample, or pass it as a public keyword argument; DPSVI fits models with param sites."
+            )
+        u, _ = jax.eval_shape(objective.link, params, key)
+        found = jax.tree.unflatten(jax.tree.structure(u), objective.reached(u))[LATENT]
+        return self.first_state(params, key, [parameter_of(name) for name, is_reached in found.items() if is_reached])
+
+    def first_state(self, params: Mapping[str, Any], key: PRNGKeyArray, reached: Collection[str]) -> Any:
+        """The same, given the names of the parameters that the release reaches."""
         words = jax.random.key_data(random.as_threefry(random.subkey(key, random.Purpose.LANGEVIN)))
         at = LangevinState(dict(params), words, {name: jnp.float32(name in reached) for name in params})
         return jnp.zeros((), jnp.int32), at
 
     def _without_key(self, params: Any) -> Any:
-        raise TypeError("Langevin dynamics draw noise; start them with start(params, key, reached) instead of init.")
+        raise TypeError("Langevin dynamics draw noise; start them with start(params, key, objective) instead of init.")
 
     def _step(self, i: Int[Array, ""], gradient: dict[str, Array], state: LangevinState) -> LangevinState:
         eta = jnp.asarray(self.schedule(i), jnp.float32)
         key = jax.random.fold_in(jax.random.wrap_key_data(state.words, impl=_KEYS), i)
         moved = {}
         for number, (name, theta) in enumerate(sorted(state.params.items())):
-            there = jnp.square(0.5 * eta * self.stddev) * state.reached[name]
+            there = jnp.square(0.5 * eta * self.stddev()) * state.reached[name]
             missing = jnp.sqrt(jnp.maximum(0.0, eta - there)).astype(theta.dtype)
             noise = jax.random.normal(jax.random.fold_in(key, number), theta.shape, theta.dtype)
             moved[name] = theta - (0.5 * eta).astype(theta.dtype) * gradient[name] + missing * noise

@@ -29,7 +29,7 @@ from discreet.methods.inference._checkpoint import Checkpoint, Progress
 from discreet.methods.inference._result import Outcome
 from discreet.methods.inference._step import DPSVIState, PlanNumbers, PrivateStep, StepFigures
 from discreet.methods.inference._step_keys import StepKeys
-from discreet.methods.inference._trace import TraceRecorder, start_mean, update_mean
+from discreet.methods.inference._trace import TraceRecorder, update_mean
 from discreet.privacy import mechanisms
 from discreet.privacy.gradients import BookKeepingEngine
 from discreet.privacy.plan import PrivacyPlan
@@ -110,7 +110,7 @@ def run_steps(
     tables = jax.tree.map(jnp.asarray, plan.sampling.prepare(drawing.num_records))
     # Each call overwrites the state that it is given; the caller's must stay what it was.
     state = jax.tree.map(jnp.copy, state)
-    mean = start_mean(flat.size, recorder.keeps_mean)
+    mean = jnp.zeros((2 * recorder.keeps_mean, flat.size))
     count = min(8, chunk_length)
     everywhere = (lambda x: x) if step.shards is None else step.shards.copied
     numbers, tables = everywhere((numbers, tables))

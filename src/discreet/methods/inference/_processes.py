@@ -23,7 +23,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Any, NoReturn
 
 import jax
@@ -42,8 +41,6 @@ FAILED = 70
 
 class Processes:
     """The processes of a fit, within which one release is made by all: one, unless a mesh lies over several.
-
-    Used as a context; an error in it that other processes do not know of ends this process.
 
     Attributes:
         count: Number of processes.
@@ -78,33 +75,33 @@ class Processes:
             ) from None
         return cls(jax.make_mesh((jax.device_count(),), ("records",)))
 
-    def __enter__(self) -> Processes:
-        """Meet the others, and connect: gloo gives up where one comes 30 seconds after another."""
-        self._curator = as_one_curator(self.count > 1)
-        self._curator.__enter__()
-        if self.count > 1:
+    @contextmanager
+    def joined(self) -> Iterator[Processes]:
+        """Context of a release by all: meet the others, and end after an error that they do not know of.
+
+        They connect first: gloo gives up where one comes 30 seconds after another.
+        """
+        with as_one_curator(self.count > 1):
+            if self.count == 1:
+                yield self
+                return
             _entered.append(self)
             _listen()
             try:
                 await_processes()
                 self.all_of("")  # the connections, while all are here
+                yield self
             except BaseException as error:
-                self._end(error)
-        return self
-
-    def __exit__(self, kind: Any, error: BaseException | None, where: TracebackType | None) -> None:
-        """After an error that the others do not know of: end."""
-        self._curator.__exit__(kind, error, where)
-        if self.count == 1:
-            return
-        if error is not None and not _is_known(error):
-            self._end(error)
-        _entered.remove(self)
-
-    def _end(self, error: BaseException) -> NoReturn:
-        sys.excepthook(type(error), error, error.__traceback__)
-        reason, (what, code) = type(error).__name__, self.remedy  # its text may quote a record
-        _stop(f"Process {self.index} of {self.count} stopped ({reason}), and so do the others. {what}", code)
+                if not _is_known(error):
+                    sys.excepthook(type(error), error, error.__traceback__)
+                    reason = type(error).__name__  # its text may quote a record
+                    what, code = self.remedy
+                    _stop(
+                        f"Process {self.index} of {self.count} stopped ({reason}), and so do the others. {what}", code
+                    )
+                raise
+            finally:
+                _entered.remove(self)
 
     # Messages.
 
@@ -193,8 +190,6 @@ class Processes:
         Raises:
             RuntimeError: They are not the same; in all processes.
         """
-        if self.count == 1:
-            return
         digest = hashlib.sha256()
         for x in jax.tree.leaves(state):
             digest.update(np.asarray(x).tobytes())

@@ -18,7 +18,7 @@ from discreet._jax import Memo, untried_jax
 from discreet.methods.inference._loop import many_steps
 from discreet.methods.inference._step import DPSVIState, PlanNumbers, PrivateStep
 from discreet.methods.inference._step_keys import StepKeys
-from discreet.methods.inference._trace import TraceRecorder, start_mean
+from discreet.methods.inference._trace import TraceRecorder
 from discreet.privacy.plan import PrivacyPlan
 from discreet.privacy.report import Statement
 from discreet.privacy.verify import Certificate, Given, PrivacyError, certify
@@ -76,7 +76,7 @@ def _program(
         keys = keys._replace(guide=jax.random.wrap_key_data(keys.guide, impl=implementation))
         memory = [] if step.local is None else step.local.rows(len(leaves[0]))
         start = DPSVIState(optim_state, no_key, jnp.zeros((), jnp.int32), loss_center, clipping_norm, memory)
-        mean = start_mean(dim, recorder.keeps_mean)
+        mean = jnp.zeros((2 * recorder.keeps_mean, dim))
         kept = (keep, keep and keep_gradients)
         end, mean, figures, norms, iterates, gradients = many_steps(
             step, drawing, length, *kept, keys, start, mean, numbers, list(leaves), tables, length

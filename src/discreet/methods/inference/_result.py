@@ -64,7 +64,7 @@ _MOST_DROPPED = 0.02
 _LARGEST_MOVE = 0.25
 _MOST_LEFT = 0.3  # of a parameter's way, in the second half of a fit
 MOST_NOISE = 0.85
-"""The largest `noise_to_sampling` of a fit that predicts.
+"""The largest error from noise in the mean of all steps of a fit that predicts, over the error from sampling (`too_few`).
 
 At epsilon 1, 14 fits of seven tables of 750 to 4,900 people kept 76 % or more of what there was to learn where it was up to
 0.77; from 0.88 on six fits of three tables kept 74 % at most, and three of them predicted worse than one number for all.
@@ -76,12 +76,18 @@ _FEW_PARAMETERS = 50  # the gradients of more may lie in few directions, and noi
 def too_few(plan: PrivacyPlan, num_parameters: int, noun: str = "record") -> str:
     """The reason why a fit is not usable whatever the table has, or nothing; by public numbers alone.
 
+    The mean gradient of a record has the noise C noise_multiplier / (rate N sqrt(num_steps)) in each coordinate. With gradients
+    half as long as C, spread over d coordinates, N records determine it up to C / (2 sqrt(d N)). A fit that does not converge
+    has a larger error, and one whose gradients lie in few of many directions a smaller one.
+
     Args:
         plan: The plan of the fit.
-        num_parameters: Number of coordinates with noise.
+        num_parameters: Number d of coordinates with noise.
         noun: The privacy unit, "record" or "person".
     """
-    if num_parameters > _FEW_PARAMETERS or plan.noise_to_sampling(num_parameters) <= MOST_NOISE:
+    noise = plan.usual_noise / (plan.rate * plan.num_records * math.sqrt(plan.num_steps))
+    to_sampling = 2 * noise * math.sqrt(num_parameters * plan.num_records)
+    if num_parameters > _FEW_PARAMETERS or to_sampling <= MOST_NOISE:
         return ""
     return (
         f"at this epsilon {plan.num_records:,} {noun}s are too few for {num_parameters} parameters: the noise may hide all that "

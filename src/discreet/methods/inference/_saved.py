@@ -74,11 +74,11 @@ class SavedFit:
             else:
                 random.check_unused(self.noise_key)
         words = np.asarray(jax.random.key_data(key))
-        processes.agree(key=words.tobytes().hex() if seeded else "secret")
-        self._salt = processes.from_first(secrets.token_bytes(32))
         if processes.count > 1:
+            processes.agree(key=words.tobytes().hex() if seeded else "secret")
             words = np.frombuffer(processes.from_first(words.tobytes()), words.dtype)
             self.key = random.key_from_words(words, reproducible=seeded)
+        self._salt = processes.from_first(secrets.token_bytes(32))
         if processes.first_is_given("checkpoint=", folder is not None):
             self.run_id = processes.from_first(secrets.token_hex(16).encode()).decode()
         held = processes.from_first(held)

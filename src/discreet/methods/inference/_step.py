@@ -114,6 +114,7 @@ class PrivateStep:
     perturb_parameters: bool  # d3p's rule, gradients of the whole ELBO in all of psi
     # for each leaf of u, or of psi under d3p's rule, whether records' gradients reach it; the others are no part of the release
     reached: tuple[bool, ...]
+    unreached: tuple[str, ...]  # names of the sites with such another leaf
     local: LocalUpdates | None = None  # updates of records' own parameters; None: they have none
     shards: mechanisms.Shards | None = None  # layout of the table on several devices; None: on one
     hedged: bool = False  # the noise depends on what it hides, for states that nobody can claim; see `random.key_for`
@@ -214,13 +215,6 @@ class PrivateStep:
             return draws.loss(moved, record, key, bits)
 
         return self.engine.explain(loss, moved, (self.objective.example, draws.requests), num_rows)
-
-    def unreached(self, psi: Any) -> list[str]:
-        """The sites with a part that no record's gradient reaches, given parameters of the shapes of `psi`."""
-        u = psi if self.perturb_parameters else jax.eval_shape(self.objective.link, psi, random.key(0))[0]
-        depth = 0 if self.perturb_parameters else 1
-        paths = [path for path, _ in jax.tree.leaves_with_path(u)]
-        return sorted({path[depth].key for path, is_reached in zip(paths, self.reached, strict=True) if not is_reached})
 
     def _moved(self, u: Any) -> Any:
         """The leaves of `u` that records' gradients reach, with None in the places of the others."""

@@ -128,18 +128,13 @@ class Trace:
         return len(self.iterates) - self.averaged_from
 
 
-def start_mean(dim: int, keep: bool) -> Float[Array, "two dim"]:
-    """The initial value for `update_mean`; empty if no mean is kept."""
-    return jnp.zeros((2, dim) if keep else (0, dim))
-
-
 def update_mean(
     mean: Float[Array, "two dim"], iterate: Float[Array, " dim"], step: Int[Array, ""], num_steps: int | Int[Array, ""]
 ) -> Float[Array, "two dim"]:
     """The running mean of the tail after one more step, in the memory of two iterates.
 
-    The planned steps are cut into tenths, counted from the end. One row is the mean of the tenth that is under way, the other
-    that of the tenth before, so that a fit which is stopped anywhere has the mean of one tenth at least.
+    It starts with zeros. The planned steps are cut into tenths, counted from the end. One row is the mean of the tenth that is
+    under way, the other that of the tenth before, so that a fit which is stopped anywhere has the mean of one tenth at least.
     """
     place = _place(step, num_steps)
     before, current = jnp.where(place == 1, jnp.stack([mean[1], jnp.zeros_like(iterate)]), mean)

@@ -6,7 +6,7 @@ import dataclasses
 from typing import NamedTuple, Self
 
 from discreet.methods.newton._model import MOST_CURVED
-from discreet.methods.newton._plan import Release, SharedBudget
+from discreet.methods.newton._plan import PlannedRelease, SharedBudget
 from discreet.privacy.accounting import Relation
 from discreet.privacy.report import RECORD, Statement, Unit, counted
 
@@ -88,13 +88,13 @@ class ModelPlan(SharedBudget):
         return sum(STAGES[-1].gradients)
 
     @property
-    def releases(self) -> tuple[Release, ...]:
+    def releases(self) -> tuple[PlannedRelease, ...]:
         """All releases, in their order."""
         found = []
         for stage in STAGES:
             shares = {kind: getattr(stage, kind) for kind in ("directions", "lengths", "moments", "curvature")}
-            found += [Release(kind, kind, self.noise(share)) for kind, share in shares.items() if share]
-            found += [Release("gradients", "gradients", self.noise(share)) for share in stage.gradients]
+            found += [PlannedRelease(kind, kind, self.noise(share)) for kind, share in shares.items() if share]
+            found += [PlannedRelease("gradients", "gradients", self.noise(share)) for share in stage.gradients]
         return tuple(found)
 
     def state(

@@ -31,7 +31,7 @@ PRIOR = {BINARY: (2.5, 5.0), COUNTS: (1.0, 3.0), CLASSES: (2.5, 5.0)}
 """Standard deviations of a weight, for a column of standard deviation 1, and of the intercept at the features' mean."""
 
 
-class Release(NamedTuple):
+class PlannedRelease(NamedTuple):
     """Releases by one program, with noise of one size."""
 
     kind: str  # of program
@@ -60,7 +60,7 @@ class SharedBudget(PlanOfRecords, ABC):
 
     @property
     @abstractmethod
-    def releases(self) -> tuple[Release, ...]:
+    def releases(self) -> tuple[PlannedRelease, ...]:
         """All releases."""
 
     @property
@@ -180,22 +180,22 @@ class NewtonPlan(SharedBudget):
         return ("total", "bins") if self.sizes else ("histogram", "")
 
     @property
-    def releases(self) -> tuple[Release, ...]:
+    def releases(self) -> tuple[PlannedRelease, ...]:
         """All releases."""
         found = [
-            Release("total", "squares", self.noise(SQUARES)),
-            Release("products", "directions", self.noise(DIRECTIONS)),
-            *(Release("products", f"curvature of {self.family}", self.noise(share)) for share in CURVATURES),
-            Release(
+            PlannedRelease("total", "squares", self.noise(SQUARES)),
+            PlannedRelease("products", "directions", self.noise(DIRECTIONS)),
+            *(PlannedRelease("products", f"curvature of {self.family}", self.noise(share)) for share in CURVATURES),
+            PlannedRelease(
                 "total", f"residual of {self.family}", self.noise(self.gradient_share / NUM_GRADIENTS), NUM_GRADIENTS
             ),
         ]
         if self.family == COUNTS:
-            found.append(Release(*self.histogram, self.noise(HISTOGRAM)))
+            found.append(PlannedRelease(*self.histogram, self.noise(HISTOGRAM)))
         if self.sizes:
-            found.append(Release("total", self.sizes, self.noise(SIZES)))
+            found.append(PlannedRelease("total", self.sizes, self.noise(SIZES)))
         if self.measures_spread:
-            found.append(Release("products", f"residual of {self.family}", self.noise(RESIDUALS)))
+            found.append(PlannedRelease("products", f"residual of {self.family}", self.noise(RESIDUALS)))
         return tuple(found)
 
     def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:

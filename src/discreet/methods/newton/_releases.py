@@ -45,7 +45,7 @@ from jaxtyping import Array, Float, Int
 from scipy.linalg import helmert
 
 from discreet.methods.newton._counts import EDGES, LOG_MEANS, NUM_BINS, RATIOS
-from discreet.methods.newton._sums import LARGEST_SHARED, Layout, Program, Sums, proved
+from discreet.methods.newton._sums import LARGEST_SHARED, Program, RowShapes, Sums, proved
 from discreet.privacy.mechanisms import count_cells, sum_weighted
 from discreet.privacy.query import GRID_OF_PRODUCTS, GRID_OF_SUMS, on_grid, summed, turns_of
 
@@ -420,7 +420,7 @@ class RegressionSums(Sums):
         return (found + found.T) / 2
 
 
-def layout_for(table: Sequence[np.ndarray], num_features: int) -> Layout:
+def layout_for(table: Sequence[np.ndarray], num_features: int) -> RowShapes:
     """Features, filled up to so many, as numbers of 32 bits unless they have 64; all else of its own type."""
     x, *others = table
     rows = x.shape[1]

@@ -52,11 +52,11 @@ def rounded_up(size: int, digits: int = 3) -> int:
     return max(1, -(-size // step)) * step
 
 
-Layout = tuple[tuple[tuple[int, ...], str], ...]
+RowShapes = tuple[tuple[tuple[int, ...], str], ...]
 """For each array of the records the shape, without their axis, and the dtype."""
 
 
-def layout_of(arrays: Sequence[Any]) -> Layout:
+def layout_of(arrays: Sequence[Any]) -> RowShapes:
     """That of arrays as they are."""
     return tuple((array.shape[1:], str(array.dtype)) for array in arrays)
 
@@ -78,7 +78,7 @@ class Parts:
     """
 
     def __init__(
-        self, arrays: Sequence[Any], layout: Layout | None = None, *, apart: bool = False, again: bool = False
+        self, arrays: Sequence[Any], layout: RowShapes | None = None, *, apart: bool = False, again: bool = False
     ) -> None:
         self._arrays = list(arrays)
         self.layout = layout or layout_of(arrays)
@@ -228,7 +228,7 @@ class Sums(ABC):
         reproducible: The key of the noise is from a seed.
     """
 
-    layout: Layout
+    layout: RowShapes
     relation: Relation
     reproducible: bool
 

@@ -460,11 +460,6 @@ def _run(
     return shards.on_each(jaxpr_as_fun(implementation), operands, layout.spread, summed=layout.summed)
 
 
-def _unmapped(why: str) -> Callable[..., str | None]:
-    """The reason why a public mechanism or draw is not mapped; the steps of a fit are, each with its own keys."""
-    return lambda *, mapped, **parameters: None if mapped else why
-
-
 CLIP = marker("clip_records", _clip, refuse=None)
 SUM = marker("sum_records", _sum, refuse=None)
 WEIGHTED_SUM = marker("sum_weighted", _weighted, refuse=None)
@@ -478,16 +473,14 @@ CHOOSE = marker(
 NOISE = marker(
     "noise",
     _noised,
-    refuse=_unmapped(
-        "one event covers one draw of noise, so a mechanism cannot be mapped or differentiated. Map or differentiate the "
-        "computation of the sum, and call the mechanism once, on the result."
-    ),
+    refuse="one event covers one draw of noise, so a mechanism cannot be mapped or differentiated. Map or differentiate the "
+    "computation of the sum, and call the mechanism once, on the result.",
     keyed=True,
 )
 DRAW = marker(
     "draw",
     _drawn,
-    refuse=_unmapped("one event covers one draw of a batch. Draw it outside of the mapped or differentiated function."),
+    refuse="one event covers one draw of a batch. Draw it outside of the mapped or differentiated function.",
     shapes=_draw_shapes,
     keyed=True,
 )

@@ -31,7 +31,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from discreet._jax import can_make_one_kernel, one_kernel, tracing, two_way_primitive
+from discreet._jax import can_make_one_kernel, one_kernel, two_way_primitive, untraced
 from discreet.privacy.random._openssl import COUNTER, STATE_WORDS, TARGET, available
 
 WORDS_PER_BLOCK = 16
@@ -177,7 +177,7 @@ _keystream = two_way_primitive(
 def is_known(*values: Any) -> bool:
     """True outside of JAX's transformations, for values on the first device: what XLA derives stays on the device of its key."""
     first = {jax.local_devices()[0]}
-    return not tracing() and all(x.devices() == first for x in values if isinstance(x, Array))
+    return untraced() and all(x.devices() == first for x in values if isinstance(x, Array))
 
 
 def known_keystream(key: Any, nonce: np.ndarray, num_blocks: int, counter: Any = 0) -> np.ndarray:

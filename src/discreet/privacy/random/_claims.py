@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from discreet._jax import tracing
+from discreet._jax import untraced
 from discreet.privacy.random._keys import is_reproducible
 
 INIT = -1
@@ -74,7 +74,7 @@ def _digest(key: PRNGKeyArray) -> bytes:
     """A digest that identifies a secret key; empty for a key that may be used again."""
     if is_reproducible(key):
         return b""
-    if tracing():
+    if not untraced():
         raise ValueError(
             "A secret key was given to a private method inside of a function that JAX traces (jit, vmap, scan, ...). There "
             "nobody can see whether the key or state is used once, and two releases with one noise can be subtracted. Call the "

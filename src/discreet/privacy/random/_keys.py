@@ -50,7 +50,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from discreet._jax import is_key, refuse_forked, tracing
+from discreet._jax import is_key, refuse_forked, untraced
 from discreet.privacy.random._chacha import WORDS_PER_BLOCK, fast_keystream, keystream
 from discreet.privacy.random._prng import (
     BITS,
@@ -120,7 +120,7 @@ def key(seed: int | None = None) -> Array:
     """
     refuse_forked()
     if seed is None:
-        if tracing():
+        if not untraced():
             raise ValueError(
                 "discreet.random.key() was called inside of a function that JAX traces (jit, vmap, grad, scan, ...). The key "
                 "would be a constant of the program, so every call and every row would draw the same noise, which subtraction "

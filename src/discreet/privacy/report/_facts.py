@@ -317,10 +317,6 @@ class Statement:
         """The same statement with a verdict on the use of the result."""
         return dataclasses.replace(self, use=use, use_reason=reason)
 
-    def with_about(self, about: str) -> Statement:
-        """The same statement with what was computed, from which table and for whom, in a sentence."""
-        return dataclasses.replace(self, about=about)
-
     def as_part_of(self, whole: Statement) -> Statement:
         """The same statement with the figures of a larger computation, of which this is the selected part.
 

@@ -13,7 +13,6 @@ from discreet.privacy.accounting import (
     BoundedRangeDpEvent,
     PrivacyProfile,
     Relation,
-    Risk,
     neighbours,
     profile,
     risk,
@@ -64,6 +63,7 @@ def make_statement(
     notes: Sequence[str] = (),
     released: Sequence[str] = (),
     method: str = "DPSVI",
+    about: str = "",
     user_supplied_batches: bool = False,
     contribution_bound: float | None = None,
 ) -> Statement:
@@ -84,6 +84,7 @@ def make_statement(
         notes: Remarks for the reader.
         released: The released values, in words. Empty: the noisy sums and their post-processing.
         method: The method.
+        about: What was computed, from which table and for whom, in a sentence.
         user_supplied_batches: True if the caller's code drew the batches, whose law then is an assumption.
         contribution_bound: L2 bound on a record's contribution to a release, if that includes more than a gradient
             clipped to C (a loss, or a count); that of the first step if C is adaptive. None: the plan's own. The
@@ -120,8 +121,9 @@ def make_statement(
         )
     return Statement(
         method=method,
+        about=about,
         released=tuple(released) or ("The noisy sum of each step, and all that was computed from these sums.",),
-        figures=_figures(paid.profile(), paid.risk(delta), paid.event(), chosen, ACCOUNTANT),
+        figures=_figures(paid.event(), paid.profile(), delta, chosen, ACCOUNTANT, plan.num_records),
         unit=unit,
         cautions=(BATCHES_ARE_THE_CALLERS,) * user_supplied_batches,
         mechanism=(
@@ -153,19 +155,27 @@ def _scheduled(plan: PrivacyPlan) -> str:
     return f", times each step's own public factor, between {least:.6g} and {most:.6g}," if least != most else ""
 
 
-def _figures(spent: PrivacyProfile, risk: Risk, event: DpEvent, delta_chosen: str, accountant: str) -> Figures:
-    deltas = sorted({*PROFILE_DELTAS, risk.delta}, reverse=True)
+def _figures(
+    event: DpEvent,
+    spent: PrivacyProfile,
+    delta: float,
+    delta_chosen: str,
+    accountant: str,
+    num_records: int | None = None,
+) -> Figures:
+    found = risk(spent, delta, num_records=num_records)
+    deltas = sorted({*PROFILE_DELTAS, delta}, reverse=True)
     return Figures(
-        relation=risk.relation.name,
-        epsilon=float(spent.epsilon(risk.delta)),
-        delta=risk.delta,
+        relation=found.relation.name,
+        epsilon=float(found.epsilon),
+        delta=delta,
         delta_chosen=delta_chosen,
         profile=tuple(ProfilePoint(delta=d, epsilon=float(spent.epsilon(d))) for d in deltas),
-        attack_power=risk.true_positive_rates,
-        posterior_beliefs=risk.posterior_beliefs,
-        right_guesses=risk.right_guesses,
-        gaussian_mu=risk.gaussian_mu,
-        epsilon_warnings=risk.warnings,
+        attack_power=found.true_positive_rates,
+        posterior_beliefs=found.posterior_beliefs,
+        right_guesses=found.right_guesses,
+        gaussian_mu=found.gaussian_mu,
+        epsilon_warnings=found.warnings,
         event=str(event),
         accountant=accountant,
     )
@@ -179,24 +189,20 @@ def _not_covered(unit: Unit, *, exact: bool) -> tuple[str, ...]:
 
 def plan_facts(plan: PrivacyPlan, contribution_bound: float | None = None) -> dict[str, Any]:
     """The numbers of a plan as plain values for JSON; `contribution_bound` as in `make_statement`."""
-
-    def described(x: Any) -> dict[str, Any]:
-        fields = dataclasses.fields(x) if dataclasses.is_dataclass(x) else ()
-        values = {field.name: getattr(x, field.name) for field in fields}
-        return {"kind": type(x).__name__, **{k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}}
-
-    bound = _contribution(plan.clipping) if contribution_bound is None else contribution_bound
-    first = "first_" * plan.clipping.adapts
+    rule = plan.clipping
+    sampling: Any = plan.sampling  # a dataclass, too
+    bound = _contribution(rule) if contribution_bound is None else contribution_bound
+    own = {name: list(x) if isinstance(x, tuple) else x for name, x in dataclasses.asdict(rule).items()}
+    first = "first_" * rule.adapts
+    size = "standard_deviation" if plan.mechanism.size == "stddev" else plan.mechanism.size
     return {
-        "sampling": described(plan.sampling),
+        "sampling": {"kind": type(sampling).__name__, **dataclasses.asdict(sampling)},
         "sampling_rate": float(plan.rate),
-        f"{first}clipping_norm": float(plan.clipping.start),
-        **({"clipping": described(plan.clipping)} if plan.clipping.adapts else {}),
+        f"{first}clipping_norm": float(rule.start),
+        **({"clipping": {"kind": type(rule).__name__, **own}} if rule.adapts else {}),
         "noise_multiplier": float(plan.noise_multiplier),
         **({} if plan.noise_schedule is None else {"noise_multipliers": list(plan.noise_multipliers)}),
-        f"{first}noise_{plan.mechanism.words.split(' of ')[-1].replace(' ', '_')}": float(
-            plan.noise_multiplier * bound
-        ),
+        f"{first}noise_{size}": float(plan.noise_multiplier * bound),
         "noise": "integers on a grid" if plan.mechanism.on_grid else "floating-point numbers",
         "num_steps": int(plan.num_steps),
         "num_records": int(plan.num_records),
@@ -261,7 +267,7 @@ def make_release_statement(
     return Statement(
         method=method,
         about=about,
-        figures=_figures(spent, risk(spent, delta), event, chosen, accountant),
+        figures=_figures(event, spent, delta, chosen, accountant),
         unit=unit,
         released=tuple(released),
         mechanism=f"{mechanism} {exact}" if slack and sums else mechanism,

@@ -150,19 +150,19 @@ _FREE, _INVALID = np.uint32(_WORD - 1), np.uint32(_WORD - 2)  # no row numbers: 
 _MOST_ONE_BY_ONE = 2**15
 
 
-def acceptance(num_records: int) -> float:
-    """The probability that a 32-bit word gives a row number."""
-    return (_WORD // num_records) * num_records / _WORD
+def valid_words(num_records: int) -> int:
+    """How many of the 2^32 words, the lowest, give a row number: as many for each row."""
+    return _WORD // num_records * num_records
 
 
 def shortage_bound(sizes: np.ndarray, masses: np.ndarray, num_records: int):
     """Return a function from K to an upper bound on the probability that K words hold fewer distinct records than the size.
 
     The number of words until k distinct records is a sum of k geometric variables, the j-th with success probability
-    `acceptance * (1 - j / num_records)`. The bound is Chernoff's for each size, averaged over `masses`.
+    `valid_words / 2^32 * (1 - j / num_records)`. The bound is Chernoff's for each size, averaged over `masses`.
     """
     largest = int(sizes[-1])
-    chance = acceptance(num_records) * (1 - np.arange(largest) / num_records)
+    chance = valid_words(num_records) / _WORD * (1 - np.arange(largest) / num_records)
     with np.errstate(divide="ignore"):
         log_miss = np.log1p(-chance)
     limit = min(-log_miss[-1], 64.0)
@@ -187,7 +187,7 @@ def draws_needed(sizes: np.ndarray, masses: np.ndarray, num_records: int, failur
     """The number of words after which too few distinct records have a probability of at most `failure`."""
     bound = shortage_bound(sizes, masses, num_records)
     low = int(sizes[-1])
-    if low <= 1 and acceptance(num_records) == 1.0:
+    if low <= 1 and valid_words(num_records) == _WORD:
         return 1, 0.0
     high = low + 8
     while bound(high) > failure:
@@ -232,7 +232,7 @@ def _first_occurrences(
 
 def _at_once(words: UInt32[Array, " draw"], size: Int32[Array, ""], *, num_records: int, capacity: int) -> Subset:
     rows = (words % np.uint32(num_records)).astype(jnp.int32)
-    first = _first_occurrences(rows, words <= _last_valid(num_records), num_records)
+    first = _first_occurrences(rows, words <= np.uint32(valid_words(num_records) - 1), num_records)
     rank = jnp.cumsum(first, dtype=jnp.int32)
     found = jnp.minimum(rank[-1], size)
     target = jnp.where(first & (rank <= found), rank - 1, capacity)
@@ -245,24 +245,21 @@ def _one_by_one(words: UInt32[Array, " draw"], size: Int32[Array, ""], *, num_re
     bits = (_SLOTS_PER_DRAW * draws - 1).bit_length()
     rows = words % np.uint32(num_records)
     homes = rows * _ODD_START >> np.uint32(32 - bits)
-    rows = jnp.where(words <= _last_valid(num_records), rows, _INVALID)
+    rows = jnp.where(words <= np.uint32(valid_words(num_records) - 1), rows, _INVALID)
     wanted = size.astype(jnp.uint32)
-
-    def read(array, position):
-        return lax.dynamic_slice(array, (position,), (1,))
 
     def turn(carry):
         index, found, table, out = carry
-        row = read(rows, index)
-        home = read(homes, index)[0]
+        row = lax.dynamic_slice_in_dim(rows, index, 1)
+        home = lax.dynamic_slice_in_dim(homes, index, 1)[0]
 
         def is_taken(slot):
-            held = read(table, slot)
+            held = lax.dynamic_slice_in_dim(table, slot, 1)
             return ((held != _FREE) & (held != row))[0]
 
         # The table is never full, so a free slot or the record itself is met.
         slot = lax.while_loop(is_taken, lambda slot: (slot + np.uint32(1)) & np.uint32(2**bits - 1), home)
-        held = read(table, slot)
+        held = lax.dynamic_slice_in_dim(table, slot, 1)
         new = (held == _FREE) & (row != _INVALID)
         table = lax.dynamic_update_slice(table, jnp.where(new, row, held), (slot,))
         # A repetition is overwritten by the next record, or cut off at the end.
@@ -275,10 +272,6 @@ def _one_by_one(words: UInt32[Array, " draw"], size: Int32[Array, ""], *, num_re
     _, found, _, out = lax.while_loop(more, turn, start)
     out = jnp.where(jnp.arange(capacity, dtype=jnp.uint32) < found, out, 0)
     return out.astype(jnp.int32), found.astype(jnp.int32)
-
-
-def _last_valid(num_records: int) -> np.uint32:
-    return np.uint32(_WORD // num_records * num_records - 1)
 
 
 @functools.cache

@@ -125,15 +125,6 @@ class Sampling(abc.ABC):
         self._count(num_records)
         return False
 
-    def check_order(self, num_records: int, planned: int) -> None:
-        """Refuse a table so much shorter than planned that `shuffled` holds for the plan but not for the table."""
-        # True of twice the records implies true of these, and of one more or less.
-        if self.shuffled(planned) and not self.shuffled(2 * num_records):
-            raise ValueError(
-                f"The plan is for {planned} records, and the table has so few that one coin per record is drawn instead. "
-                "Plan with a number of records that is about right; a public guess is enough."
-            )
-
     def prepare(self, num_records: int) -> Any:
         """Public tables for `draw`: a pytree of NumPy arrays, possibly empty."""
         self._count(num_records)

@@ -14,7 +14,8 @@ depend on a row's place has a bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,8 @@ from discreet.privacy.verify._domain import Private, Public, Value, contribution
 from discreet.privacy.verify._errors import Reason, Why
 from discreet.privacy.verify._interpreter import Checker
 
-
-def shape_of(atom: Any) -> tuple[int, ...]:
-    """The shape of a variable or literal."""
-    return tuple(aval(atom).shape)
+shape_of: Callable[[Any], tuple[int, ...]] = operator.attrgetter("aval.shape")
+"""The shape of a variable or literal."""
 
 
 def size_per_record(shape: tuple[int, ...], axes: tuple[int, ...] | None) -> int:

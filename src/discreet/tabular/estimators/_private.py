@@ -24,7 +24,7 @@ from discreet.privacy.accounting import Relation
 from discreet.privacy.ledger import Ledger
 from discreet.privacy.plan import PrivacyPlan
 from discreet.storage import exclusive, kept_secret
-from discreet.tabular.estimators._rows import Scaling, no_values, rows_of_groups
+from discreet.tabular.estimators._rows import BoundScaling, no_values, rows_of_groups
 from discreet.tabular.models import Defaults, defaults_for
 
 require("sklearn", extra="tables", what="discreet.estimators")
@@ -33,7 +33,7 @@ from sklearn.base import BaseEstimator  # noqa: E402
 from sklearn.utils.validation import check_is_fitted, validate_data  # noqa: E402
 
 Model = Callable[..., Any]
-Draws = dict[str, np.ndarray]
+DrawsByName = dict[str, np.ndarray]
 _ELEMENTS = 2**22
 _USUAL = {"checkpoint": None, "require_proof": True, "progress_bar": False}
 """Options of `fit` that are not handed on, since the method has them so, too."""
@@ -124,7 +124,7 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         """What `NewtonPlan` takes for the model; empty if it is not for it."""
         return {}
 
-    def _learn(self, scaling: Scaling, draws: Draws, to_predict: Draws) -> None:
+    def _learn(self, scaling: BoundScaling, draws: DrawsByName, to_predict: DrawsByName) -> None:
         """Set the fitted attributes from draws in the model's units: of the posterior, and to predict with."""
         self.coef_draws_, self.intercept_draws_ = scaling.unscale(draws["weights"], draws["intercept"])
         self._predictive = scaling.unscale(to_predict["weights"], to_predict["intercept"])
@@ -200,7 +200,7 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         with no_values():
             numeric = self.__sklearn_tags__().estimator_type == "regressor"
             rows, target = map(np.asarray, validate_data(self, X, y, dtype=np.float64, y_numeric=numeric))
-        scaling = Scaling.of(self.bounds, rows.shape[1], getattr(self, "feature_names_in_", None))
+        scaling = BoundScaling.of(self.bounds, rows.shape[1], getattr(self, "feature_names_in_", None))
         target = self._target(target)
         weights = self._weights(sample_weight, len(rows))
         lacks = self._lacks()

@@ -17,8 +17,8 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from discreet._validate import shown
 from discreet.methods.moments import MomentsPlan, fit_moments
-from discreet.tabular.estimators._private import Draws, Model, PrivateRegression, mean_over_draws
-from discreet.tabular.estimators._rows import Scaling
+from discreet.tabular.estimators._private import DrawsByName, Model, PrivateRegression, mean_over_draws
+from discreet.tabular.estimators._rows import BoundScaling
 from discreet.tabular.models import (
     linear_regression,
     logistic_regression,
@@ -58,7 +58,7 @@ class LinearRegression(RegressorMixin, PrivateRegression):
         clipping_norm: Clipping norm C of a record's gradient, in the model's scaled features, or the rule that finds one.
             Under a fixed norm of 1 large residuals count for little, and `sigma` comes out half as large as it is.
         learning_rate: Step size of Adam.
-        num_draws: Draws from the fitted posterior, over which predictions are averaged.
+        num_draws: DrawsByName from the fitted posterior, over which predictions are averaged.
         random_state: None: the operating system's entropy. An integer makes the fit reproducible, and **not private**.
 
     Attributes:
@@ -122,7 +122,7 @@ class LinearRegression(RegressorMixin, PrivateRegression):
         middle, half = self._line()
         return [f"Bounds of the target, to which values outside were moved: [{middle - half:g}, {middle + half:g}]."]
 
-    def _learn(self, scaling: Scaling, draws: Draws, to_predict: Draws) -> None:
+    def _learn(self, scaling: BoundScaling, draws: DrawsByName, to_predict: DrawsByName) -> None:
         super()._learn(scaling, draws, to_predict)
         middle, half = self._line()
         self.coef_draws_ = half * self.coef_draws_
@@ -180,7 +180,7 @@ class PoissonRegression(RegressorMixin, PrivateRegression):
     def _family(self) -> dict[str, Any]:
         return {"family": "counts"}
 
-    def _learn(self, scaling: Scaling, draws: Draws, to_predict: Draws) -> None:
+    def _learn(self, scaling: BoundScaling, draws: DrawsByName, to_predict: DrawsByName) -> None:
         super()._learn(scaling, draws, to_predict)
         self.intercept_ = float(self.intercept_)
 
@@ -219,7 +219,7 @@ class NegativeBinomialRegression(PoissonRegression):
     def _model(self) -> Model:
         return negative_binomial_regression
 
-    def _learn(self, scaling: Scaling, draws: Draws, to_predict: Draws) -> None:
+    def _learn(self, scaling: BoundScaling, draws: DrawsByName, to_predict: DrawsByName) -> None:
         super()._learn(scaling, draws, to_predict)
         one = np.full(len(self.coef_draws_), getattr(self.result_, "dispersion", math.nan))
         self.concentration_draws_ = np.asarray(draws.get("concentration", one), np.float64)
@@ -290,10 +290,10 @@ class LogisticRegression(ClassifierMixin, PrivateRegression):
             return []
         return ["The classes were taken from the data. One that a single person has reveals that person; no ε holds."]
 
-    def _learn(self, scaling: Scaling, draws: Draws, to_predict: Draws) -> None:
+    def _learn(self, scaling: BoundScaling, draws: DrawsByName, to_predict: DrawsByName) -> None:
         super()._learn(scaling, *map(self._by_class, (draws, to_predict)))
 
-    def _by_class(self, draws: Draws) -> Draws:
+    def _by_class(self, draws: DrawsByName) -> DrawsByName:
         """With an axis for the classes before that of the features; the multinomial model has it behind."""
         weights = draws["weights"]
         intercept = draws["intercept"]

@@ -19,7 +19,7 @@ _HELP = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Scaling:
+class BoundScaling:
     """Clips features to public bounds and scales them to about unit size. A row's numbers depend on that row alone.
 
     If the bounds include 0 it stays 0, so that 0/1 columns and columns of many zeros have short gradients, which clipping

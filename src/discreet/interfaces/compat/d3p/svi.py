@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 from numpyro import handlers
 from numpyro.infer import SVI
 
-from discreet._jax import tracing
+from discreet._jax import untraced
 from discreet._numpyro import one_model, trace_of
 from discreet._validate import positive
 from discreet.interfaces.compat.d3p import random as d3p_random
@@ -224,7 +224,7 @@ class DPSVI(SVI):
             self._check_untested(drawn)
         batch = self._check_fresh(svi_state, records.leaves, binding.law)
         update = binding.fit.update
-        if tracing():
+        if not untraced():
             args, mask = self._drawn_anew(svi_state, records, mask)
             update = functools.partial(inference.update_in_loop, binding.fit)
         mask = jnp.broadcast_to(jnp.asarray(mask, bool), records.size)
