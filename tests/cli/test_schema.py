@@ -14,7 +14,16 @@ from discreet.interfaces.cli._app import app
 from discreet.interfaces.cli._methods import InSteps
 from discreet.privacy.act import Act
 from discreet.privacy.report import make_statement
-from discreet.tabular.tables import CsvFormat, DataError, read_table, schema_from_bounds, schema_from_toml
+from discreet.tabular.tables import (
+    CsvFormat,
+    DataError,
+    Kind,
+    Missing,
+    encode,
+    read_table,
+    schema_from_bounds,
+    schema_from_toml,
+)
 
 RUN = CliRunner()
 HEADER = "id,age,region,born,smoker\n"
@@ -401,3 +410,19 @@ def test_wrong_input_is_answered_in_one_paragraph(survey, words: str, needle: st
     assert said.startswith("Refused: ")
     assert "\n\n" not in said
     assert needle in " ".join(said.split())
+
+
+def test_a_bought_target_of_two_texts_is_binary_and_others_are_left_out(people) -> None:
+    """A rare third text is not shown, and its rows count as dropped ones; other columns of two texts have "other"."""
+    text = people.read_text().splitlines()
+    people.write_text("\n".join([text[0], *(line.rpartition(",")[0] + ",unknown" for line in text[1:4]), *text[4:]]))
+    run(*BUY, "--private-categories", "--person", "id", "--target", "smoker")
+    schema = schema_from_toml(people.parent / "schema.toml")
+    target = schema.target_column
+    assert (target.kind, target.categories) == (Kind.BINARY, ("no", "yes"))
+    assert (target.missing, target.out_of_bounds) == (Missing.DROP, "missing")
+    assert schema.columns[2].categories == ("north", "south", "other")
+    fit = "fit --data survey.csv --model logistic --schema schema.toml --epsilon 1 --num-records 3000"
+    assert "6 parameters" in run(*fit.split(), "--delta", "1e-6", "--dry-run").stdout
+    records = encode(read_table(people, schema), schema)
+    assert int(records.mask.sum()) == 2_997

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 HEAD = """\
 # Bounds and categories of the columns in private_from_data were released from the table, with noise, and not taken from it.
-# A few numbers may lie outside, and are moved to the nearer bound (out_of_bounds = "clip"); rare texts count as "other". The
-# release is spent, beside whatever is done with this schema. Where you state what is publicly known instead, take the column's
-# name out of that list."""
+# A few numbers may lie outside, and are moved to the nearer bound (out_of_bounds = "clip"); rare texts count as "other", or, in a
+# target of two categories, as missing (fits leave such rows out). The release is spent, beside whatever is done with this schema.
+# Where you state what is publicly known instead, take the column's name out of that list."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -216,15 +216,13 @@ def _complete(found: "PrivateSchema", asked: Purchase) -> "dp.Statement":
 def _text(found: "PrivateSchema", asked: Purchase, kinds: "dict[str, dp.tables.Kind]") -> str:
     """The schema file: with columns left blank that are neither known nor were found."""
     wanted = asked.wanted
-    schema = options.of_person(found.schema(asked.statement_file.name), wanted.person)
+    schema = options.of_person(found.schema(asked.statement_file.name, wanted.target), wanted.person)
     described = {column.name: column for column in schema.columns}
     order = dp.tables.column_names(asked.table, wanted.csv)
     in_order = sorted(
         schema.columns, key=lambda column: order.index(column.name) if column.name in order else len(order)
     )
     parts: dict[str, Any] = {"columns": tuple(in_order), "max_rows": wanted.max_rows}
-    if wanted.target in described and len(described) > 1:
-        parts["target"] = wanted.target
     if wanted.known is not None:
         parts |= {name: getattr(wanted.known, name) for name in ("impossible", "inferred", "weight")}
         if schema.bought is not None:
