@@ -25,7 +25,7 @@ TABLE = pyarrow.table(
         "dose": RNG.integers(0, 10, ROWS) / 2,
         "visits": pyarrow.array(RNG.poisson(3, ROWS).clip(0, 9), mask=np.arange(ROWS) % 2 == 0),
         "region": np.repeat(["a", "b"], [4_000, 1_000]),
-        "smoker": np.repeat(["no", "yes", "no", "yes"], [3_000, 1_000, 999, 1]),
+        "smoker": np.repeat(["no", "yes", "no", "yes"], [3_000, 1_000, 700, 300]),
     }
 )
 SCHEMA = Schema(
