@@ -27,6 +27,7 @@ from discreet.tabular.marginals import (
     _estimates as estimates,
     _projection as projection,
     description_plan,
+    fit_twins,
 )
 from discreet.tabular.tables import Column, Kind, Missing, Schema, schema_to_toml
 
@@ -212,6 +213,9 @@ def test_groups_by_two_columns_of_a_real_release() -> None:
         assert group.columns["low"].mean.value == pytest.approx(columns["low"][inside].mean(), abs=0.3)
         assert group.num_persons is not None
         assert group.num_persons.value == pytest.approx(len(np.unique(columns["id"][inside])), abs=8)
+    # Twins take it, too: sums by two columns are in those of all.
+    _, result = fit_twins(found.released, components=2, num_steps=2)
+    assert abs(result.num_records - 6_000) < 30
 
 
 @pytest.mark.parametrize(
