@@ -155,7 +155,9 @@ def test_the_epsilon_for_a_width_is_that_of_the_library(no_dry_run) -> None:
     schema = schema_from_bounds(BOUNDS)
     epsilon = epsilon_for_widths(schema, {"age": 0.5}, num_records=3_000, delta=1e-5)
     said = " ".join(RUN.invoke(app, WIDTH).stdout.split())
-    assert f"ε = {epsilon:g} at δ = 1e-05 is enough for discreet describe." in said
+    assert (
+        f"ε = {epsilon:g} at δ = 1e-05 is enough for discreet describe (--epsilon {epsilon:g} --delta 1e-05)." in said
+    )
     found = half_widths(description_plan(schema, epsilon=epsilon, delta=1e-5), 3_000)
     share = f"shares of smoker ± {100 * found['smoker']:.2g} %"
     assert f"For a table of 3,000 records, intervals of 90 % will be at most: mean of age ± 0.499, {share}." in said
@@ -165,8 +167,11 @@ def test_the_epsilon_for_a_width_is_that_of_the_library(no_dry_run) -> None:
     how = {"num_records": 3_000, "delta": 1e-5, "level": 0.95, "means": {"age": 40}, "pairs": [("age", "smoker")]}
     assert content["epsilon"] == epsilon_for_widths(schema, wanted, **how)
     assert all(content["half_widths"][name] <= wanted[name] for name in wanted)
-    by = RUN.invoke(app, [*WIDTH, "--by", "smoker"]).stdout
-    assert "For each group of 3,000 records" in " ".join(by.split())
+    by = RUN.invoke(app, [*WIDTH, "--by", "smoker"])
+    assert "For each group of 3,000 records" in " ".join(by.stdout.split())
+    # The table has more records than a group: no δ follows from those of one.
+    assert "--delta 1e-06" in by.stdout
+    assert "no number of records was given" in " ".join(by.stderr.split())
     assert not no_dry_run
 
 

@@ -135,9 +135,10 @@ def _say_widths(
     level: float,
 ) -> None:
     """Find and print the ε of a description."""
-    delta = delta_of(delta, num_records, None)
     means = _numbers("--mean", mean or ())
     keys = keys_of(by, schema)
+    # δ follows from all records, and a group has a part of them.
+    delta = delta_of(delta, None if keys else num_records, None)
     counted: dict[str, Any] = {"delta": delta, "by": keys, "pairs": pairs_of(pairs, schema)}
     how: dict[str, Any] = {"level": level, "means": means}
     epsilon = dp.marginals.epsilon_for_widths(
@@ -157,7 +158,7 @@ def _say_widths(
         say_json("widths", facts)
         return
     whose = "each group" if keys else "a table"
-    say(f"ε = {epsilon:g} at δ = {delta:g} is enough for discreet describe.")
+    say(f"ε = {epsilon:g} at δ = {delta:g} is enough for discreet describe (--epsilon {epsilon:g} --delta {delta:g}).")
     say(width_words(found, schema, f"{whose} of {num_records:,} records", level))
 
 
