@@ -13,7 +13,7 @@ import pytest
 import discreet as dp
 from discreet._jax import double
 from discreet.privacy.gradients import ClippedSum
-from discreet.privacy.mechanisms import GAUSSIAN, LAPLACE, _integers, levels_for, release
+from discreet.privacy.mechanisms import GAUSSIAN, LAPLACE, _integers, levels_for, planned_gaussian, release
 from discreet.privacy.random import LAPLACE_UNIT
 from discreet.privacy.random._tables import INNER_VARIANCE, MOST_FACTOR
 
@@ -221,6 +221,17 @@ def test_levels_are_the_fewest_that_suffice(multiplier, dim, levels):
     assert levels_for(multiplier, dim) == levels
     spacing, factor = grid(np.float32(multiplier), np.float32(multiplier * math.sqrt(dim)), levels)
     assert stddev_of(spacing, factor, levels)[1] / multiplier < 1.012
+
+
+@pytest.mark.parametrize("share", [0.0, 0.04])
+def test_the_deviation_of_what_is_drawn_is_known(share):
+    """Also where rounding takes much of the grid: intervals took it to be 1.2 % above the plan's at most."""
+    dim = 2**17
+    multiplier = max(1.0, share * GAUSSIAN.law(3).reach / math.sqrt(dim))
+    known = math.prod(GAUSSIAN.drawn(2.5, multiplier, dim))
+    noise = planned_gaussian(KEY, jnp.zeros(dim), 2.5, multiplier)
+    assert np.std(noise) == pytest.approx(known, rel=4.5 / math.sqrt(2 * dim))
+    assert 1 + share <= known / 2.5 < 1.006 + 2.2 * share
 
 
 def test_noise_that_rounding_would_increase_by_more_than_a_tenth_is_refused():

@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 import discreet.tabular.planning
 from discreet.interfaces.cli._app import app
 from discreet.methods.newton import NewtonPlan
+from discreet.tabular.marginals import description_plan, epsilon_for_widths, half_widths
 from discreet.tabular.planning import DryRun, DryRunRow, _dry_run
+from discreet.tabular.tables import schema_from_bounds
 
 RUN = CliRunner()
 BOUNDS = "age=0:100,smoker=no|yes"
@@ -144,6 +146,53 @@ def test_wrong_numbers_are_refused_by_the_dry_run_itself(changes: dict, said: st
     outcome = RUN.invoke(app, arguments(**changes))
     assert outcome.exit_code == 2, outcome.output
     assert said in " ".join(outcome.stderr.split())
+
+
+WIDTH = ["plan", "--width", "age=0.5", "--bounds", BOUNDS, "--num-records", "3000"]
+
+
+def test_the_epsilon_for_a_width_is_that_of_the_library(no_dry_run) -> None:
+    schema = schema_from_bounds(BOUNDS)
+    epsilon = epsilon_for_widths(schema, {"age": 0.5}, num_records=3_000, delta=1e-5)
+    said = " ".join(RUN.invoke(app, WIDTH).stdout.split())
+    assert (
+        f"ε = {epsilon:g} at δ = 1e-05 is enough for discreet describe (--epsilon {epsilon:g} --delta 1e-05)." in said
+    )
+    found = half_widths(description_plan(schema, epsilon=epsilon, delta=1e-5), 3_000)
+    share = f"shares of smoker ± {100 * found['smoker']:.2g} %"
+    assert f"For a table of 3,000 records, intervals of 90 % will be at most: mean of age ± 0.499, {share}." in said
+    more = ["--width", "smoker=0.01", "--mean", "age=40", "--pair", "age,smoker", "--level", "0.95", "--json"]
+    content = json.loads(RUN.invoke(app, [*WIDTH, *more]).stdout)
+    wanted = {"age": 0.5, "smoker": 0.01}
+    how = {"num_records": 3_000, "delta": 1e-5, "level": 0.95, "means": {"age": 40}, "pairs": [("age", "smoker")]}
+    assert content["epsilon"] == epsilon_for_widths(schema, wanted, **how)
+    assert all(content["half_widths"][name] <= wanted[name] for name in wanted)
+    by = RUN.invoke(app, [*WIDTH, "--by", "smoker"])
+    assert "For each group of 3,000 records" in " ".join(by.stdout.split())
+    # The table has more records than a group: no δ follows from those of one.
+    assert "--delta 1e-06" in by.stdout
+    assert "no number of records was given" in " ".join(by.stderr.split())
+    assert not no_dry_run
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([*WIDTH, "--epsilon", "1", "--model", "twin"], "leave --model, --epsilon out"),
+        ([*WIDTH, "--width", "age"], "--width is 'age': give a column and a number"),
+        ([*WIDTH, "--width", "smoker=x"], "--width is 'smoker=x'"),
+        ([*WIDTH, "--width", "height=1"], "widths names height"),
+        ([*WIDTH, "--by", "smoker,height"], "--by is 'smoker,height': give two columns"),
+        (arguments("--mean", "age=3"), "--mean: for a description, give --width, too"),
+        (arguments(model=None), "give --model and --epsilon for a fit, or --width"),
+        (arguments(epsilon=None), "give --model and --epsilon for a fit, or --width"),
+    ],
+)
+def test_widths_and_dry_runs_are_told_apart(no_dry_run, words: list[str], said: str) -> None:
+    outcome = RUN.invoke(app, words)
+    assert outcome.exit_code == 2, outcome.output
+    assert said in " ".join(outcome.stderr.split())
+    assert not no_dry_run
 
 
 def test_fit_needs_an_epsilon_from_somewhere(tmp_path: Path) -> None:

@@ -14,7 +14,16 @@ from discreet.interfaces.cli._app import app
 from discreet.interfaces.cli._methods import InSteps
 from discreet.privacy.act import Act
 from discreet.privacy.report import make_statement
-from discreet.tabular.tables import CsvFormat, DataError, read_table, schema_from_bounds, schema_from_toml
+from discreet.tabular.tables import (
+    CsvFormat,
+    DataError,
+    Kind,
+    Missing,
+    encode,
+    read_table,
+    schema_from_bounds,
+    schema_from_toml,
+)
 
 RUN = CliRunner()
 HEADER = "id,age,region,born,smoker\n"
@@ -261,6 +270,22 @@ def test_a_schema_says_what_is_to_be_bought(people) -> None:
     assert schema_from_toml(people.parent / "schema.toml").person is None
 
 
+def test_what_is_known_of_a_column_whose_bounds_are_bought_is_kept(people) -> None:
+    """Integers stay integers in figures and twins; it was dropped in silence."""
+    age = '[columns.age]\nkind = "count"\nunit = "years"\nbounds = "private"\n'
+    dose = '[columns."dose, mg"]\nkind = "real"\nstep = 0.001\nmissing = "indicator"\nbounds = "private"\n'
+    draft = people.parent / "draft.toml"
+    draft.write_text(f'person = "id"\n{age}{dose}')
+    buy = "schema", "init", "survey.csv", "--schema", "draft.toml", "--epsilon", "2", "--delta", "1e-6"
+    run(*buy)
+    age, dose = schema_from_toml(people.parent / "schema.toml").columns
+    assert (age.kind, age.unit, age.limits[0]) == (Kind.COUNT, "years", 0)
+    assert (dose.step, dose.missing, dose.out_of_bounds) == (0.001, Missing.INDICATOR, "clip")
+    for wrong, said in (("kind = 'date'", "bounds are bought of numbers alone"), ("stepp = 1", "stepp")):
+        draft.write_text(f'person = "id"\n[columns.age]\n{wrong}\nbounds = "private"\n')
+        assert said in run(*buy, "--out", "other.toml", code=2).stderr
+
+
 def test_a_second_purchase_says_the_cost_of_both(people) -> None:
     """Without the first, its columns would be said to be public."""
     (people.parent / "draft.toml").write_text('person = "each row"\n[columns.age]\nkind = "real"\nbounds = "private"\n')
@@ -401,3 +426,19 @@ def test_wrong_input_is_answered_in_one_paragraph(survey, words: str, needle: st
     assert said.startswith("Refused: ")
     assert "\n\n" not in said
     assert needle in " ".join(said.split())
+
+
+def test_a_bought_target_of_two_texts_is_binary_and_others_are_left_out(people) -> None:
+    """A rare third text is not shown, and its rows count as dropped ones; other columns of two texts have "other"."""
+    text = people.read_text().splitlines()
+    people.write_text("\n".join([text[0], *(line.rpartition(",")[0] + ",unknown" for line in text[1:4]), *text[4:]]))
+    run(*BUY, "--private-categories", "--person", "id", "--target", "smoker")
+    schema = schema_from_toml(people.parent / "schema.toml")
+    target = schema.target_column
+    assert (target.kind, target.categories) == (Kind.BINARY, ("no", "yes"))
+    assert (target.missing, target.out_of_bounds) == (Missing.DROP, "missing")
+    assert schema.columns[2].categories == ("north", "south", "other")
+    fit = "fit --data survey.csv --model logistic --schema schema.toml --epsilon 1 --num-records 3000"
+    assert "6 parameters" in run(*fit.split(), "--delta", "1e-6", "--dry-run").stdout
+    records = encode(read_table(people, schema), schema)
+    assert np.isnan(records.y).sum() == 3

@@ -21,7 +21,9 @@ def exact(plan: MarginalsPlan, table) -> Marginals:
         low, high = plan.schema.columns[place[name]].limits
         numbers = table[name].cast("double" if not pyarrow.types.is_date32(table[name].type) else "int32")
         z = (2 * numbers.to_numpy().astype(float) - low - high) / (high - low)
-        cell = levels[:, place[by[0]]] if by else np.zeros(len(z), int)
+        cell = np.zeros(len(z), int)
+        for each in by:
+            cell = cell * plan.levels.sizes[place[each]] + levels[:, place[each]]
         sums += [np.bincount(cell, np.nan_to_num(x), cells) for x in (z, 1 - z**2)]
     counted = np.concatenate(counts)
     sums = np.concatenate([np.zeros(0), *sums])

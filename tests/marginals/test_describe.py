@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import importlib
+import itertools
 import json
 from statistics import NormalDist
 
@@ -17,13 +18,16 @@ from typer.testing import CliRunner
 import discreet as dp
 from discreet.interfaces.cli import _describe as describe_command, _run
 from discreet.interfaces.cli._app import app
+from discreet.interfaces.page._description import description_of
 from discreet.tabular.marginals import (
     Description,
     Marginals,
     MarginalsPlan,
+    _describe as describe_module,
     _estimates as estimates,
     _projection as projection,
     description_plan,
+    fit_twins,
 )
 from discreet.tabular.tables import Column, Kind, Missing, Schema, schema_to_toml
 
@@ -69,16 +73,21 @@ def truth(plan: MarginalsPlan, table, by: tuple[str, ...] = ()) -> dict:
         found[("shares", *own)] = released.table(*own) / len(table)
     for name in plan.schema.columns:
         found |= of_numbers(name, table)
+    labels = {column.name: plan.levels.labels(column) for column in plan.schema.columns}
     for key in by:
-        own = next(x for x in plan.schema.columns if x.name == key)
-        for label in plan.levels.labels(own):
-            rows = table.filter(pyarrow.compute.fill_null(pyarrow.compute.equal(table[key], label), label == "missing"))
-            found[("counts", key, label)] = len(rows)
+        names = (key,) if isinstance(key, str) else key
+        for values in itertools.product(*(labels[name] for name in names)):
+            rows = table
+            for name, value in zip(names, values, strict=True):
+                same = pyarrow.compute.equal(rows[name], value)
+                rows = rows.filter(pyarrow.compute.fill_null(same, value == "missing"))
+            of = " × ".join(names), ", ".join(values)
+            found[("counts", *of)] = len(rows)
             for each in plan.schema.columns:
-                if each.name != key:
+                if each.name not in names:
                     cells = exact(plan, rows).table(each.name)
-                    found[("shares", each.name, key, label)] = cells / max(1, len(rows))
-                    found |= {(*name, key, label): value for name, value in of_numbers(each, rows).items()}
+                    found[("shares", each.name, *of)] = cells / max(1, len(rows))
+                    found |= {(*name, *of): value for name, value in of_numbers(each, rows).items()}
     return found
 
 
@@ -148,6 +157,97 @@ def test_intervals_of_groups_hold_as_often_as_they_say() -> None:
     assert not too_seldom(found, repeats=150)
     means = [share for name, share in found.items() if name[0] == "mean" and "d" not in name and "missing" not in name]
     assert np.mean(means) == pytest.approx(0.903, abs=0.02)
+
+
+BOTH = (("smoker", "region"),)
+
+
+def test_intervals_of_groups_by_two_columns_hold_and_agree_with_those_of_one() -> None:
+    plan = plan_for(by=BOTH, pairs=(), weights={})
+    found = coverage(plan, people(), by=BOTH, repeats=100)
+    assert len([name for name in found if name[0] == "mean"]) == 3 + 3 * 10
+    assert not too_seldom(found, repeats=100)
+    large = [x for name, x in found.items() if name[0] == "mean" and name[-1] in ("no, a", "no, b", "yes, a")]
+    assert np.mean(large) == pytest.approx(0.903, abs=0.03)
+    described = Description.of(noisy(exact(plan, people()), np.random.default_rng(5)), by=BOTH)
+    assert not described.pairs
+    assert sum(group.num_records.value for group in described.groups) == pytest.approx(described.num_records.value)
+    whole = sum(group.columns["low"].counts.value for group in described.groups)
+    np.testing.assert_allclose(whole, described.columns["low"].counts.value, atol=1e-3)
+    # In whatever order the columns are named, groups come in the schema's.
+    again = Description.of(described.released, by=[("region", "smoker")])
+    assert [group.label for group in again.groups] == [group.label for group in described.groups]
+
+
+def test_a_fault_of_groups_by_two_columns_is_seen(monkeypatch) -> None:
+    """The cells of the two columns taken in the other order."""
+    of = describe_module.crossed
+
+    def wrong(released, key):
+        sums = released.sums.reshape(len(released.plan.sums), 2, 2, 5)
+        return of(dataclasses.replace(released, sums=sums.swapaxes(2, 3).ravel()), key)
+
+    monkeypatch.setattr(describe_module, "crossed", wrong)
+    plan = plan_for(by=BOTH, pairs=(), weights={})
+    seldom = too_seldom(coverage(plan, people(), by=BOTH, repeats=60), repeats=60)
+    assert {("mean", "low", "smoker × region", label) for label in ("no, c", "yes, a")} <= seldom
+
+
+def test_groups_by_two_columns_of_a_real_release() -> None:
+    """With next to no noise, figures of each group are those of its rows, and persons count once in each."""
+    rng = np.random.default_rng(6)
+    columns = {
+        "low": rng.uniform(0, 80, 6_000),
+        "smoker": rng.choice(["no", "yes"], 6_000),
+        "region": rng.choice(["a", "b", "c"], 6_000),
+        "id": np.arange(6_000) // 2,
+    }
+    names = (SCHEMA.columns[0], column("smoker", "no", "yes"), column("region", "a", "b", "c"))
+    schema = Schema(columns=names, person="id", max_rows=2)
+    found = dp.describe(pyarrow.table(columns), schema, epsilon=60.0, delta=1e-6, by=[("region", "smoker")])
+    assert [group.label for group in found.groups] == ["no, a", "no, b", "no, c", "yes, a", "yes, b", "yes, c"]
+    for group in found.groups:
+        smoker, region = group.label.split(", ")
+        inside = (columns["smoker"] == smoker) & (columns["region"] == region)
+        assert group.num_records.value == pytest.approx(inside.sum(), abs=8)
+        assert group.columns["low"].mean.value == pytest.approx(columns["low"][inside].mean(), abs=0.3)
+        assert group.num_persons is not None
+        assert group.num_persons.value == pytest.approx(len(np.unique(columns["id"][inside])), abs=8)
+    # Twins take it, too: sums by two columns are in those of all.
+    _, result = fit_twins(found.released, components=2, num_steps=2)
+    assert abs(result.num_records - 6_000) < 30
+
+
+@pytest.mark.parametrize(
+    ("by", "said"),
+    [
+        ([("smoker", "low")], "columns of categories, or pairs"),
+        ([("smoker", "region", "smoker")], "columns of categories, or pairs"),
+        ([("smoker", "region"), ("region", "smoker")], "each once"),
+        ([("many", "region")], "make 250 groups"),
+    ],
+)
+def test_wrong_groups_by_two_columns_are_refused(by, said) -> None:
+    many = column("many", *map(str, range(50)))
+    with pytest.raises(ValueError, match=said):
+        description_plan(dataclasses.replace(SCHEMA, columns=(*SCHEMA.columns, many)), epsilon=1.0, delta=1e-6, by=by)
+
+
+def test_groups_without_records_have_a_dash_and_the_reason() -> None:
+    """Not the middle of the bounds, as if that were a figure; the interval that stands for it is all of the bounds."""
+    plan = plan_for(by="region", pairs=(), weights={})
+    table = people().filter(pyarrow.compute.not_equal(people()["region"], "d"))
+    found = Description.of(noisy(exact(plan, table), np.random.default_rng(1)), by="region")
+    groups = {group.label: group.columns for group in found.groups}
+    assert [label for label, columns in groups.items() if columns["low"].hidden] == ["d", "missing"]
+    assert (groups["d"]["low"].mean.low, groups["d"]["low"].mean.high) == (0, 80)
+    lines = str(found).split("low by region")[1].split("high by region")[0].splitlines()[2:]
+    assert all(line.count("– (too few records)") == 2 for line in lines if line)
+    page = description_of(json.loads(found.to_json())).pairs
+    assert [rows[0][1][3] for name, rows in ((x.names, x.rows) for x in page) if name == "low by region"] == [
+        ("–", "too few records")
+    ]
+    assert "– (too few records)" not in str(Description.of(exact(plan, people())))
 
 
 def counts_of_groups_have_little_noise(monkeypatch) -> None:
@@ -280,7 +380,7 @@ def test_estimates_and_variances_are_those_of_least_squares() -> None:
     sums = {own: joint.sum(tuple({0, 1, 2} - {axes[x] for x in own})) for own in tables}
     sums[("c", "b")] = np.swapaxes(sums[("c", "b")], 0, 1)
     design = np.concatenate([sums[own].reshape(-1, 12) for own in tables])
-    stddev = np.repeat([plan.stddev(own) for own in tables], plan.cells) * estimates._EXCESS
+    stddev = np.repeat([plan.drawn / weight for weight in weights], plan.cells)
     inverse = np.linalg.pinv(design.T @ (design / stddev[:, None] ** 2))
     best = inverse @ (design.T @ (counts / stddev**2))
     found = Description.of(Marginals(plan, counts, plan.state(reproducible=True)), level=0.9)
@@ -399,7 +499,9 @@ def test_wrong_levels_and_quantiles_are_refused_before_anything_is_spent(tmp_pat
     released = Marginals(plan, np.zeros(sum(plan.cells)), plan.state(reproducible=True))
     with pytest.raises(ValueError, match="only three-way tables"):
         Description.of(released)
-    with pytest.raises(ValueError, match="'height', which was not counted: choose among low"):
+    with pytest.raises(ValueError, match="by has smoker × region, which was not counted: choose among low"):
+        Description.of(exact(plan_for(pairs=()), people(9)), by=BOTH)
+    with pytest.raises(ValueError, match="by has height: give columns of categories"):
         Description.of(exact(plan_for(), people(9)), by="height")
 
 
@@ -448,6 +550,8 @@ def test_in_the_shell(tmp_path, monkeypatch) -> None:
         ("--pair smoker,height", "the schema has low, high"),
         ("--pair smoker,region --all-pairs", "give only one"),
         ("--by low", "by has low: give columns of categories"),
+        ("--by smoker,height", "--by is 'smoker,height': give two columns"),
+        ("--by smoker,region --num-records 60", "makes 10 groups, of 6 records on average, and the noise hides so few"),
         ("--level 2", "--level is 2"),
         ("--out-of-bounds missing", "does not work with discreet describe"),
         ("--seed 1", "--ledger is for private fits"),
@@ -457,6 +561,9 @@ def test_in_the_shell(tmp_path, monkeypatch) -> None:
     assert not dp.Ledger("l").debits
     done = run.invoke(app, [*words, "--pair", "smoker,region", "--by", "region", "--level", "0.9999999", "--json"])
     assert done.exit_code == 0, done.stderr
+    assert "For a table of 10,000 records, intervals of 99.99999 % will be at most: mean of low ±" in " ".join(
+        done.stderr.split()
+    )
     facts = json.loads(done.stdout)
     assert facts["files"] == [f"out/{name}" for name in FILES]
     groups = json.loads((tmp_path / "out/description.json").read_text())["groups"]
@@ -478,6 +585,13 @@ def test_in_the_shell(tmp_path, monkeypatch) -> None:
     assert again.exit_code == 2
     assert "--overwrite" in again.stderr
     assert run.invoke(app, ["report", "out", "--out", "again.html"]).exit_code == 0
+    twin = run.invoke(app, ["fit", "--model", "twin", "--data", "out/twin.counts", "--out", "twin", "--json"])
+    assert twin.exit_code == 0, twin.stderr
+    assert json.loads(twin.stdout)["statement"]["epsilon"] == facts["statement"]["epsilon"]
+    assert "Pairs of columns were left out of the counts" in twin.stdout
+    assert run.invoke(app, ["synth", "twin", "--twins", "1", "--rows", "30", "--out", "rows"]).exit_code == 0
+    assert pyarrow.csv.read_csv("rows/twin-1.csv").num_rows == 30
+    assert len(dp.Ledger("l").debits) == 1
     (tmp_path / "out/description.json").write_text((tmp_path / "out/statement.json").read_text())
     damaged = run.invoke(app, ["report", "out"])
     assert damaged.exit_code == 2
@@ -503,7 +617,15 @@ def test_a_full_disk_after_the_release(broken, tmp_path, monkeypatch) -> None:
     assert (tmp_path / "out/statement.json").exists() == (broken == "write_page")
 
 
-FILES = ("statement.json", "statement.txt", "description.json", "description.txt", "description.png", "report.html")
+FILES = (
+    "statement.json",
+    "statement.txt",
+    "description.json",
+    "description.txt",
+    "twin.counts",
+    "description.png",
+    "report.html",
+)
 
 
 @pytest.mark.exhaustive

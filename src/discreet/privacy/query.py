@@ -90,6 +90,10 @@ class Gaussian(NamedTuple):
         """As in `Noise`."""
         return planned_gaussian(key, total, *self)
 
+    def drawn(self, dim: int) -> float:
+        """Standard deviation of the noise that is drawn, on a grid of integers, for each of `dim` numbers."""
+        return math.prod(GAUSSIAN.drawn(self.stddev, self.noise_multiplier, dim, self.room))
+
 
 class Choice(NamedTuple):
     """The number of a large one of these sums, by the exponential mechanism.

@@ -343,9 +343,21 @@ class Found(NamedTuple):
     missing: bool
     hidden: float
 
-    def column(self, name: str) -> Column:
-        """The column of a schema, of this name."""
+    def column(self, name: str, *, is_target: bool = False) -> Column:
+        """The column of a schema, of this name.
+
+        A target of two texts is binary: rows with others are left out of fits, as those without one are. That rule is of one
+        row and is stated, so that what a fit costs is the same.
+        """
         missing = Missing.INDICATOR if self.missing else Missing.REFUSE
+        if is_target and len(self.categories) == 3:
+            return Column(
+                name=name,
+                kind=Kind.BINARY,
+                categories=self.categories[:2],
+                missing=Missing.DROP,
+                out_of_bounds=OutOfBounds.MISSING,
+            )
         if self.bounds is not None:
             rule = OutOfBounds.CLIP
             return Column(name=name, kind=Kind.REAL, bounds=self.bounds, missing=missing, out_of_bounds=rule)
@@ -380,11 +392,12 @@ class PrivateSchema(Released, what="private schema", parts=(PrivateSchemaPlan, R
             for name, counts in zip(plan.names, self.counts, strict=True)
         }
 
-    def schema(self, statement: str = "") -> Schema:
+    def schema(self, statement: str = "", target: str | None = None) -> Schema:
         """The schema of the known columns and of those that have bounds, which says that these were bought.
 
         Args:
             statement: The file of the statement, to be named in the schema.
+            target: The column to predict, if it is described and not alone.
 
         Raises:
             ValueError: No column has bounds or categories.
@@ -395,7 +408,7 @@ class PrivateSchema(Released, what="private schema", parts=(PrivateSchemaPlan, R
                 f"nothing was found: the noise on each count has standard deviation {self.plan.stddev:.4g}. Fewer columns, or a "
                 "larger epsilon, lower it; or state bounds and categories."
             )
-        columns = [found.column(name) for name, found in described.items()]
+        columns = [found.column(name, is_target=name == target) for name, found in described.items()]
         bought = Bought(
             columns=tuple(described),
             epsilon=float(upper(self.statement.epsilon)),
@@ -404,8 +417,10 @@ class PrivateSchema(Released, what="private schema", parts=(PrivateSchemaPlan, R
             statement=statement,
         )
         plan = self.plan
+        columns = [*plan.known, *columns]
         return Schema(
-            columns=(*plan.known, *columns),
+            columns=tuple(columns),
+            target=target if len(columns) > 1 and target in [column.name for column in columns] else None,
             person=plan.person,
             csv=plan.csv,
             missing_values=plan.missing_values,

@@ -17,7 +17,7 @@ import discreet as dp
 from discreet._validate import LEVEL, probability, require
 from discreet.interfaces.cli import _options as options
 from discreet.interfaces.cli._options import REGRESSIONS, TWIN, choose_model, delta_of
-from discreet.interfaces.cli._report import draw_picture, facts_in, write_page
+from discreet.interfaces.cli._report import COUNTS, draw_picture, facts_in, write_page
 from discreet.interfaces.cli._run import (
     PLAN_IS_SPENT,
     RELEASED,
@@ -50,7 +50,7 @@ from discreet.interfaces.cli._terminal import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy as np
 
@@ -90,8 +90,9 @@ def describe(
     tables and groups that you ask for. Each has an interval. Bounds and categories are public input: never take them from
     the data.
 
-    Writes statement.json, statement.txt, description.json, description.txt, report.html and, with matplotlib,
-    description.png. The table may be larger than memory.
+    Writes statement.json, statement.txt, description.json, description.txt, report.html, twin.counts (from which `discreet fit
+    --model twin --data` makes twins and spends nothing) and, with matplotlib, description.png. The table may be larger than
+    memory.
     """
     check_folder(out, overwrite=overwrite)
     probability("--level", level, hint="0.9 is the default.")
@@ -103,16 +104,22 @@ def describe(
     warn(described, seed, ledger, table, by_bounds=bounds is not None)
     if described.weight is not None:
         say_error(described.weight_words())
+    keys = keys_of(by, described)
     plan = dp.marginals.description_plan(
         described,
         epsilon=epsilon,
         delta=delta_of(delta, num_records, ledger),
-        pairs="all" if all_pairs else [_pair(text, described) for text in pair or ()],
-        by=by or (),
+        pairs="all" if all_pairs else pairs_of(pair, described),
+        by=keys,
         relation=options.relation_of(relation),
         slices=slices,
     )
+    for key in keys if num_records is not None else ():
+        _refuse_thin(plan, key, num_records or 0)
     require("jinja2", extra="cli", what="The statement page")
+    count = num_records or _SOME_RECORDS
+    sure = dp.marginals.half_widths(plan, count, level=level)
+    say_error(width_words(sure, described, f"a table of {count:,} records", level))
     keep_compiled_programs(settings.compilation_cache)
     book = None if ledger is None else dp.Ledger(ledger)
     with folder_for_results(out, room=ROOM):
@@ -130,10 +137,11 @@ def describe(
         statement = complete_statement(released.statement, plan.schema, out_of_bounds, about=about)
         released = dataclasses.replace(released, statement=statement)
         files = write_first(out, statement, None, RELEASED)
-        found = dp.marginals.Description.of(released, by=by or (), level=level)
+        found = dp.marginals.Description.of(released, by=keys, level=level)
         files += [
             write_file(out / "description.json", found.to_json()),
             write_file(out / "description.txt", str(found)),
+            released.save(out / COUNTS),
         ]
         files += draw_picture(out / "description.png", found.plot)
         files.append(write_page(out, ledger=ledger).file)
@@ -144,20 +152,64 @@ def describe(
     say_spent(statement, ledger, files)
 
 
-def _pair(text: str, schema: "dp.tables.Schema") -> tuple[str, str]:
-    """Two columns with a comma between them, which may be in their names, too."""
+def _refuse_thin(plan: "dp.marginals.MarginalsPlan", key: str | tuple[str, str], num_records: int) -> None:
+    """Refuse groups of which the noise hides even those of average size."""
+    names = (key,) if isinstance(key, str) else key
+    sizes = {column.name: len(plan.levels.labels(column)) for column in plan.schema.columns if column.name in names}
+    groups = math.prod(sizes.values())
+    each = max(1, num_records // groups)
+    if dp.marginals.half_widths(plan, each, by=[key]) == dp.marginals.half_widths(plan, 1, by=[key]):
+        raise ValueError(
+            f"--by {','.join(names)} makes {groups} groups, of {each:,} records on average, and the noise hides so few: give "
+            "a larger --epsilon, or columns of fewer categories"
+        )
+
+
+def width_words(half_widths: "Mapping[str, float]", schema: "dp.tables.Schema", whose: str, level: float) -> str:
+    """Half-widths of the intervals of means and shares; of many columns the first ones."""
+
+    def of(name: str, width: float) -> str:
+        column = described[name]
+        if column.bounds is None:
+            return f"shares of {name} ± {100 * width:.2g} %"
+        unit = "days" if column.kind is dp.tables.Kind.DATE else column.unit
+        return f"mean of {name} ± {width:.3g}{unit and f' {unit}'}"
+
+    described = {column.name: column for column in schema.columns}
+    found = [of(*each) for each in half_widths.items()]
+    more = [f"{len(found) - _SHOWN} columns more"] if len(found) > _SHOWN else []
+    words = ", ".join([*found[:_SHOWN], *more])
+    return f"For {whose}, intervals of {100 * level:.10g} % will be at most: {words}."
+
+
+def keys_of(by: "Sequence[str] | None", schema: "dp.tables.Schema") -> list[str | tuple[str, str]]:
+    """The columns and pairs of columns of --by."""
     names = [column.name for column in schema.columns]
+    return [text if text in names or "," not in text else _pair("--by", text, names) for text in by or ()]
+
+
+def pairs_of(pairs: "Sequence[str] | None", schema: "dp.tables.Schema") -> list[tuple[str, str]]:
+    """The columns of each --pair."""
+    return [_pair("--pair", text, [column.name for column in schema.columns]) for text in pairs or ()]
+
+
+def _pair(option: str, text: str, names: "Sequence[str]") -> tuple[str, str]:
+    """Two columns with a comma between them, which may be in their names, too."""
     parts = text.split(",")
     for i in range(1, len(parts)):
         one = ",".join(parts[:i]).strip()
         other = ",".join(parts[i:]).strip()
         if one in names and other in names and one != other:
             return one, other
+    example = ",".join([*names, *names][:2])
     raise ValueError(
-        f"--pair is {text!r}: give two columns, as in --pair {','.join((names * 2)[:2])}; the schema has {', '.join(names)}"
+        f"{option} is {text!r}: give two columns, as in {option} {example}; the schema has {', '.join(names)}"
     )
 
 
+_SOME_RECORDS = 10_000
+"""Records for which widths are told where their number is not public."""
+_SHOWN = 10
 Fit = Annotated[Path, typer.Argument(metavar="FIT", help="The folder that discreet fit wrote.", show_default=False)]
 _ELEMENTS = 2**22
 _LARGEST_LOG = 20.0

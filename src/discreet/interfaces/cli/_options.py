@@ -225,15 +225,14 @@ Data = Annotated[
         "spends nothing."
     ),
 ]
-Model = Annotated[
-    str,
-    _table(
-        autocompletion=_complete_model,
-        help=f"{', '.join(REGRESSIONS)}; twin, for synthetic twins; or FILE.py:FUNCTION, "
-        "a NumPyro model of (x, y) or (x). That may also be a model_factory. If its first parameter is called columns, it "
-        "gets a dict from the names of all columns to arrays instead. Or FILE.txt with lines such as Age: Poisson.",
-    ),
-]
+_model = _table(
+    autocompletion=_complete_model,
+    help=f"{', '.join(REGRESSIONS)}; twin, for synthetic twins; or FILE.py:FUNCTION, "
+    "a NumPyro model of (x, y) or (x). That may also be a model_factory. If its first parameter is called columns, it "
+    "gets a dict from the names of all columns to arrays instead. Or FILE.txt with lines such as Age: Poisson.",
+)
+Model = Annotated[str, _model]
+ModelToPlan = Annotated[str | None, _model]
 Target = Annotated[str | None, _table(help="Column to predict.")]
 Bounds = Annotated[
     str | None, _table(help="Public bounds and categories: age=17:90,sex=Female|Male. Only these columns are used.")
@@ -389,9 +388,26 @@ Groups = Annotated[
     list[str] | None,
     _table(
         "--by",
-        metavar="<column>",
-        help="Counts, means, spreads, quantiles and shares in each category of this column; may be given several times. Each "
-        "one makes the noise of all figures larger.",
+        metavar="<column>[,<column>]",
+        help="Counts, means, spreads, quantiles and shares in each category of this column, or of these two; may be given "
+        "several times. Each one makes the noise of all figures larger.",
+    ),
+]
+Widths = Annotated[
+    list[str] | None,
+    _budget(
+        "--width",
+        metavar="<column>=<number>",
+        help="In place of --model and --epsilon: print the least ε with which discreet describe has a mean (of categories: each "
+        "share) to within this, by its interval; may be given several times.",
+    ),
+]
+Means = Annotated[
+    list[str] | None,
+    _budget(
+        "--mean",
+        metavar="<column>=<number>",
+        help="For --width: a public guess of a mean, which lowers ε. Default: it may lie anywhere within the bounds.",
     ),
 ]
 AllPairs = Annotated[bool, _table("--all-pairs", help="Two-way tables of all pairs of columns.")]

@@ -1,13 +1,16 @@
 """`discreet plan`: a dry run on invented tables, before any data are read."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import discreet as dp
+from discreet._validate import LEVEL
 from discreet.interfaces.cli import _options as options
-from discreet.interfaces.cli._options import TWIN, choose_model, suggest_delta
+from discreet.interfaces.cli._describe import keys_of, pairs_of, width_words
+from discreet.interfaces.cli._options import TWIN, choose_model, delta_of, suggest_delta
 from discreet.interfaces.cli._report import draw_picture
 from discreet.interfaces.cli._run import keep_compiled_programs
 from discreet.interfaces.cli._terminal import (
@@ -24,11 +27,16 @@ from discreet.interfaces.cli._terminal import (
 
 @refusing
 def plan(
-    model: options.Model,
     num_records: Annotated[
         int, typer.Option(help="Public number of records of the table, or of persons if the schema names them.")
     ],
-    epsilon: Annotated[float, typer.Option(help="Privacy budget ε.")],
+    model: options.ModelToPlan = None,
+    epsilon: options.Epsilon = None,
+    width: options.Widths = None,
+    mean: options.Means = None,
+    by: options.Groups = None,
+    pair: options.Pairs = None,
+    level: options.Level = LEVEL,
     target: options.Target = None,
     bounds: options.Bounds = None,
     schema: options.SchemaFile = None,
@@ -50,16 +58,32 @@ def plan(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show what a fit is good for at several ε, by a dry run on invented tables. Reads no data and spends nothing.
+    """Show what a fit is good for at several ε, or the ε that a description needs. Reads no data and spends nothing.
 
     `discreet plan --model logistic --bounds "age=17:90,smoker=no|yes" --target smoker --num-records 3000 --epsilon 1`
 
     `discreet plan --model mine.py:model --schema schema.toml --num-records 3000 --epsilon 1 --plot plan.png`
 
-    Draws tables within the public bounds and fits them as `discreet fit` would. For several ε it prints how large the noise is,
-    how many coefficients can be learned, how often the intervals hold the truth, how well the fit predicts beside the truth, what
-    it may be used for, and the least ε that is enough. Ctrl-C ends with the ε so far.
+    `discreet plan --width age=0.5 --schema schema.toml --num-records 3000`
+
+    A fit: draws tables within the public bounds and fits them as `discreet fit` would. For several ε it prints how large the
+    noise is, how many coefficients can be learned, how often the intervals hold the truth, how well the fit predicts beside the
+    truth, what it may be used for, and the least ε that is enough. Ctrl-C ends with the ε so far.
+
+    A description (--width): from public numbers alone, the least ε with which the interval of a mean or share is narrow enough.
+    With --by that is of groups, and --num-records those of the smallest one.
     """
+    if width:
+        of_fits = {"--model": model, "--epsilon": epsilon, "--share": share, "--kept": kept, "--plot": plot}
+        if given := [name for name, value in of_fits.items() if value is not None]:
+            raise ValueError(f"--width finds the ε of discreet describe: leave {', '.join(given)} out")
+        described = options.schema_of(None, choose_model(TWIN), target, bounds, schema, non_private_bounds=False)
+        _say_widths(described, width, mean, num_records, delta, as_json, by=by, pairs=pair, level=level)
+        return
+    if of_figures := [name for name, value in (("--mean", mean), ("--by", by), ("--pair", pair)) if value]:
+        raise ValueError(f"{', '.join(of_figures)}: for a description, give --width, too")
+    if model is None or epsilon is None:
+        raise ValueError("give --model and --epsilon for a fit, or --width for a description")
     check_file(plot, "--plot", overwrite=overwrite)
     if bounds is None and schema is None:
         raise ValueError(
@@ -96,6 +120,58 @@ def plan(
     if not found.complete:
         say_error("Stopped by Ctrl-C. Nothing was spent.")
         raise typer.Exit(130)
+
+
+def _say_widths(
+    schema: "dp.tables.Schema",
+    width: Sequence[str],
+    mean: Sequence[str] | None,
+    num_records: int,
+    delta: float | None,
+    as_json: bool,
+    *,
+    by: Sequence[str] | None,
+    pairs: Sequence[str] | None,
+    level: float,
+) -> None:
+    """Find and print the ε of a description."""
+    means = _numbers("--mean", mean or ())
+    keys = keys_of(by, schema)
+    # δ follows from all records, and a group has a part of them.
+    delta = delta_of(delta, None if keys else num_records, None)
+    counted: dict[str, Any] = {"delta": delta, "by": keys, "pairs": pairs_of(pairs, schema)}
+    how: dict[str, Any] = {"level": level, "means": means}
+    epsilon = dp.marginals.epsilon_for_widths(
+        schema, _numbers("--width", width), num_records=num_records, **how, **counted
+    )
+    planned = dp.marginals.description_plan(schema, epsilon=epsilon, **counted)
+    found = dp.marginals.half_widths(planned, num_records, by=keys, **how)
+    if as_json:
+        facts = {
+            "epsilon": epsilon,
+            "delta": delta,
+            "num_records": num_records,
+            "by": keys,
+            "half_widths": found,
+            **how,
+        }
+        say_json("widths", facts)
+        return
+    whose = "each group" if keys else "a table"
+    say(f"ε = {epsilon:g} at δ = {delta:g} is enough for discreet describe (--epsilon {epsilon:g} --delta {delta:g}).")
+    say(width_words(found, schema, f"{whose} of {num_records:,} records", level))
+
+
+def _numbers(option: str, texts: Sequence[str]) -> dict[str, float]:
+    """Numbers by name of a column, as in age=0.5."""
+    found = {}
+    for text in texts:
+        name, _, number = text.rpartition("=")
+        try:
+            found[name.strip()] = float(number)
+        except ValueError:
+            raise ValueError(f"{option} is {text!r}: give a column and a number, as in {option} age=0.5") from None
+    return found
 
 
 def _what(chosen: options.ChosenModel, schema: "dp.tables.Schema") -> tuple[Any, "dp.tables.Schema | None", Any]:

@@ -1,8 +1,9 @@
 """`discreet schema init --private-bounds --private-categories`: what nobody knows, bought from the table."""
 
 import dataclasses
+import math
 import tomllib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,16 +26,19 @@ if TYPE_CHECKING:
 
 HEAD = """\
 # Bounds and categories of the columns in private_from_data were released from the table, with noise, and not taken from it.
-# A few numbers may lie outside, and are moved to the nearer bound (out_of_bounds = "clip"); rare texts count as "other". The
-# release is spent, beside whatever is done with this schema. Where you state what is publicly known instead, take the column's
-# name out of that list."""
+# A few numbers may lie outside, and are moved to the nearer bound (out_of_bounds = "clip"); rare texts count as "other", or, in a
+# target of two categories, as missing (fits leave such rows out). The release is spent, beside whatever is done with this schema.
+# Where you state what is publicly known instead, take the column's name out of that list."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What is to be bought, and what is publicly known; `blank` columns are left to be filled in."""
+    """What is to be bought, and what is publicly known; `blank` columns are left to be filled in.
 
-    numbers: Sequence[str]
+    `numbers` are columns whose bounds are bought, by name; None: nothing else is known of one.
+    """
+
+    numbers: "Mapping[str, dp.tables.Column | None]"
     texts: Sequence[str]
     known: "dp.tables.Schema | None"
     person: str | None
@@ -86,7 +90,7 @@ def wanted_of_options(
     others = {*(column.name for column in (known.columns if known else ())), identifier}
     chosen = _columns(only, names, others, dp.tables.column_kinds(table))
     return Wanted(
-        numbers=chosen if numbers else (),
+        numbers=dict.fromkeys(chosen if numbers else ()),
         texts=chosen if texts else (),
         known=known,
         person=person,
@@ -126,7 +130,7 @@ def buy(asked: Purchase) -> "tuple[PrivateSchema, list[Path]]":
     wanted = asked.wanted
     kinds = dp.tables.column_kinds(asked.table)
     plan = dp.private_schema.PrivateSchemaPlan.calibrate(
-        wanted.numbers,
+        tuple(wanted.numbers),
         categories=wanted.texts,
         epsilon=asked.epsilon,
         delta=options.delta_of(asked.delta, asked.num_records, asked.ledger),
@@ -216,15 +220,16 @@ def _complete(found: "PrivateSchema", asked: Purchase) -> "dp.Statement":
 def _text(found: "PrivateSchema", asked: Purchase, kinds: "dict[str, dp.tables.Kind]") -> str:
     """The schema file: with columns left blank that are neither known nor were found."""
     wanted = asked.wanted
-    schema = options.of_person(found.schema(asked.statement_file.name), wanted.person)
+    schema = options.of_person(found.schema(asked.statement_file.name, wanted.target), wanted.person)
+    schema = dataclasses.replace(
+        schema, columns=tuple(_as_known(column, wanted.numbers.get(column.name)) for column in schema.columns)
+    )
     described = {column.name: column for column in schema.columns}
     order = dp.tables.column_names(asked.table, wanted.csv)
     in_order = sorted(
         schema.columns, key=lambda column: order.index(column.name) if column.name in order else len(order)
     )
     parts: dict[str, Any] = {"columns": tuple(in_order), "max_rows": wanted.max_rows}
-    if wanted.target in described and len(described) > 1:
-        parts["target"] = wanted.target
     if wanted.known is not None:
         parts |= {name: getattr(wanted.known, name) for name in ("impossible", "inferred", "weight")}
         if schema.bought is not None:
@@ -235,3 +240,15 @@ def _text(found: "PrivateSchema", asked: Purchase, kinds: "dict[str, dp.tables.K
     blank = [name for name in (*wanted.blank, *why) if name not in described]
     blanks = dp.tables.blank_columns(list(dict.fromkeys(blank)), kinds, why)
     return f"{HEAD}\n{dp.tables.schema_to_toml(schema, hints=True, more=blanks)}{dp.tables.decimal_hint(schema.csv)}"
+
+
+def _as_known(column: "dp.tables.Column", known: "dp.tables.Column | None") -> "dp.tables.Column":
+    """A bought column with what the schema that asked for it says of it: its kind, unit and step."""
+    if known is None or column.bounds is None:
+        return column
+    low, high = column.limits
+    if known.kind is dp.tables.Kind.COUNT:
+        column = dataclasses.replace(column, kind=known.kind, bounds=(max(0, math.floor(low)), max(1, math.ceil(high))))
+    step = known.step if known.step is None or known.step <= high - low else None
+    missing = known.missing if known.may_be_missing else column.missing
+    return dataclasses.replace(column, unit=known.unit, step=step, missing=missing)

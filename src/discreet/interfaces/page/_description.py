@@ -13,6 +13,8 @@ from discreet.interfaces.page._page import MOST_COLUMNS, Bar, Marginal, few
 
 MOST_CELLS = 400
 """Cells of a two-way table that are shown."""
+_HIDDEN = "–", "too few records"
+"""In the place of a figure that may be anything, and of its interval."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +81,10 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
+def _share(value: float, low: float, high: float) -> tuple[str, str]:
+    return _HIDDEN if low <= 0 and high >= 1 else (f"{_percent(value)} %", f"{_percent(low)} to {_percent(high)}")
+
+
 def _column(place: int, name: str, x: Mapping[str, Any]) -> DescribedColumn:
     figures = _figures(x)
     labels = x["labels"]
@@ -99,7 +105,8 @@ def _figures(x: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     for heading, key in (("mean", "mean"), ("standard deviation", "sd")):
         if x[key] is not None:
             figures.append((heading, *_words(x[key], _plain, " days" if key == "sd" and x["kind"] == "date" else "")))
-    return figures + [(f"{100 * float(share):g} % quantile", *_words(q, _plain)) for share, q in x["quantiles"].items()]
+    figures += [(f"{100 * float(share):g} % quantile", *_words(q, _plain)) for share, q in x["quantiles"].items()]
+    return [(name, *_HIDDEN) if x.get("hidden") else (name, *words) for name, *words in figures]
 
 
 def _groups(groups: Sequence[Mapping[str, Any]]) -> list[DescribedPair]:
@@ -131,7 +138,7 @@ def _group_lines(x: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     levels = list(zip(labels, shares["value"], shares["low"], shares["high"], strict=True))[
         max(0, len(x["edges"]) - 1) :
     ]
-    return _figures(x) + [(str(v), f"{_percent(a)} %", f"{_percent(b)} to {_percent(c)}") for v, a, b, c in levels]
+    return _figures(x) + [(str(label), *_share(*figure)) for label, *figure in levels]
 
 
 def _histogram(place: int, name: str, x: Mapping[str, Any], bars: tuple[Bar, ...]) -> Chart:
@@ -185,7 +192,7 @@ def _pair(x: Mapping[str, Any], columns: Mapping[str, Any]) -> DescribedPair:
     rows = tuple(
         (
             str(label),
-            tuple((f"{_percent(v)} %", f"{_percent(a)} to {_percent(b)}") for v, a, b in zip(*parts, strict=True)),
+            tuple(_share(*figure) for figure in zip(*parts, strict=True)),
         )
         for label, *parts in lines
     )

@@ -33,3 +33,7 @@ from discreet.tabular.marginals._twins import (
     not_counted as not_counted,
     numbers_in_levels as numbers_in_levels,
 )
+from discreet.tabular.marginals._widths import (
+    epsilon_for_widths as epsilon_for_widths,
+    half_widths as half_widths,
+)

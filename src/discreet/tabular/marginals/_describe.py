@@ -19,6 +19,7 @@ from discreet.privacy import random
 from discreet.privacy.accounting import Relation, upper
 from discreet.privacy.ledger import Ledger
 from discreet.privacy.report import Statement
+from discreet.tabular.marginals._crossed import crossed, keys_of, name_of
 from discreet.tabular.marginals._estimates import LeastSquares, interval, persons_of
 from discreet.tabular.marginals._figures import ColumnFigures, Figure, GroupFigures, PairFigures
 from discreet.tabular.marginals._release import (
@@ -83,15 +84,16 @@ class Description:
         cls,
         released: Marginals,
         *,
-        by: Sequence[str] | str = (),
+        by: Sequence[str | Sequence[str]] | str = (),
         level: float = LEVEL,
         quantiles: Sequence[float] = QUANTILES,
     ) -> Description:
         """Describe a table by counts that were released already; costs nothing.
 
         Args:
-            released: Noisy counts. Three-way tables are not used.
-            by: Names of columns of categories: each gives figures of its categories of all columns that were counted with it.
+            released: Noisy counts. Three-way tables are used for groups by two columns alone.
+            by: Names of columns of categories, or pairs of names: each gives figures of its categories, or of those of both,
+                of all columns that were counted with it.
             level: Probability with which each interval holds.
             quantiles: Quantiles to compute, as shares of the values.
 
@@ -110,25 +112,9 @@ class Description:
             for one, other in fit.pairs
         }
         records = interval(total, fit.total - spread, fit.total + spread, 0.0, math.inf)
-        groups = []
-        for key in [by] if isinstance(by, str) else by:
-            if key not in found:
-                raise ValueError(f"by has {key!r}, which was not counted: choose among {', '.join(found)}")
-            # A pair by a column is shown as its groups.
-            counts = {one: x.counts.value for (one, other), x in pairs.items() if other == key}
-            counts |= {other: x.counts.value.T for (one, other), x in pairs.items() if one == key}
-            own = found[key]
-            persons = persons_of(released, (key,), z) or [None] * len(own.labels)
-            for place, label in enumerate(own.labels):
-                number = Figure(*(float(part[place]) for part in own.counts))
-                columns = {
-                    name: fit.group(name, key, place).figures(number.value, level, shares, counts[name][:, place])
-                    for name in found
-                    if name in counts
-                }
-                groups.append(GroupFigures(key, label, number, columns, persons[place]))
-        keys = {group.by for group in groups}
-        shown = {names: x for names, x in pairs.items() if not keys & {*names}}
+        keys = keys_of(by, released.plan.schema)
+        groups = [group for key in keys for group in _groups(fit, key, found, pairs, level, shares)]
+        shown = {names: x for names, x in pairs.items() if not any({*key} <= {*names} for key in keys)}
         all_persons = persons_of(released, (), z) or (None, None)
         return cls(released, level, Figure(*map(float, records)), found, shown, tuple(groups), *all_persons)
 
@@ -231,6 +217,46 @@ class Description:
         return f"Description({about}, {self.statement.brief})"
 
 
+def _groups(
+    fit: LeastSquares,
+    key: Table,
+    found: Mapping[str, ColumnFigures],
+    pairs: Mapping[Table, PairFigures],
+    level: float,
+    quantiles: Sequence[float],
+) -> list[GroupFigures]:
+    """Figures of the records in each category of a column, or of two at once."""
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    total = max(1.0, fit.total)
+    name = name_of(key)
+    cells = {names: x.counts.value for names, x in pairs.items()}
+    cells |= {names[::-1]: counts.T for names, counts in cells.items()}
+    if not {*key} <= {*found} or (len(key) == 2 and key not in cells):
+        raise ValueError(
+            f"by has {name}, which was not counted: choose among {', '.join([*found, *map(name_of, pairs)])}"
+        )
+    if len(key) == 1:
+        own = found[name]
+    else:
+        fit = LeastSquares(crossed(fit.released, key))
+        own = fit.columns[name].figures(total, level, quantiles, cells[key].ravel())
+        for one, other in fit.pairs:
+            if other == name:
+                pair = fit.pair(one, other, total, z, found[one].counts.value, own.counts.value)
+                cells[(one, other)] = pair.counts.value
+    persons = persons_of(fit.released, (name,), z) or [None] * len(own.labels)
+    groups = []
+    for place, label in enumerate(own.labels):
+        number = Figure(*(float(part[place]) for part in own.counts))
+        columns = {
+            each: fit.group(each, name, place).figures(number.value, level, quantiles, cells[(each, name)][:, place])
+            for each in found
+            if (each, name) in cells
+        }
+        groups.append(GroupFigures(name, label, number, columns, persons[place]))
+    return groups
+
+
 def describe(
     table: Any,
     schema: Schema | None = None,
@@ -238,7 +264,7 @@ def describe(
     epsilon: float | None = None,
     delta: float | None = None,
     pairs: Sequence[Sequence[str]] | str = (),
-    by: Sequence[str] | str = (),
+    by: Sequence[str | Sequence[str]] | str = (),
     level: float = LEVEL,
     quantiles: Sequence[float] = QUANTILES,
     weights: Mapping[str, int] | None = None,
@@ -273,8 +299,8 @@ def describe(
         epsilon: Privacy budget, above 0.
         delta: Privacy budget, well below one over the number of records.
         pairs: Names of columns of each two-way table; or "all". Each one- or two-way table more makes the noise of all larger.
-        by: Names of columns of categories. Each gives counts, means, standard deviations, quantiles and shares of all other
-            columns in each of its categories.
+        by: Names of columns of categories, or pairs of names, as in [("region", "sex")]. Each gives counts, means, standard
+            deviations, quantiles and shares of all other columns in each of its categories, or of those of both.
         level: Probability with which each interval holds.
         quantiles: Quantiles to compute, as shares of the values.
         weights: By name of a column: the weight of its tables. None: 1 for all.
@@ -335,7 +361,7 @@ def description_plan(
     epsilon: float,
     delta: float,
     pairs: Sequence[Sequence[str]] | str = (),
-    by: Sequence[str] | str = (),
+    by: Sequence[str | Sequence[str]] | str = (),
     weights: Mapping[str, int] | None = None,
     relation: Relation = Relation.ADD_OR_REMOVE_ONE,
     slices: int = SLICES,
@@ -352,19 +378,14 @@ def description_plan(
             raise ValueError(
                 f"pairs has {', '.join(unknown)}, which the schema does not describe: choose among {', '.join(names)}"
             )
-    keys = [by] if isinstance(by, str) else list(by)
+    keys = keys_of(by, schema)
     summed = [column.name for column in schema.columns if column.bounds]
-    if wrong := [key for key in keys if key not in names or key in summed or keys.count(key) > 1]:
-        raise ValueError(
-            f"by has {', '.join(wrong)}: give columns of categories, each once; the schema has "
-            f"{', '.join(name for name in names if name not in summed) or 'none'}"
-        )
     known = {frozenset(pair) for pair in chosen}
     across = []
     for key, name in itertools.product(keys, names):
-        if name != key and frozenset((name, key)) not in known:
-            known.add(frozenset((name, key)))
-            across.append((name, key))
+        if name not in key and frozenset((name, *key)) not in known:
+            known.add(frozenset((name, *key)))
+            across.append((name, *key))
     given = dict(weights or {})
     each: dict[Any, int] = {
         own: TABLE_WEIGHT * max(given.get(name, 1) for name in own)
@@ -373,8 +394,8 @@ def description_plan(
     if summed:
         # Numbers of records divide sums. Their noise counts by z^2, about 1/4, and one number serves all summed columns.
         weight = max(TABLE_WEIGHT, round(SUM_WEIGHT * (len(summed) / 4) ** 0.25))
-        each |= {(key,): weight * given.get(key, 1) for key in keys} if keys else {(): weight}
-    sums = [(name, key) for name in summed for key in keys] if keys else [(name,) for name in summed]
+        each |= {key: weight * max(given.get(name, 1) for name in key) for key in keys} if keys else {(): weight}
+    sums = [(name, *key) for name in summed for key in keys] if keys else [(name,) for name in summed]
     return MarginalsPlan.calibrate(
         schema,
         epsilon=epsilon,
@@ -388,11 +409,13 @@ def description_plan(
     )
 
 
-def _persons(schema: Schema, by: Sequence[str]) -> dict[Table, int]:
+def _persons(schema: Schema, by: Sequence[Table]) -> dict[Table, int]:
     """Weights of counts of persons, by which each table of them costs as much as one of rows, or less."""
     if schema.max_rows == 1:
         return {}
     levels = {column.name: len(column.categories) + column.may_be_missing for column in schema.columns}
     most = TABLE_WEIGHT * schema.max_rows
-    each = {(): float(most)} | {(key,): most / math.sqrt(min(schema.max_rows, levels[key])) for key in by}
+    each: dict[Table, float] = {(): float(most)}
+    for key in by:
+        each[key] = most / math.sqrt(min(schema.max_rows, math.prod(levels[name] for name in key)))
     return {own: min(MOST_WEIGHT, int(weight)) for own, weight in each.items()}

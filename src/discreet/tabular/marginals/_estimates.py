@@ -50,8 +50,6 @@ from discreet.tabular.marginals._projection import on_simplex, with_margins
 from discreet.tabular.marginals._release import Marginals
 from discreet.tabular.tables import Column, Kind, to_steps
 
-_EXCESS = 1.012
-"""The noise on the grid of integers is up to so many times as large as planned."""
 _GRID = 65
 _SHARE_OF_MEAN = 0.1
 """Share of a standard deviation's error that is for the mean, of whose error it depends by the square alone."""
@@ -69,7 +67,7 @@ class LeastSquares:
         used = [table for table in plan.tables if len(table) < 3]
         if not any(used):
             raise ValueError("only three-way tables were counted: a description needs those of columns or of pairs")
-        self.noise = {table: plan.stddev(table) * _EXCESS for table in used}
+        self.noise = {table: plan.drawn / plan.weights[plan.place(table)] for table in used}
         self.pairs = [table for table in used if len(table) == 2]
         weighed = [(released.table(*table), self.noise[table] ** -2) for table in used]
         precision = sum(weight / counts.size for counts, weight in weighed)
@@ -148,7 +146,7 @@ def persons_of(released: Marginals, by: tuple[str, ...], z: float) -> list[Figur
     if by not in plan.persons:
         return []
     counts = released.persons_of(*by)
-    spreads = np.full(len(counts), z * _EXCESS * plan.noise / plan.person_weights[plan.persons.index(by)])
+    spreads = np.full(len(counts), z * plan.drawn / plan.person_weights[plan.persons.index(by)])
     if not by:
         counts = np.array([counts.sum(), counts[1]])
         spreads[0] *= math.sqrt(2)
@@ -166,19 +164,17 @@ class _Sums(NamedTuple):
 
 
 def sums_of(released: Marginals) -> dict[tuple[str, ...], _Sums]:
-    """The estimates of all sums that were released, and of each summed column as a whole."""
+    """The estimates of each summed column as a whole, and of all sums by one column; those by two are in the whole."""
     plan = released.plan
     noisy = {own: released.sums_of(place) for place, own in enumerate(plan.sums)}
-    variances = {
-        own: (plan.noise * _EXCESS / weight) ** 2 for own, weight in zip(plan.sums, plan.sum_weights, strict=True)
-    }
+    variances = {own: (plan.drawn / weight) ** 2 for own, weight in zip(plan.sums, plan.sum_weights, strict=True)}
     found = {}
     for column in plan.summed:
         each = [own for own in plan.sums if own[0] == column.name]
         precisions = np.array([1 / (variances[own] * noisy[own].shape[1]) for own in each])
         variance = 1 / precisions.sum()
         total = variance * sum(precision * noisy[own].sum(1) for own, precision in zip(each, precisions, strict=True))
-        for own in each:
+        for own in [own for own in each if len(own) < 3]:
             cells = noisy[own].shape[1]
             values = noisy[own] + ((total - noisy[own].sum(1)) / cells)[:, None]
             found[own] = _Sums(values, variances[own] * (1 - 1 / cells) + variance / cells**2)

@@ -49,6 +49,14 @@ class ColumnFigures:
     sd: Figure | None = None
     quantiles: Mapping[float, Figure] = dataclasses.field(default_factory=dict)
 
+    @property
+    def hidden(self) -> bool:
+        """True if the noise hides whether there are any values: an interval is then all that the bounds allow."""
+        if self.mean is None:
+            return bool(np.all(self.shares.low <= 0) and np.all(self.shares.high >= 1))
+        low, high = self.column.limits
+        return self.mean.low <= low and self.mean.high >= high
+
     def to_dict(self) -> dict[str, Any]:
         """Convert to values for JSON; `edges` are those of the slices."""
 
@@ -61,6 +69,7 @@ class ColumnFigures:
         return {
             "kind": str(self.column.kind),
             "rule": self.column.rule(),
+            "hidden": self.hidden,
             "labels": list(self.labels),
             "edges": [] if self.edges is None else [day(edge) for edge in self.edges],
             "counts": self.counts.to_dict(),

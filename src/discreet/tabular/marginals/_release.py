@@ -2,7 +2,7 @@
 
 Each column has public levels (`models.Levels`), so a record is in exactly one cell of each cross table, whatever its numbers
 are. The table without columns has one cell, the number of records. A number x is also summed: z, which is x mapped from its
-bounds to [-1, 1], and 1 - z^2, over all records or in each category of another column. A missing cell adds 0 to both.
+bounds to [-1, 1], and 1 - z^2, over all records or in each category of another column or two. A missing cell adds 0 to both.
 
 *Sensitivity.* With table m counted w_m times, a record has the norm sqrt(sum of w_m^2) in the counts. To a sum of weight v_s it
 adds v_s (z, 1 - z^2) in one cell, and z^2 + (1 - z^2)^2 <= 1: the second moment costs nothing beyond the first. So a record that
@@ -117,10 +117,10 @@ class MarginalsPlan(GaussianPlan):
         slices: Most slices of a column of numbers; see `models.Levels`.
         choices: Number of pairs chosen, one after another.
         choice_epsilon: The privacy range of each choice; see `accounting.BoundedRangeDpEvent`.
-        sums: What is summed: a column with bounds, alone or by a column of categories.
+        sums: What is summed: a column with bounds, alone or by one or two columns of categories.
         sum_weights: Weight of each sum, as those of tables.
-        persons: In which tables persons are counted, each once, if they may have several rows: (), of all, and columns of
-            categories, in each of which a person counts who has a row there.
+        persons: In which tables persons are counted, each once, if they may have several rows: (), of all, and one or two columns
+            of categories, in each of which a person counts who has a row there.
         person_weights: Weight of each of these, as those of tables.
 
     Raises:
@@ -156,18 +156,25 @@ class MarginalsPlan(GaussianPlan):
             seen.add(frozenset(table))
         for name, *by in self.sums:
             if (
-                len(by) > 1
+                len(by) > 2
+                or len({name, *by}) < 1 + len(by)
                 or not {name, *by} <= {*described}
                 or described[name].bounds is None
                 or any(described[other].bounds is not None for other in by)
                 or self.sums.count((name, *by)) > 1
             ):
                 raise ValueError(
-                    f"sums has {(name, *by)!r}: give a column with bounds, alone or with a column of categories, each once"
+                    f"sums has {(name, *by)!r}: give a column with bounds, alone or with one or two of categories, each once"
                 )
         for table in self.persons:
             known = all(name in described and described[name].bounds is None for name in table)
-            if self.max_rows == 1 or len(table) > 1 or not known or self.persons.count(table) > 1:
+            if (
+                self.max_rows == 1
+                or len(table) > 2
+                or len({*table}) < len(table)
+                or not known
+                or self.persons.count(table) > 1
+            ):
                 raise ValueError(
                     f"persons has {table!r}: give () or columns of categories, as in ('region',), each once, where the schema's "
                     f"max_rows is above 1; it is {self.max_rows}, and with 1 row of a person all counts are of persons"
@@ -322,6 +329,20 @@ class MarginalsPlan(GaussianPlan):
         return tuple(math.prod(self.levels.sizes[column] for column in table) for table in self.columns)
 
     @functools.cached_property
+    def _sizes(self) -> dict[str, int]:
+        """Number of levels of each column, by name."""
+        return dict(zip((column.name for column in self.schema.columns), self.levels.sizes, strict=True))
+
+    def cells_in(self, levels: Int[np.ndarray, "column row"], table: Sequence[str]) -> Int[np.ndarray, " row"]:
+        """The cell of each row among those of one column or more."""
+        place = {name: number for number, name in enumerate(self._sizes)}
+        first, *others = table
+        found = levels[place[first]]
+        for name in others:
+            found = found.astype(np.int32) * self._sizes[name] + levels[place[name]]
+        return found
+
+    @functools.cached_property
     def summed(self) -> tuple[Column, ...]:
         """The columns that are summed."""
         names = {name for name, *_ in self.sums}
@@ -330,14 +351,12 @@ class MarginalsPlan(GaussianPlan):
     @functools.cached_property
     def sum_cells(self) -> tuple[int, ...]:
         """Number of cells of each sum."""
-        sizes = dict(zip((column.name for column in self.schema.columns), self.levels.sizes, strict=True))
-        return tuple(math.prod(sizes[name] for name in by) for _, *by in self.sums)
+        return tuple(math.prod(self._sizes[name] for name in by) for _, *by in self.sums)
 
     @functools.cached_property
     def person_cells(self) -> tuple[int, ...]:
         """Number of cells of each table of persons; of all: 2, persons of whom all rows were kept, and the others."""
-        sizes = dict(zip((column.name for column in self.schema.columns), self.levels.sizes, strict=True))
-        return tuple(sizes[table[0]] if table else 2 for table in self.persons)
+        return tuple(math.prod(self._sizes[name] for name in table) if table else 2 for table in self.persons)
 
     @property
     def sensitivity(self) -> float:
@@ -435,12 +454,34 @@ class MarginalsPlan(GaussianPlan):
 
     def query(self) -> Query:
         """The release of the counts of `tables`, and of sums and counts of persons, if there are any."""
-        own = dataclasses.replace(self, weights=self.weights[: len(self.tables)], choices=0)
+        own = self._first
         counts = _Counts(self.levels.sizes, self.columns, own.weights)
-        noise = Gaussian(self.noise, self.noise / own.sensitivity * own._in_events)
         if not self.width:
-            return Query(counts, noise, self.relation)
-        return Query(_CountsAndSums(counts, self._norm), noise, self.relation, records=(3, 4, 5))
+            return Query(counts, self._of_first, self.relation)
+        return Query(_CountsAndSums(counts, self._norm), self._of_first, self.relation, records=(3, 4, 5))
+
+    @functools.cached_property
+    def drawn(self) -> float:
+        """Standard deviation of the noise as it is drawn, on a grid of integers: a little above `noise`."""
+        first = self._of_first.drawn(sum(self._first.cells) + self.width)
+        return max(first, self._of_pair.drawn(max(self.levels.sizes) ** 2)) if self.choices else first
+
+    @property
+    def _first(self) -> MarginalsPlan:
+        """What is counted before pairs are chosen."""
+        count = len(self.weights) - self.choices
+        return dataclasses.replace(self, tables=self.tables[:count], weights=self.weights[:count], choices=0)
+
+    @property
+    def _of_first(self) -> Gaussian:
+        """The noise on these counts and on all sums."""
+        own = self._first
+        return Gaussian(self.noise, self.noise / own.sensitivity * own._in_events)
+
+    @property
+    def _of_pair(self) -> Gaussian:
+        """The noise on the counts of a chosen pair."""
+        return Gaussian(self.noise, self.noise / self.max_rows * neighbours(self.relation).of_cells)
 
     @property
     def width(self) -> int:
@@ -485,8 +526,7 @@ class MarginalsPlan(GaussianPlan):
         biases = jax.ShapeDtypeStruct((len(tables),), np.int64)
         expected = jax.ShapeDtypeStruct((cells,), np.int64)
         choice = Query(_Distances(sizes, tables), Choice(self.choice_epsilon, self.max_rows), self.relation)
-        multiplier = self.noise / self.max_rows * neighbours(self.relation).of_cells
-        pair = Query(_Counts((longest, longest), ((0, 1),), (1,)), Gaussian(self.noise, multiplier), self.relation)
+        pair = Query(_Counts((longest, longest), ((0, 1),), (1,)), self._of_pair, self.relation)
         return (
             choice.certificate(key, *_shapes(cells, self._rows(rows), len(sizes)), expected, biases),
             pair.certificate(key, *_shapes(longest**2, self._rows(rows), 2)),
@@ -888,10 +928,9 @@ class _Measured:
                 "the table has more rows than can be summed exactly: give smaller weights, or leave out sums"
             )
         if self._plan.max_rows > 1:
-            places = {column.name: place for place, column in enumerate(self._plan.schema.columns)}
             number, left_out = piece.persons
             for table, cells, found in zip(self._plan.persons, self._plan.person_cells, self._present, strict=True):
-                level = piece.levels[places[table[0]]] if table else left_out
+                level = self._plan.cells_in(piece.levels, table) if table else left_out
                 found.append(np.unique(number * cells + level))
             last = number < self._records
             self._last.append(piece.of(last))
@@ -963,10 +1002,9 @@ class _Measured:
     def _terms(self, piece: _Piece) -> Iterator[tuple[np.ndarray, np.ndarray, int, int]]:
         """For each sum: the cell of each row, z and 1 - z^2, the weight, and the number of cells."""
         plan = self._plan
-        column = {column.name: place for place, column in enumerate(plan.schema.columns)}
         value = {column.name: place for place, column in enumerate(plan.summed)}
         for (name, *by), weight, cells in zip(plan.sums, plan.sum_weights, plan.sum_cells, strict=True):
-            level = piece.levels[column[by[0]]] if by else np.zeros(piece.levels.shape[1], np.uint8)
+            level = plan.cells_in(piece.levels, by) if by else np.zeros(piece.levels.shape[1], np.uint8)
             yield level, piece.values[:, value[name]], weight, cells
 
 

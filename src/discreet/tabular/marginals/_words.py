@@ -12,6 +12,8 @@ from discreet.tabular.tables import Kind
 
 _SHOWN = 400
 """Cells of a two-way table that are shown as text."""
+HIDDEN = "– (too few records)"
+"""In the place of figures whose intervals are all that is possible: nobody is told less than by these."""
 
 
 def in_words(figure: Figure, show: Any, unit: str = "") -> str:
@@ -24,6 +26,10 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
+def _share(figure: Any) -> str:
+    return HIDDEN if figure[1] <= 0 and figure[2] >= 1 else in_words(Figure(*figure), _percent, "%")
+
+
 def figures_of_numbers(found: ColumnFigures) -> list[tuple[str, str]]:
     """Names of a column's mean, standard deviation and quantiles, and each with its interval in words."""
     show = functools.partial(shown, found.column)
@@ -33,7 +39,8 @@ def figures_of_numbers(found: ColumnFigures) -> list[tuple[str, str]]:
         days = found.column.kind is Kind.DATE
         spread = in_words(found.sd, "{:.4g}".format, "days") if days else in_words(found.sd, show, unit)
         rows += [("mean", in_words(found.mean, show, unit)), ("standard deviation", spread)]
-    return rows + [(f"{100 * share:g} % quantile", in_words(x, show, unit)) for share, x in found.quantiles.items()]
+    rows += [(f"{100 * share:g} % quantile", in_words(x, show, unit)) for share, x in found.quantiles.items()]
+    return [(name, HIDDEN if found.hidden else words) for name, words in rows]
 
 
 def pair_text(heading: str, found: PairFigures, labels: Sequence[str], across: Sequence[str]) -> str:
@@ -43,7 +50,7 @@ def pair_text(heading: str, found: PairFigures, labels: Sequence[str], across: S
     rows = [["", *across]]
     for label, row in zip(labels, zip(*found.shares, strict=True), strict=True):
         cells = zip(*(line.tolist() for line in row), strict=True)
-        rows.append([label, *(in_words(Figure(*cell), _percent, "%") for cell in cells)])
+        rows.append([label, *(_share(cell) for cell in cells)])
     return f"{heading}\n{_aligned(rows)}"
 
 
@@ -65,7 +72,7 @@ def groups_text(groups: Sequence[GroupFigures]) -> list[str]:
             lines = figures_of_numbers(found)
             shares = zip(found.labels, zip(*found.shares, strict=True), strict=True)
             kept = list(shares)[len(found.labels) - found.column.may_be_missing :] if lines else shares
-            figures.append([*lines, *((label, in_words(Figure(*x), _percent, "%")) for label, x in kept)])
+            figures.append([*lines, *((label, _share(x)) for label, x in kept)])
         rows = [["", *across], *([lines[0][0], *(words for _, words in lines)] for lines in zip(*figures, strict=True))]
         parts.append(f"{name} by {by}\n{_aligned(rows)}")
     return parts
@@ -83,7 +90,7 @@ def column_text(name: str, found: ColumnFigures) -> str:
         levels = levels[-1:] if missing else []
     for label, counts, shares in levels:
         count = in_words(Figure(*counts), "{:,.0f}".format)
-        rows.append([label, count, in_words(Figure(*shares), _percent, "%")])
+        rows.append([label, count, _share(shares)])
     return f"{heading}\n{_aligned(rows)}"
 
 

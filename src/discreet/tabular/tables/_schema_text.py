@@ -32,8 +32,9 @@ R = TypeVar("R")
 INFERRED = "non_private_from_data"
 # And what was released from it privately, with its cost.
 BOUGHT = "private_from_data"
-# In the place of bounds or categories that are to be bought.
+# In the place of bounds or categories that are to be bought; and a bound that stands in until they are.
 PRIVATE = "private"
+_FAR = 2**53
 # The person of a schema that says that no person has two rows.
 EACH_ROW = "each row"
 
@@ -88,12 +89,12 @@ def schema_from_toml(path: Path | str, *, target: str | None = None) -> Schema:
     return schema_from_dict(_content(path), target=target)
 
 
-def schema_to_buy(path: Path | str) -> tuple[Schema | None, list[str], list[str]]:
+def schema_to_buy(path: Path | str) -> tuple[Schema | None, dict[str, Column], list[str]]:
     """Read a schema file in which columns have `bounds = "private"` or `categories = "private"`.
 
     Returns:
-        The schema of the other columns, without a target; None if there are none. Then the names of the columns whose bounds, and
-        of those whose categories, are to be bought.
+        The schema of the other columns, without a target; None if there are none. Then the columns whose bounds are to be bought,
+        by name, as the file describes them but for bounds that stand in; and the names of those whose categories are to be.
 
     Raises:
         DataError: As `schema_from_toml`; or nothing is to be bought.
@@ -112,7 +113,15 @@ def schema_to_buy(path: Path | str) -> tuple[Schema | None, list[str], list[str]
         )
     others = {name: entry for name, entry in entries.items() if name not in bought}
     rest = {key: value for key, value in content.items() if key != "target"} | {"columns": others}
-    return schema_from_dict(rest) if others else None, wanted["bounds"], wanted["categories"]
+    numbers = {}
+    for name in wanted["bounds"]:
+        # What is text in a column of which both are bought has categories: nothing else is said of it.
+        said = {} if name in wanted["categories"] else entries[name]
+        if said.get("kind") == Kind.DATE:
+            raise DataError(f"column '{name}' (date): bounds are bought of numbers alone, state those of dates")
+        whole = {"kind": "real", **said, "bounds": [0, _FAR]}
+        numbers[name] = schema_from_dict({"columns": {name: whole}}).columns[0]
+    return schema_from_dict(rest) if others else None, numbers, wanted["categories"]
 
 
 def _content(path: Path | str) -> dict[str, Any]:
