@@ -589,6 +589,7 @@ def test_a_choice_among_bounded_coordinates():
     assert range_of(lambda r, x: (r / 4.0).sum(0) * 2.0 + r.sum(0) / 2.0) == pytest.approx(1.0)
     assert range_of(lambda r, x: r.sum(0) + r[:, ::-1].sum(0)) == pytest.approx(2.0, rel=1e-4)
     assert range_of(lambda r, x: r.sum(0) * jnp.array([1.0, -3.0, 1.0])) == pytest.approx(3.0, rel=1e-4)
+    assert range_of(lambda r, x: jnp.arange(3.0) - r.sum(0)) == pytest.approx(1.0, rel=1e-4)
     assert range_of(lambda r, x: r.sum()[None]) == pytest.approx(3.0, rel=1e-4)
     assert range_of(lambda r, x: r.sum(0).sum()[None]) == pytest.approx(3.0, rel=1e-4)
     assert range_of(lambda r, x: r.sum(0) @ jnp.ones((D, 2))) >= 3.0

@@ -100,7 +100,8 @@ class Choice(NamedTuple):
 
     Attributes:
         epsilon: The privacy range.
-        moved: How far one record moves each of them at most.
+        moved: How far a record that is added or removed moves each of them at most, under either relation: that one replaced
+            moves them twice as far is in the event.
     """
 
     epsilon: float

@@ -131,7 +131,7 @@ def _on_sums(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Pri
         for part in parts[1:]:
             terms = added(terms, part or ())
         known = [x.moves for x in sums if isinstance(x, Private) and x.moves is not None]
-        moves = sum(known) if len(known) == len(operands) else None
+        moves = sum(known) if len(known) == len(parts) else None
     elif primitive in (p.mul_p, p.div_p) and len(private) == 1:
         terms = _multiple(equation, sums)
         value, factor = _with_factor(equation, sums)
