@@ -264,7 +264,7 @@ def kept(table: pyarrow.Table, key: bytes) -> pyarrow.Table:
 
 
 def noise_of_one_row(monkeypatch) -> None:
-    monkeypatch.setattr(MarginalsPlan, "stddev", lambda self, table: self.noise / self.max_rows)
+    monkeypatch.setattr(MarginalsPlan, "drawn", property(lambda self: self.noise / self.max_rows))
 
 
 def half_the_noise_of_persons(monkeypatch) -> None:
@@ -343,7 +343,7 @@ def test_text_and_json_say_that_figures_are_of_the_rows_kept() -> None:
     assert (one.num_persons, one.to_dict()["counted"]) == (None, "persons")
 
 
-@pytest.mark.parametrize("wrong", [("hours",), ("place", "union"), ("height",)])
+@pytest.mark.parametrize("wrong", [("hours",), ("union", "union"), ("height",)])
 def test_wrong_tables_of_persons_are_refused(wrong) -> None:
     with pytest.raises(ValueError, match="persons has"):
         plan_for(persons={wrong: 1})
