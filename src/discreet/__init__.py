@@ -64,6 +64,7 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
         newton as newton,
         optimizers as optimizers,
         plots as plots,
+        predict as predict,
     )
     from discreet.methods.inference import (
         DPSGLD as DPSGLD,
@@ -118,7 +119,6 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
         marginals as marginals,
         models as models,
         planning as planning,
-        predict as predict,
         private_schema as private_schema,
         scores as scores,
         standardise as standardise,
