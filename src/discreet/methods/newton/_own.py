@@ -82,7 +82,7 @@ from discreet.methods.newton._sampling import draw, of_each
 from discreet.methods.newton._saved import SavedReleases
 from discreet.methods.newton._sums import Parts, layout_of
 from discreet.methods.newton._verdict import UNSEEN_FAR, Signs, verdict
-from discreet.methods.predict import Predictions, model_log_densities, model_predictions
+from discreet.methods.predict import Predictions, log_density_of, model_predictions
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation
 from discreet.privacy.act import Act
@@ -217,9 +217,9 @@ class DPNewtonResult(Posterior, Released, what="private Newton fit of a model", 
     ) -> Float[np.ndarray, " row"]:
         """The log of the mean density, over `draws`, of each row's known outcome, which is not private.
 
-        Args and errors are those of `predict.model_log_densities`.
+        Args and errors are those of `predict.log_density_of`.
         """
-        return model_log_densities(model, self.draws, *args, site=site, **kwargs)
+        return log_density_of(model, self.draws, site=site, **kwargs)(*args)
 
     @property
     def _means(self) -> Named:

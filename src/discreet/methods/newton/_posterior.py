@@ -21,6 +21,7 @@ from discreet.privacy import random
 from discreet.privacy.report import Statement, headline, use_words
 
 _SHOWN = 40
+_ROWS_AT_ONCE = 1024
 
 Named = Mapping[str, Float[np.ndarray, "..."]]
 
@@ -182,9 +183,15 @@ class OfCoefficients(Posterior):
         target = np.asarray(getattr(x, "y", None) if y is None else y, np.float64)
         if target.shape != rows.shape[:-1]:
             raise ValueError(f"y has the shape {target.shape}: pass one target for each row of x, {rows.shape[:-1]}.")
-        line = self._lines(rows, self.to_predict)
-        found = likelihood_of(self.family_of(family)).log_density(line, target, self._second(family))
-        return logsumexp(found, axis=0) - np.log(len(found))
+        likelihood = likelihood_of(self.family_of(family))
+        drawn = self.to_predict
+        also = self._second(family)
+        found = [np.empty(0)]
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            part = slice(start, start + _ROWS_AT_ONCE)
+            densities = likelihood.log_density(self._lines(rows[part], drawn), target[part], also)
+            found.append(logsumexp(densities, axis=0) - np.log(len(densities)))
+        return np.concatenate(found)
 
     def _features(self, x: Any) -> np.ndarray:
         rows = np.asarray(x.x if hasattr(x, "feature_names") else x, np.float64)

@@ -14,6 +14,6 @@ from discreet.methods.predict._classes import (
 from discreet.methods.predict._likelihoods import Likelihood as Likelihood, likelihood_of as likelihood_of
 from discreet.methods.predict._outcomes import (
     Predictions as Predictions,
-    model_log_densities as model_log_densities,
+    log_density_of as log_density_of,
     model_predictions as model_predictions,
 )

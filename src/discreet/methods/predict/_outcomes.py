@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -83,33 +83,37 @@ def model_predictions(
     return Predictions(mean.mean(axis=0), mean, outcomes)
 
 
-def model_log_densities(
-    model: Model, draws: Mapping[str, Any], *args: Any, site: str | None = None, **kwargs: Any
-) -> Float[np.ndarray, " row"]:
-    """The log of the mean density, over draws, of each row's known outcome. Not private for these rows.
+def log_density_of(
+    model: Model, draws: Mapping[str, Any], *, site: str | None = None, **kwargs: Any
+) -> Callable[..., Float[np.ndarray, " row"]]:
+    """The log of the mean density, over draws, of each row's known outcome, as a function that is compiled once.
 
     Args:
         model: As in `model_predictions`.
         draws: As there.
-        args: The model's arguments for the rows, with their outcomes.
         site: As there.
-        kwargs: As there.
+        kwargs: Public constants of the model.
 
     Returns:
-        One number a row, in nats; of a row of several numbers, or rows of a person, their sum.
-
-    Raises:
-        ValueError: As there.
+        A function of the model's arguments for rows with their outcomes. It gives one number a row, in nats, and these are not
+        private; of a row of several numbers, or rows of a person, their sum. It raises what `model_predictions` does.
     """
     draws = {name: jnp.asarray(value) for name, value in draws.items()}
-    leaves, rebuild = rows_of(args)
-    first = rebuild([leaf[:1] for leaf in leaves])
-    name, _ = site_of(model, {name: value[0] for name, value in draws.items()}, first, kwargs, site)
+    of_draws = math.log(num_draws_of(draws))
 
-    def one(draw: Mapping[str, Any]) -> Any:
-        found = trace_at(model, draw, args, kwargs)[name]
-        density = found["fn"].log_prob(found["value"])
-        return density.reshape(len(density), -1).sum(axis=1)
+    @jax.jit
+    def densities(draws: Mapping[str, Any], args: tuple[Any, ...]) -> Any:
+        name, _ = site_of(model, {name: value[0] for name, value in draws.items()}, args, kwargs, site)
 
-    densities = jax.jit(lambda draws: jax.lax.map(one, draws))(draws)
-    return np.asarray(jax.nn.logsumexp(densities, axis=0) - math.log(num_draws_of(draws)), np.float64)
+        def one(draw: Mapping[str, Any]) -> Any:
+            found = trace_at(model, draw, args, kwargs)[name]
+            density = found["fn"].log_prob(found["value"])
+            return density.reshape(len(density), -1).sum(axis=1)
+
+        return jax.nn.logsumexp(jax.lax.map(one, draws), axis=0) - of_draws
+
+    def log_densities(*args: Any) -> np.ndarray:
+        rows_of(args)  # refuses arrays of several lengths
+        return np.asarray(densities(draws, args), np.float64)
+
+    return log_densities
