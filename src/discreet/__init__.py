@@ -39,7 +39,9 @@ _HOME = {
     "SpentError": "ledger",
     "Statement": "report",
     "certify": "verify",
+    "check": "criticism",
     "clip_records": "mechanisms",
+    "compare": "scores",
     "describe": "marginals",
     "exponential_mechanism": "mechanisms",
     "fit": "newton",
@@ -115,6 +117,7 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
         symbol as symbol,
     )
     from discreet.tabular import (
+        criticism as criticism,
         estimators as estimators,
         marginals as marginals,
         models as models,
@@ -125,7 +128,9 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
         synthetic as synthetic,
         tables as tables,
     )
+    from discreet.tabular.criticism import check as check
     from discreet.tabular.marginals import describe as describe
+    from discreet.tabular.scores import compare as compare
     from discreet.tabular.synthetic import twins as twins
 
     __version__: str

@@ -10,6 +10,7 @@ those before it:
     standardise      private means and spreads of columns
     marginals        noisy counts of cross tables; `describe`; mixtures fitted to counts
     estimators       scikit-learn's interface
+    criticism        a fit against released counts of its table
     scores           private scores of a fit, and the choice among fits
     synthetic        synthetic twins, and their use
     planning         dry runs on invented tables
