@@ -15,7 +15,7 @@ import discreet as dp
 from discreet.methods.moments import MomentsPlan, fit_moments
 from discreet.methods.newton import NewtonPlan, fit_newton
 from discreet.tabular.private_schema import PrivateSchemaPlan
-from discreet.tabular.scores import ScorePlan, SelectionPlan
+from discreet.tabular.scores import ComparisonPlan, ScorePlan, SelectionPlan
 from discreet.tabular.tables import schema_from_bounds
 
 ADD, REPLACE = dp.Relation.ADD_OR_REMOVE_ONE, dp.Relation.REPLACE_ONE
@@ -101,6 +101,19 @@ def scored(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) ->
     return dp.scores.private_metrics(key, lambda rows: rows, x, x > 0.5, plan=score_plan(relation), **options)
 
 
+@functools.cache
+def comparison_plan(relation: dp.Relation) -> ComparisonPlan:
+    return ComparisonPlan.calibrate(epsilon=0.5, delta=1e-7, num_fits=2, relation=relation)
+
+
+def ranked(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
+    if "person" in options:
+        options["groups"] = np.arange(len(x))
+    fits = {"a": lambda rows: -np.square(rows), "b": lambda rows: -np.abs(rows)}
+    terms = comparison_plan(relation)
+    return dp.compare(fits, x, plan=terms, rng_key=key, **options)
+
+
 def standardised(key: Any, x: Any = X, relation: dp.Relation = ADD, **options: Any) -> Any:
     terms = calibrated(dp.standardise.Standardisation, relation, num_columns=1, epsilon=0.2)
     return dp.standardise.private_standardisation(key, x[:, None], low=0, high=1, plan=terms, **options)
@@ -127,10 +140,11 @@ METHODS: tuple[Method, ...] = (
     counted,
     bought,
     scored,
+    ranked,
     selected,
     standardised,
 )
-ASK_FOR_A_SEED = bought, counted, scored, selected, standardised
+ASK_FOR_A_SEED = bought, counted, ranked, scored, selected, standardised
 """Methods that refuse a key from a seed without `non_private_seed=True`."""
 
 

@@ -35,6 +35,7 @@ from tests.methods import (
     of_a_model,
     one_sample,
     plan,
+    ranked,
     score_plan,
     scored,
     selected,
@@ -147,7 +148,7 @@ def less_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.essential
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
-@pytest.mark.parametrize("method", [bought, by_moments, by_newton, of_a_model, counted, scored, standardised])
+@pytest.mark.parametrize("method", [bought, by_moments, by_newton, of_a_model, counted, ranked, scored, standardised])
 def test_the_programs_are_the_plan_and_with_less_noise_they_are_refused(
     method: Method, relation: dp.Relation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,7 +331,7 @@ def test_the_number_of_records_is_the_plans_or_secret(method: Method, monkeypatc
     statements = [method(dp.random.key(), x=x).statement.with_use("", "") for x in (X, X[:-1])]
     whole, less = (dataclasses.replace(x, notes=x.notes[:1], data_warnings=()) for x in statements)
     assert whole == less
-    if method in (bought, counted, scored, selected):  # their plans know no number
+    if method in (bought, counted, ranked, scored, selected):  # their plans know no number
         return
     monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
     with pytest.raises(ValueError, match=rf"{N - 1} records.*num_records( is |=){N}, a public number"):
@@ -374,8 +375,8 @@ def test_an_option_that_a_method_lacks_is_refused(
     options = [word for word in asked.lacking()[name] if word in asked.OPTIONS]
     options += ["keep_gradients"] * (method is not by_steps)
     for option in options:
-        if (method, option) != (scored, "max_rows"):  # an option of its plan
-            with pytest.raises((TypeError, ValueError), match=option if method is not scored else "plan="):
+        if method not in (ranked, scored) or option != "max_rows":  # an option of their plan
+            with pytest.raises((TypeError, ValueError), match="plan=" if method in (ranked, scored) else option):
                 method(dp.random.key(), **{option: jax.make_mesh((1,), ("x",)) if option == "mesh" else 3})
 
 

@@ -12,7 +12,7 @@ import pytest
 from scipy.special import expit, softmax
 from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
-from discreet.tabular.predict import (
+from discreet.methods.predict import (
     class_probabilities,
     classification_metrics,
     linear_predictor,

@@ -105,6 +105,7 @@ def methods() -> dict[str, tuple[Callable[..., Any], type]]:
         "counts": (marginals.private_marginals, marginals.Marginals),
         "private schemas": (private_schema.private_schema, private_schema.PrivateSchema),
         "scores": (scores.private_metrics, scores.PrivateMetrics),
+        "comparison": (scores.compare, scores.Comparison),
         "selection": (scores.select, scores.Selection),
         "standardisation": (standardise.private_standardisation, standardise.Scaling),
     }
@@ -112,16 +113,16 @@ def methods() -> dict[str, tuple[Callable[..., Any], type]]:
 
 OPTIONS = "ledger", "person", "max_rows", "checkpoint", "mesh", "progress_bar", "require_proof"
 RESULTS = "plan", "statement", "save", "to_dict", "_repr_html_", "to_arviz"
-_QUERIES = "moments", "counts", "private schemas", "scores", "standardisation"
+_QUERIES = "moments", "counts", "private schemas", "scores", "comparison", "standardisation"
 _NEWTON = "Newton", "Newton of models"
 NEEDLESS: dict[str, tuple[str, ...]] = {
     "person": ("counts", "private schemas"),
     "max_rows": (*_QUERIES, "Newton"),
     "checkpoint": (*_QUERIES, "one posterior sample", "selection"),
     "mesh": (*_QUERIES, *_NEWTON, "one posterior sample", "selection"),
-    "progress_bar": ("moments", "private schemas", "scores", "standardisation", "selection"),
+    "progress_bar": ("moments", "private schemas", "scores", "comparison", "standardisation", "selection"),
     "require_proof": (*_QUERIES, *_NEWTON, "one posterior sample", "selection"),
-    "to_arviz": ("counts", "private schemas", "scores", "standardisation", "selection"),
+    "to_arviz": ("counts", "private schemas", "scores", "comparison", "standardisation", "selection"),
 }
 """Methods that need no such option or result: docs/other-methods.md has the reasons."""
 

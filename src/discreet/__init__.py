@@ -39,7 +39,9 @@ _HOME = {
     "SpentError": "ledger",
     "Statement": "report",
     "certify": "verify",
+    "check": "criticism",
     "clip_records": "mechanisms",
+    "compare": "scores",
     "describe": "marginals",
     "exponential_mechanism": "mechanisms",
     "fit": "newton",
@@ -64,6 +66,7 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
         newton as newton,
         optimizers as optimizers,
         plots as plots,
+        predict as predict,
     )
     from discreet.methods.inference import (
         DPSGLD as DPSGLD,
@@ -114,18 +117,20 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
         symbol as symbol,
     )
     from discreet.tabular import (
+        criticism as criticism,
         estimators as estimators,
         marginals as marginals,
         models as models,
         planning as planning,
-        predict as predict,
         private_schema as private_schema,
         scores as scores,
         standardise as standardise,
         synthetic as synthetic,
         tables as tables,
     )
+    from discreet.tabular.criticism import check as check
     from discreet.tabular.marginals import describe as describe
+    from discreet.tabular.scores import compare as compare
     from discreet.tabular.synthetic import twins as twins
 
     __version__: str

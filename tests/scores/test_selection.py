@@ -223,8 +223,8 @@ def test_fits_are_selected_by_their_private_scores(quick_compilation: None) -> N
     import numpyro
     from numpyro.infer.autoguide import AutoNormal
 
+    from discreet.methods.predict import class_probabilities
     from discreet.tabular.models import logistic_regression
-    from discreet.tabular.predict import class_probabilities
 
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, (4000, 2)).astype(np.float32)

@@ -5,6 +5,7 @@ reading order; each imports only from those before it:
 
     inference_data   draws for ArviZ
     plots            pictures of draws and of released numbers
+    predict          predictions from draws
     optimizers       optimizers beside those of NumPyro and Optax
     inference        `DPSVI`, `DPSGLD`, `OnePosteriorSample`: objective, step, loop and results
     newton           posteriors from a few noisy gradients, and `fit`, which chooses the method

@@ -35,6 +35,7 @@ __all__ = [
     "plot_levels",
     "plot_posterior",
     "plot_releases",
+    "plot_replicates",
     "plot_shares",
     "running_mean",
 ]
@@ -464,6 +465,32 @@ def _draw_levels(axes: Any, name: str, column: LevelShares) -> None:
     axes.set_xlabel(column.axis, fontsize="x-small")
     axes.set_ylabel("share per unit", fontsize="x-small")
     tidy(axes)
+
+
+def plot_replicates(
+    labels: Sequence[str],
+    observed: Float[np.ndarray, " level"],
+    replicates: Float[np.ndarray, "replicate level"],
+    *,
+    axis: str,
+    title: str,
+    path: str | Path | None = None,
+) -> Figure:
+    """Draw shares of levels in black over those of replicates in grey, as ArviZ's `plot_ppc`; the replicates' mean is dashed."""
+    figure = new_figure(7.0, 4.0)
+    axes = figure.subplots()
+    places = np.arange(len(labels), dtype=np.float64)
+    for drawn in replicates:
+        axes.step(places, drawn, where="mid", color="0.75", linewidth=0.5)
+    axes.step([], [], color="0.75", linewidth=0.5, label="replicates")
+    axes.step(places, replicates.mean(axis=0), where="mid", color="0.35", linestyle="--", label="their mean")
+    axes.step(places, observed, where="mid", color="black", linewidth=1.5, label="released")
+    axes.legend(frameon=False, fontsize="small")
+    _name_levels(axes, labels, axis, places)
+    axes.set_ylabel("share", fontsize="x-small")
+    axes.set_ylim(min(0.0, float(replicates.min()), float(observed.min())))
+    figure.suptitle(title, fontsize="small", wrap=True)
+    return save(figure, path)
 
 
 def draw_trade_off(axes: Any, profile: Any) -> None:

@@ -8,9 +8,9 @@ those before it:
     private_schema   bounds and categories bought from the data
     models           ready-made models, and levels of columns
     standardise      private means and spreads of columns
-    predict          predictions from draws
     marginals        noisy counts of cross tables; `describe`; mixtures fitted to counts
     estimators       scikit-learn's interface
+    criticism        a fit against released counts of its table
     scores           private scores of a fit, and the choice among fits
     synthetic        synthetic twins, and their use
     planning         dry runs on invented tables

@@ -321,14 +321,11 @@ def predict(
 
     check_file(out, endings=(".csv",), overwrite=overwrite)
     model, schema, target, draws = _fit_of(fitted)
-    features = dataclasses.replace(
-        schema.without_person(), columns=schema.features, target=None, weight=None, impossible=()
-    )
-    table = dp.tables.read_table(data, features, out_of_bounds=out_of_bounds)
-    x = dp.tables.encode(table, features, out_of_bounds=out_of_bounds).x
+    table = dp.tables.read_table(data, schema.only_features(), out_of_bounds=out_of_bounds)
+    records = dp.tables.encode_features(table, schema, out_of_bounds=out_of_bounds)
+    x = records.x
     _check_size(draws, x, fitted)
-    low, high = target.limits if model == "linear" else (-1.0, 1.0)
-    found = _predict(model, draws, (high - low) / 2, (high + low) / 2, x).reshape(len(x), -1)
+    found = _predict(model, draws, records.target_scale, records.target_centre, x).reshape(len(x), -1)
     names = [target.name] if target.kind.has_bounds else [f"{target.name}={x}" for x in target.categories]
     names = names[-found.shape[1] :]  # Of two categories the second
     content = io.StringIO()

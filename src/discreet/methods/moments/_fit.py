@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float, PRNGKeyArray
 
 from discreet._jax import in_own_settings, one_process, refuse_traced
+from discreet._validate import choice
 from discreet.methods.inference import Share, warn_of_use
 from discreet.methods.moments._gradients import LastStage, reach_of
 from discreet.methods.moments._plan import KINDS, PRODUCTS, SHARES, MomentsPlan
@@ -78,6 +79,15 @@ class MomentsResult(
     def to_predict(self) -> dict[str, np.ndarray]:
         """The estimate, as one draw of `intercept` and `weights`."""
         return {"intercept": self.estimate[:1], "weights": self.estimate[None, 1:]}
+
+    def family_of(self, family: str | None) -> str:
+        """As there."""
+        return choice("family", "gaussian" if family is None else family, ("gaussian",), hint="The fit is a line.")
+
+    def _second(self, family: str | None, rng: Any = None, drawn: Any = None) -> np.ndarray:
+        """The residuals' standard deviation."""
+        del family, rng
+        return np.sqrt(np.clip(self.variance, 1e-8, 1)) if drawn is None else drawn["sigma"]
 
     def _drawn(self, rng: np.random.Generator, num_samples: int) -> dict[str, np.ndarray]:
         """With draws of `sigma`, (draw,).

@@ -22,9 +22,11 @@ from typing import Any
 import jax
 import numpy as np
 from jaxtyping import Bool, Float, PRNGKeyArray
+from scipy.special import ndtri
 from tqdm.auto import tqdm
 
 from discreet._jax import in_own_settings, one_process, refuse_traced
+from discreet._validate import ENDS, choice
 from discreet.methods.inference import Share, warn_of_use
 from discreet.methods.newton._algebra import (
     LEAST_CURVATURE,
@@ -79,6 +81,8 @@ _REACH = {"binary": (0.8, 2.0, 4.0), "counts": (1.0, 1.25, 1.25), "classes": (0.
 """Rows longer than so many times a typical one count less: at least, where the noise is little, and where it is none."""
 HIDDEN_SPREAD = 0.02
 """Of a column's mean square: where the noise hides its spread, the square of the one that intervals allow for."""
+_FAMILIES = {BINARY: ("bernoulli",), CLASSES: ("categorical",), COUNTS: ("poisson", "negative_binomial")}
+"""The likelihoods that predictions may have."""
 _MANY = 32  # features
 WARY = 2.5  # of gradients far away, for intervals
 NOISY = 3.0  # a fit for its coefficients has at most so much more noise than sampling
@@ -148,6 +152,24 @@ class NewtonResult(OfCoefficients, Released, what="private Newton fit", parts=(N
         if self.plan.family == COUNTS:
             draws = draws.mean(axis=0, keepdims=True)
         return self._named(draws)
+
+    def family_of(self, family: str | None) -> str:
+        """As there."""
+        own = _FAMILIES[self.plan.family]
+        return choice("family", own[0] if family is None else family, own, hint="The fit is of such a target.")
+
+    def _second(
+        self, family: str | None, rng: np.random.Generator | None = None, drawn: Any = None
+    ) -> np.ndarray | None:
+        """The dispersion; its draws are log-normal on each side of the estimate, with its interval."""
+        if family != "negative_binomial":
+            return None
+        if rng is None:
+            return np.asarray(self.dispersion)
+        middle = math.log(self.dispersion)
+        z = rng.standard_normal(len(drawn["intercept"])) / ndtri(ENDS[1])
+        low, high = np.log(self.dispersion_range)
+        return np.exp(middle + z * np.where(z < 0, middle - low, high - middle))
 
     @property
     def _num_classes(self) -> int:

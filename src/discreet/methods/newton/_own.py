@@ -82,6 +82,7 @@ from discreet.methods.newton._sampling import draw, of_each
 from discreet.methods.newton._saved import SavedReleases
 from discreet.methods.newton._sums import Parts, layout_of
 from discreet.methods.newton._verdict import UNSEEN_FAR, Signs, verdict
+from discreet.methods.predict import Predictions, log_density_of, model_predictions
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation
 from discreet.privacy.act import Act
@@ -181,6 +182,44 @@ class DPNewtonResult(Posterior, Released, what="private Newton fit of a model", 
         replace = integer("num_samples", num_samples) > held
         picked = np.asarray(jax.random.choice(secret, held, (num_samples,), replace))
         return {name: value[picked] for name, value in self.draws.items()}
+
+    def predict(
+        self,
+        model: Callable[..., Any],
+        *args: Any,
+        key: PRNGKeyArray | None = None,
+        num_samples: int = 1_000,
+        site: str | None = None,
+        **kwargs: Any,
+    ) -> Predictions:
+        """Predict new rows by the model, which the result does not hold. Costs nothing.
+
+        Args:
+            model: The model that was fitted.
+            args: Its arguments for the new rows, with None for the observation.
+            key: Any JAX key, for the draws; None: a new one.
+            num_samples: Number of draws.
+            site: As in `predict.model_predictions`, as are kwargs.
+            kwargs: As there.
+
+        Returns:
+            Draws of each row's mean or class probabilities, and of a new outcome. Their spread has all noise in it.
+
+        Raises:
+            ValueError: As there.
+        """
+        for_draws, for_outcomes = jax.random.split(random.check_key(random.key() if key is None else key))
+        draws = self.posterior(for_draws, num_samples)
+        return model_predictions(for_outcomes, model, draws, *args, site=site, **kwargs)
+
+    def log_density(
+        self, model: Callable[..., Any], *args: Any, site: str | None = None, **kwargs: Any
+    ) -> Float[np.ndarray, " row"]:
+        """The log of the mean density, over `draws`, of each row's known outcome, which is not private.
+
+        Args and errors are those of `predict.log_density_of`.
+        """
+        return log_density_of(model, self.draws, site=site, **kwargs)(*args)
 
     @property
     def _means(self) -> Named:

@@ -12,13 +12,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
-from scipy.special import ndtri
+from scipy.special import logsumexp, ndtri
 
 from discreet._validate import ENDS, integer
 from discreet.methods.newton._saved import words_of
+from discreet.methods.predict import Predictions, likelihood_of
+from discreet.privacy import random
 from discreet.privacy.report import Statement, headline, use_words
 
 _SHOWN = 40
+_ROWS_AT_ONCE = 1024
 
 Named = Mapping[str, Float[np.ndarray, "..."]]
 
@@ -131,6 +134,103 @@ class OfCoefficients(Posterior):
             num_samples: Number of draws.
         """
         return self._drawn(np.random.default_rng(words_of(key)), integer("num_samples", num_samples))
+
+    def predict(
+        self, x: Any, *, key: PRNGKeyArray | None = None, num_samples: int = 1_000, family: str | None = None
+    ) -> Predictions:
+        """Predict new rows. Costs nothing, and a row's predictions depend on that row alone.
+
+        Args:
+            x: Features of the new rows as in the fit, (..., feature); or `Records`, such as
+                `dp.tables.encode_features(new_table, schema)`, for means and outcomes in the unit of a table's target.
+            key: Any JAX key, for the draws; None: a new one.
+            num_samples: Number of draws.
+            family: For counts, "poisson" (None) or "negative_binomial", whose variance of outcomes is m + m^2 / `dispersion`.
+
+        Returns:
+            Draws of each row's mean or class probabilities, and of a new outcome. Their spread has all noise in it; `estimate`
+            is of the coefficients to predict with, which are shrunk where the noise hides them.
+
+        Raises:
+            ValueError: Other features than in the fit, or no such family of the fit.
+        """
+        likelihood = likelihood_of(self.family_of(family))
+        rows = self._features(x)
+        scale = float(getattr(x, "target_scale", 1.0))
+        centre = float(getattr(x, "target_centre", 0.0))
+        rng = np.random.default_rng(words_of(random.key() if key is None else key))
+        drawn = self._drawn(rng, integer("num_samples", num_samples))
+        line = self._lines(rows, drawn)
+        also = self._second(family, rng, drawn)
+        if also is not None:
+            also = also.reshape(-1, *[1] * (line.ndim - 1))
+        best = likelihood.mean(self._lines(rows, self.to_predict)).mean(axis=0)
+        found = best, likelihood.mean(line), likelihood.draw(rng, line, also)
+        return Predictions(*(found if (scale, centre) == (1.0, 0.0) else (part * scale + centre for part in found)))
+
+    def log_density(self, x: Any, y: Any = None, *, family: str | None = None) -> Float[np.ndarray, " row"]:
+        """The log of the mean density, over the coefficients to predict with, of each row's known target. Not private.
+
+        Args:
+            x: Features as in the fit, (row, feature); or `Records`, which may hold the target.
+            y: The target of each row, as in the fit.
+            family: As in `predict`.
+
+        Returns:
+            One number a row, in nats.
+        """
+        rows = self._features(x)
+        target = np.asarray(getattr(x, "y", None) if y is None else y, np.float64)
+        if target.shape != rows.shape[:-1]:
+            raise ValueError(f"y has the shape {target.shape}: pass one target for each row of x, {rows.shape[:-1]}.")
+        likelihood = likelihood_of(self.family_of(family))
+        drawn = self.to_predict
+        also = self._second(family)
+        found = [np.empty(0)]
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            part = slice(start, start + _ROWS_AT_ONCE)
+            densities = likelihood.log_density(self._lines(rows[part], drawn), target[part], also)
+            found.append(logsumexp(densities, axis=0) - np.log(len(densities)))
+        return np.concatenate(found)
+
+    def _features(self, x: Any) -> np.ndarray:
+        rows = np.asarray(x.x if hasattr(x, "feature_names") else x, np.float64)
+        wanted = len(self.mean) // self._num_classes - 1
+        if rows.ndim < 2 or rows.shape[-1] != wanted:
+            raise ValueError(
+                f"x has the shape {rows.shape}: pass rows of the {wanted} features of the fit, (row, {wanted})."
+            )
+        return rows
+
+    @staticmethod
+    def _lines(rows: np.ndarray, drawn: Named) -> np.ndarray:
+        """The linear predictors, (draw, ..., *class)."""
+        weights = np.asarray(drawn["weights"])
+        intercept = np.asarray(drawn["intercept"])
+        line = np.tensordot(weights, rows, axes=(1, -1))
+        if intercept.ndim > 1:  # classes behind the draws
+            line = np.moveaxis(line, 1, -1)
+        return line + intercept.reshape(len(intercept), *[1] * (rows.ndim - 1), *intercept.shape[1:])
+
+    @abc.abstractmethod
+    def family_of(self, family: str | None) -> str:
+        """The name of the likelihood; None: the one of the fit.
+
+        Raises:
+            ValueError: The fit is of another one.
+        """
+
+    @property
+    @abc.abstractmethod
+    def to_predict(self) -> dict[str, np.ndarray]:
+        """Draws of `intercept` and `weights` to predict with."""
+
+    def _second(
+        self, family: str | None, rng: np.random.Generator | None = None, drawn: Named | None = None
+    ) -> np.ndarray | None:
+        """The likelihood's second parameter, for each draw; without a generator the estimate; None where it has none."""
+        del family, rng, drawn
+        return None
 
     def _drawn(self, rng: np.random.Generator, num_samples: int) -> dict[str, np.ndarray]:
         values, vectors = np.linalg.eigh(self.covariance)

@@ -88,6 +88,7 @@ class Purpose(IntEnum):
     DEVICES = 15
     NEWTON = 16
     SCHEMA = 17
+    COMPARISON = 18
 
 
 def key(seed: int | None = None) -> Array:

@@ -1,9 +1,15 @@
 """Scores of a fit on held-out records, and selection of the best of several fits, both under differential privacy.
 
 Files, in reading order: `_plan` (what a row adds at most, and what the sums cost), `_terms` (from rows to integers),
-`_metrics` (the release and its figures), `_selection` (the best of a random number of private runs).
+`_metrics` (the release and its figures), `_compare` (several fits on the same rows), `_selection` (the best of a random number of
+private runs).
 """
 
+from discreet.tabular.scores._compare import (
+    Comparison as Comparison,
+    ComparisonPlan as ComparisonPlan,
+    compare as compare,
+)
 from discreet.tabular.scores._metrics import (
     Estimate as Estimate,
     PrivateMetrics as PrivateMetrics,

@@ -28,15 +28,22 @@ from discreet.privacy import random
 from discreet.privacy.accounting import Relation
 from discreet.privacy.act import Act
 from discreet.privacy.ledger import Ledger
-from discreet.privacy.query import LAST, padded
+from discreet.privacy.query import padded
 from discreet.privacy.released import Released
 from discreet.privacy.report import RECORD, Statement, Unit
 from discreet.tabular.marginals import fieller
 from discreet.tabular.scores._plan import ONE, ScorePlan
-from discreet.tabular.scores._terms import class_terms, number_terms, places_of, predictions
+from discreet.tabular.scores._terms import (
+    class_terms,
+    last_and_others,
+    number_terms,
+    places_of,
+    predictions,
+    rows_of_persons,
+)
 
 _DRAWS = 4000
-_EXCESS = 1.004
+EXCESS = 1.004
 """The noise on the grid of integers is up to so many times as large as planned."""
 
 
@@ -174,7 +181,7 @@ class PrivateMetrics(Released, what="private scores", parts=(ScorePlan, Relation
         """
         plan = self.plan
         rng = np.random.default_rng(0)
-        noise = _EXCESS * self.plan.noise
+        noise = EXCESS * self.plan.noise
         at, around = (_figures(plan, x) for x in (self.sums, self.sums + noise * rng.normal(size=(_DRAWS, plan.width))))
         chance = self._sampled(rng)
         hidden = bool(at["rows"] < 3 * noise * math.sqrt(2 * plan.bins if plan.classes else 1))
@@ -236,7 +243,7 @@ class PrivateMetrics(Released, what="private scores", parts=(ScorePlan, Relation
         interval holds the exact share with probability `level`; where the noise hides it, it is 0 to 1.
         """
         z = NormalDist().inv_cdf((1 + self.level) / 2)
-        noise = _EXCESS * self.plan.noise
+        noise = EXCESS * self.plan.noise
         edges = self.plan.edges
         table = []
         for place, (zeros, ones) in enumerate(self._cells()):
@@ -370,7 +377,7 @@ def private_metrics(
     terms, persons = _terms(plan, result, X, y, labels, groups)
     unit = RECORD if groups is None else Unit(person, plan.max_rows)
     act = Act.on(plan, key, random.Purpose.SCORES, ledger=ledger, unit=unit)
-    last, others = _last_and_others(terms, persons)
+    last, others = last_and_others(terms, persons)
     # In 64 bits a sum of integers below 2^53 is exact.
     sums = plan.query.answer(act, others.astype(np.float64), *padded(last.astype(np.float64)))
     return PrivateMetrics(plan, sums / ONE, act.statement, level)
@@ -423,23 +430,4 @@ def _terms(
                 "y holds a missing, infinite or other cell that is no number: choose the rows by a public rule."
             )
         terms = number_terms(plan, predictions(result, X, True, (len(rows),)), target)
-    if groups is None:
-        if plan.max_rows > 1:
-            raise ValueError("max_rows is for persons: pass groups, the person of each row.")
-        return terms, None
-    from discreet.tabular.estimators import rows_of_groups
-
-    return terms, rows_of_groups(groups, len(rows), plan.max_rows)
-
-
-def _last_and_others(
-    terms: Int[np.ndarray, "row sum"], persons: Int[np.ndarray, "record row"] | None
-) -> tuple[Int[np.ndarray, "record sum"], Int[np.ndarray, " sum"]]:
-    """The contributions of the last records, and the sum of all others. Not private."""
-    if persons is None:
-        return terms[-LAST:], terms[:-LAST].sum(axis=0)
-    # -1 is a row of zeros.
-    terms = np.concatenate([terms, np.zeros((1, terms.shape[1]), np.int64)])
-    last = persons[-LAST:]
-    others = persons[:-LAST]
-    return terms[last].sum(axis=1), terms[others[others >= 0]].sum(axis=0)
+    return terms, rows_of_persons(plan.max_rows, groups, len(rows))

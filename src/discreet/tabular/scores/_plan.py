@@ -123,7 +123,7 @@ class ScorePlan(GaussianPlan):
     def query(self) -> Query:
         """The release: of the sums of all other records, the last records' contributions and the mask, in units of 1 / ONE."""
         noise = Gaussian(self.noise * ONE, self.noise_multiplier)
-        return Query(_Sums(self.sensitivity * ONE), noise, self.relation)
+        return Query(BoundedSums(self.sensitivity * ONE), noise, self.relation)
 
     def state(self, *, reproducible: bool, unit: Unit = RECORD) -> Statement:
         """Make the statement of one release by this plan, for a unit of privacy."""
@@ -175,7 +175,7 @@ class ScorePlan(GaussianPlan):
         return high - low if self.max_error is None else self.max_error
 
 
-class _Sums(NamedTuple):
+class BoundedSums(NamedTuple):
     """The sums over all records, of whom each adds at most `bound` in L2."""
 
     bound: float

@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 from jaxtyping import Float, Int
 
+from discreet.privacy.query import LAST
 from discreet.tabular.scores._plan import ONE, ScorePlan
 
 _BATCH = 1024
@@ -87,27 +88,59 @@ def _ask(result: Any, regression: bool) -> Callable[[Any], np.ndarray]:
 
 
 def predictions(result: Any, X: Any, regression: bool, shape: tuple[int, ...]) -> np.ndarray:
-    """Predict all rows in batches of one size, and the first and the last again by themselves."""
-    if shape[0] == 0:
-        return np.zeros(shape)
+    """Predict all rows, in batches."""
     predict = _ask(result, regression)
     rows = getattr(X, "iloc", np.asarray(X) if isinstance(X, list | tuple) else X)
+    each = "." if regression else ", or one for each row and class."
+    return in_batches(lambda places: predict(rows[places]), shape, "prediction", each)
+
+
+def in_batches(
+    ask: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...], what: str, each: str = "."
+) -> np.ndarray:
+    """Ask for all rows, by their places, in batches of one size, and for the first and the last again by themselves."""
+    if shape[0] == 0:
+        return np.zeros(shape)
 
     def batch(first: int, last: int) -> np.ndarray:
         # The last row fills up what is missing.
-        predicted = predict(rows[np.minimum(np.arange(first, first + _BATCH), last - 1)])
-        if predicted.shape != (_BATCH, *shape[1:]):
+        found = ask(np.minimum(np.arange(first, first + _BATCH), last - 1))
+        if found.shape != (_BATCH, *shape[1:]):
             raise ValueError(
-                f"predictions of a batch of {_BATCH:,} rows have the shape {predicted.shape}, and {(_BATCH, *shape[1:])} was "
-                "expected: one for each row" + ("." if regression else ", or one for each row and class.")
+                f"For a batch of {_BATCH:,} rows the {what} has the shape {found.shape}, and {(_BATCH, *shape[1:])} was "
+                f"expected: one for each row{each}"
             )
-        return predicted[: last - first]
+        return found[: last - first]
 
-    predicted = np.concatenate([batch(at, min(at + _BATCH, shape[0])) for at in range(0, shape[0], _BATCH)])
+    found = np.concatenate([batch(at, min(at + _BATCH, shape[0])) for at in range(0, shape[0], _BATCH)])
     for place in {0, shape[0] - 1}:
-        if not np.allclose(batch(place, place + 1)[0], predicted[place], rtol=1e-5, atol=1e-5, equal_nan=True):
+        if not np.allclose(batch(place, place + 1)[0], found[place], rtol=1e-5, atol=1e-5, equal_nan=True):
             raise ValueError(
-                "The prediction of one row changes with the rows beside it, as where columns are centred by their mean in X. "
+                f"The {what} of one row changes with the rows beside it, as where columns are centred by their mean in X. "
                 "Prepare the columns by public numbers, so that each row stands for itself."
             )
-    return predicted
+    return found
+
+
+def rows_of_persons(max_rows: int, groups: Any, num_rows: int) -> Int[np.ndarray, "record row"] | None:
+    """The rows of each person (-1: none); None where a record is a row."""
+    if groups is None:
+        if max_rows > 1:
+            raise ValueError("max_rows is for persons: pass groups, the person of each row.")
+        return None
+    from discreet.tabular.estimators import rows_of_groups
+
+    return rows_of_groups(groups, num_rows, max_rows)
+
+
+def last_and_others(
+    terms: Int[np.ndarray, "row sum"], persons: Int[np.ndarray, "record row"] | None
+) -> tuple[Int[np.ndarray, "record sum"], Int[np.ndarray, " sum"]]:
+    """The contributions of the last records, and the sum of all others. Not private."""
+    if persons is None:
+        return terms[-LAST:], terms[:-LAST].sum(axis=0)
+    # -1 is a row of zeros.
+    terms = np.concatenate([terms, np.zeros((1, terms.shape[1]), np.int64)])
+    last = persons[-LAST:]
+    others = persons[:-LAST]
+    return terms[last].sum(axis=1), terms[others[others >= 0]].sum(axis=0)

@@ -20,8 +20,8 @@ from jaxtyping import Float, Int
 
 from discreet._validate import require
 from discreet.methods.plots import Shares
+from discreet.methods.predict import classification_metrics
 from discreet.tabular.models import Levels
-from discreet.tabular.predict import classification_metrics
 from discreet.tabular.synthetic._marginals import associations, marginal_distances
 from discreet.tabular.synthetic._report import Comparison, UtilityReport
 from discreet.tabular.tables import Column, DataError, Kind, Schema

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         are_levels as are_levels,
         describe_features as describe_features,
         encode as encode,
+        encode_features as encode_features,
     )
     from discreet.tabular.tables._files import (
         column_kinds as column_kinds,
@@ -82,7 +83,7 @@ if TYPE_CHECKING:
 _READERS = {
     "_convert": ("Conversion", "conversion_of", "convert", "open_records"),
     "_decode": ("cells_of", "decode"),
-    "_encode": ("Records", "are_levels", "describe_features", "encode"),
+    "_encode": ("Records", "are_levels", "describe_features", "encode", "encode_features"),
     "_files": ("column_kinds", "column_names", "files_of", "sniff_csv"),
     "_infer": ("infer_columns_non_private",),
     "_read": ("over_pieces", "persons_of", "read_table"),

@@ -18,7 +18,7 @@ import pyarrow.types
 from discreet.tabular.tables._cells import Report, coded
 from discreet.tabular.tables._persons import rows_of_persons
 from discreet.tabular.tables._schema import EPOCH, Column, DataError, Kind, Missing, OutOfBounds, Schema
-from discreet.tabular.tables._typed import typed
+from discreet.tabular.tables._typed import as_table, typed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -256,6 +256,22 @@ def encode(
     if schema.max_rows == 1:
         return layout.records(matrix[rows[:, 0]])
     return layout.records(*_gather(rows, matrix, bool(schema.drops)))
+
+
+def encode_features(table: Any, schema: Schema, *, out_of_bounds: OutOfBounds | str = OutOfBounds.REFUSE) -> Records:
+    """Encode new rows, of which the features alone are known, as `encode` does; for `predict` of a fit.
+
+    Args:
+        table: As for `encode`, or a data frame or a dict of arrays, with the schema's features.
+        schema: The schema of the fit; of its target the records have the unit.
+        out_of_bounds: As in `encode`.
+
+    Raises:
+        DataError: As there.
+    """
+    centre, scale = Layout(schema).target_scaling
+    found = encode(as_table(table), schema.only_features(), out_of_bounds=out_of_bounds)
+    return dataclasses.replace(found, target_centre=centre, target_scale=scale)
 
 
 def is_dropped(matrix: np.ndarray) -> np.ndarray:

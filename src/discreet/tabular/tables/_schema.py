@@ -472,6 +472,12 @@ class Schema:
                     )
                     yield f"impossible values of '{name}' are not among {column.rule()}: give {remedy}"
 
+    def only_features(self) -> "Schema":
+        """The same without target, person and weight: for rows of which the features alone are known."""
+        return dataclasses.replace(
+            self.without_person(), columns=self.features, target=None, weight=None, impossible=()
+        )
+
     def without_person(self) -> "Schema":
         """The description of rows that are nobody's, such as those of a synthetic twin."""
         return dataclasses.replace(self, person=None, max_rows=1)

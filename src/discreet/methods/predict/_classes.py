@@ -26,14 +26,6 @@ from scipy.special import expit
 from discreet._numpyro import trace_of
 from discreet._validate import left_out, require
 
-__all__ = [
-    "ClassificationMetrics",
-    "class_probabilities",
-    "classification_metrics",
-    "linear_predictor",
-    "probit_probabilities",
-]
-
 Model = Callable[..., Any]
 _ELEMENTS = 2**22
 """Probabilities that are held at once, by default: 16 MiB of 32-bit numbers."""
@@ -79,8 +71,8 @@ def class_probabilities(
         [[0.5, 0.5], [0.5, 0.5], [0.5, 0.5]]
     """
     draws = {name: jnp.asarray(value) for name, value in draws.items()}
-    num_draws = _num_draws(draws)
-    leaves, rebuild = _rows(args)
+    num_draws = num_draws_of(draws)
+    leaves, rebuild = rows_of(args)
     rows = leaves[0].shape[0]
     one = {name: value[0] for name, value in draws.items()}
     name, shape = _find_site(model, one, rebuild([x[:1] for x in leaves]), kwargs, site)
@@ -103,7 +95,7 @@ def class_probabilities(
     return out
 
 
-def _num_draws(draws: Mapping[str, Array]) -> int:
+def num_draws_of(draws: Mapping[str, Array]) -> int:
     lengths = {value.shape[0] if value.ndim else 0 for value in draws.values()}
     if len(lengths) != 1 or 0 in lengths:
         raise ValueError(
@@ -113,7 +105,7 @@ def _num_draws(draws: Mapping[str, Array]) -> int:
     return lengths.pop()
 
 
-def _rows(args: tuple[Any, ...]) -> tuple[list[Array], Callable[[list[Array]], tuple[Any, ...]]]:
+def rows_of(args: tuple[Any, ...]) -> tuple[list[Array], Callable[[list[Array]], tuple[Any, ...]]]:
     """The arrays among the arguments, and what puts others into their places."""
     leaves, structure = jax.tree.flatten(args, is_leaf=lambda x: x is None)
     places = [i for i, x in enumerate(leaves) if isinstance(x, np.ndarray | jax.Array)]
@@ -135,7 +127,7 @@ def _rows(args: tuple[Any, ...]) -> tuple[list[Array], Callable[[list[Array]], t
     return arrays, rebuild
 
 
-def _trace(model: Model, draw: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def trace_at(model: Model, draw: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     program = handlers.seed(handlers.substitute(model, data=dict(draw)), jax.random.key(0))
     try:
         return trace_of(program, *args, **kwargs)
@@ -149,7 +141,29 @@ def _find_site(
     model: Model, draw: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], asked: str | None
 ) -> tuple[str, tuple[int, ...]]:
     """The observed site's name, and the shape of one row's probabilities: classes, of persons with several rows after rows."""
-    found = {n: s for n, s in _trace(model, draw, args, kwargs).items() if s["type"] == "sample" and n not in draw}
+    name, fn = site_of(model, draw, args, kwargs, asked)
+    if not fn.has_enumerate_support:
+        raise ValueError(
+            f"The site {name!r} has the distribution {type(fn).__name__}, whose values cannot be listed, so there are no classes "
+            "to predict. Bernoulli and Categorical observations have some; for others use model_predictions."
+        )
+    if fn.event_shape or fn.batch_shape[:1] != (1,) or len(fn.batch_shape) > 2:
+        raise ValueError(
+            f"The site {name!r} has shape {(*fn.batch_shape, *fn.event_shape)} for one row; a class a row has (1,), and of a "
+            "person with up to R rows (1, R). Put the site into a plate of the rows' number, without to_event."
+        )
+    return name, (*fn.batch_shape[1:], int(fn.enumerate_support(expand=False).shape[0]))
+
+
+def site_of(
+    model: Model, draw: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], asked: str | None
+) -> tuple[str, Any]:
+    """The name of the site that is predicted, and its distribution for one row.
+
+    Raises:
+        ValueError: No such site, several of them, or a latent without draws.
+    """
+    found = {n: s for n, s in trace_at(model, draw, args, kwargs).items() if s["type"] == "sample" and n not in draw}
     names = sorted(found)
     if asked is None and len(names) != 1:
         raise ValueError(
@@ -164,23 +178,12 @@ def _find_site(
             f"The latent {missing[0]!r} has no draws, so the probabilities of {name!r} given it are not known. Pass its draws, "
             "or sum it out of the model."
         )
-    fn = _without_mask(found[name]["fn"])
-    if not fn.has_enumerate_support:
-        raise ValueError(
-            f"The site {name!r} has the distribution {type(fn).__name__}, whose values cannot be listed, so there are no classes "
-            "to predict. Bernoulli and Categorical observations have some; for others use numpyro.infer.Predictive."
-        )
-    if fn.event_shape or fn.batch_shape[:1] != (1,) or len(fn.batch_shape) > 2:
-        raise ValueError(
-            f"The site {name!r} has shape {(*fn.batch_shape, *fn.event_shape)} for one row; a class a row has (1,), and of a "
-            "person with up to R rows (1, R). Put the site into a plate of the rows' number, without to_event."
-        )
-    return name, (*fn.batch_shape[1:], int(fn.enumerate_support(expand=False).shape[0]))
+    return name, without_mask(found[name]["fn"])
 
 
-def _without_mask(fn: Any) -> Any:
+def without_mask(fn: Any) -> Any:
     """Remove masks, so that masked rows have probabilities, too."""
-    return _without_mask(fn.base_dist) if isinstance(fn, MaskedDistribution) else fn
+    return without_mask(fn.base_dist) if isinstance(fn, MaskedDistribution) else fn
 
 
 def _mean_over_draws(
@@ -192,7 +195,7 @@ def _mean_over_draws(
     leaves: list[Array],
 ) -> Float[Array, "row *more class"]:
     def one(draw: Mapping[str, Array]) -> Float[Array, "class row *more"]:
-        fn = _without_mask(_trace(model, draw, rebuild(leaves), kwargs)[name]["fn"])
+        fn = without_mask(trace_at(model, draw, rebuild(leaves), kwargs)[name]["fn"])
         return jnp.exp(fn.log_prob(fn.enumerate_support(expand=False)))
 
     return jnp.moveaxis(jnp.mean(jax.vmap(one)(draws), axis=0), 0, -1)
