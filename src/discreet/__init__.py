@@ -47,6 +47,7 @@ _HOME = {
     "laplace_mechanism": "mechanisms",
     "load_result": "inference",
     "poisson_subsample": "mechanisms",
+    "regress": "formulas",
     "subsample_without_replacement": "mechanisms",
     "sum_records": "mechanisms",
     "symbol": "verify",
@@ -115,6 +116,7 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
     )
     from discreet.tabular import (
         estimators as estimators,
+        formulas as formulas,
         marginals as marginals,
         models as models,
         planning as planning,
@@ -125,6 +127,7 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
         synthetic as synthetic,
         tables as tables,
     )
+    from discreet.tabular.formulas import regress as regress
     from discreet.tabular.marginals import describe as describe
     from discreet.tabular.synthetic import twins as twins
 

@@ -1,0 +1,8 @@
+"""Regressions by a formula, as in brms and Bambi: `regress`.
+
+Needs the extra `formula`. A formula is parsed by formulae (`_formula`), its columns follow from the public schema (`_design`), and
+the fit is that of `newton` or `moments`, or of a NumPyro model that is made from it (`_model`).
+"""
+
+from discreet.tabular.formulas._regress import regress as regress
+from discreet.tabular.formulas._result import Effect as Effect, Predicted as Predicted, Regression as Regression
