@@ -28,7 +28,7 @@ def records_of(design: Design, rows: Rows) -> dict[str, np.ndarray]:
     """The arrays that the model takes: columns in the coordinates that are fitted, and the scaled target."""
     found: dict[str, np.ndarray] = {"x": features(design, rows), "present": rows.present}
     if rows.y is not None:
-        found["y"] = design.scaled_target(rows.y)
+        found["y"] = design.scaled_target(rows.y) if design.target.bounds else rows.y.astype(np.int32)
     for name, values in zip(design.family.beside, rows.beside, strict=False):
         found[name] = values
     if rows.offset is not None:
