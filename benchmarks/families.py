@@ -125,7 +125,9 @@ def _inflated(rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, 
     return cells | {"y": y}, _count(100), "y", constant(0.9, truth) | {"zero": 0.3}
 
 
-def _inflated_scattered(rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]) -> Drawn:
+def _inflated_scattered(
+    rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]
+) -> Drawn:
     y = rng.poisson(np.exp(1.2 + eta) * rng.gamma(3.0, 1 / 3.0, len(eta))) * (rng.random(len(eta)) > 0.3)
     return cells | {"y": y}, _count(200), "y", constant(1.2, truth) | {"zero": 0.3, "concentration": 3.0}
 
@@ -142,7 +144,9 @@ def _hurdle(rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, tr
     return cells | {"y": y}, _count(100), "y", constant(0.9, truth) | {"zero": 0.4}
 
 
-def _hurdle_scattered(rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]) -> Drawn:
+def _hurdle_scattered(
+    rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray, truth: dict[str, float]
+) -> Drawn:
     y = np.zeros(len(eta), int)
     while (none := y == 0).any():
         y[none] = rng.poisson(np.exp(1.2 + eta[none]) * rng.gamma(3.0, 1 / 3.0, none.sum()))
@@ -228,7 +232,9 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, nargs="*", default=[0.5, 3.0])
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
-    print(f"{'family':26} {'N':>6} {'eps':>5} hold of      missed (misses)                verdicts     s/fit", flush=True)
+    print(
+        f"{'family':26} {'N':>6} {'eps':>5} hold of      missed (misses)                verdicts     s/fit", flush=True
+    )
     for family in asked.families:
         for size in asked.records:
             for epsilon in asked.epsilon:

@@ -4,5 +4,6 @@ Needs the extra `formula`. A formula is parsed by formulae (`_formula`), its col
 the fit is that of `newton` or `moments`, or of a NumPyro model that is made from it (`_model`).
 """
 
-from discreet.tabular.formulas._regress import regress as regress
+from discreet.tabular.formulas._design import Design as Design
+from discreet.tabular.formulas._regress import fitted as fitted, plan_of as plan_of, regress as regress
 from discreet.tabular.formulas._result import Effect as Effect, Predicted as Predicted, Regression as Regression

@@ -19,8 +19,7 @@ from jaxtyping import Bool, Float, Int
 
 from discreet._validate import RefusedError, near
 from discreet.tabular.formulas._formula import Formula, parsed
-from discreet.tabular.models import Family, coded_columns, family_named
-from discreet.tabular.models._families import LEAST_TIME
+from discreet.tabular.models import LEAST_TIME, Family, coded_columns, family_named
 from discreet.tabular.tables import Column, DataError, Kind, Missing, Schema
 
 if TYPE_CHECKING:
@@ -49,6 +48,15 @@ class Grouping:
     levels: tuple[str, ...]
     terms: tuple[str, ...]
     absorbed: tuple[int | None, ...]
+
+    @property
+    def spreads(self) -> list[str]:
+        """Names of the standard deviations of `terms` between levels."""
+        return [f"sd({term}|{self.name})" for term in self.terms]
+
+    def effect(self, term: int, level: int) -> str:
+        """Name of an effect."""
+        return f"{self.terms[term]}|{self.name}[{self.levels[level]}]"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +180,9 @@ class Design:
         needed = {"trials": "prop", "event": "Surv"}.get(next(iter(family.beside), ""), "")
         if needed != target.call:
             sides = {"prop": "prop(successes, trials)", "Surv": "Surv(time, event)", "": "a column"}
-            raise RefusedError(f"The family {name} explains {sides[needed]}: write that on the left side of the formula.")
+            raise RefusedError(
+                f"The family {name} explains {sides[needed]}: write that on the left side of the formula."
+            )
         if target.call == "Surv":
             event = next(x for x in self.schema.columns if x.name == target.beside)
             if event.kind is not Kind.BINARY or event.may_be_missing:
@@ -249,8 +259,14 @@ class Design:
         """The columns of the design for a frame."""
         with np.errstate(all="ignore"):
             parts = [np.reshape(term.eval_new_data(frame), (len(frame), -1)) for term in self._terms]
-        parts += [missing[place][:, None] if missing else np.zeros((len(frame), 1)) for place in range(len(self._indicators))]
-        return np.concatenate([np.asarray(part, np.float64) for part in parts], axis=1) if parts else np.zeros((len(frame), 0))
+        parts += [
+            missing[place][:, None] if missing else np.zeros((len(frame), 1)) for place in range(len(self._indicators))
+        ]
+        return (
+            np.concatenate([np.asarray(part, np.float64) for part in parts], axis=1)
+            if parts
+            else np.zeros((len(frame), 0))
+        )
 
     def _check_finite(self, x: np.ndarray) -> None:
         for name, column in zip(self.names, x.T, strict=True):
@@ -269,7 +285,9 @@ class Design:
             factors[name] = tuple(component.name for component in term.factor.components)
             for column in factors[name]:
                 if column not in self._described or self._described[column].bounds is not None:
-                    raise RefusedError(f"(... | {name}) needs columns of categories, whose levels are public; {column} is none.")
+                    raise RefusedError(
+                        f"(... | {name}) needs columns of categories, whose levels are public; {column} is none."
+                    )
             if term.kind == "intercept":
                 found.setdefault(name, []).insert(0, "1")
                 continue
@@ -285,7 +303,9 @@ class Design:
             columns = factors[name]
             levels = [""]
             for column in columns:
-                levels = [f"{start}:{x}" if start else x for start in levels for x in self._levels(self._described[column])]
+                levels = [
+                    f"{start}:{x}" if start else x for start in levels for x in self._levels(self._described[column])
+                ]
             absorbed: list[int | None] = []
             for term in varying:
                 place = -1 if term == "1" else self.names.index(term) if term in self.names else None
@@ -300,7 +320,9 @@ class Design:
 
     def _coordinates(self, x: np.ndarray) -> None:
         """The map from columns in their units to those that are fitted: z = (x[:, kept] @ to) - centre."""
-        absorbed = {place for grouping in self.groupings for place in grouping.absorbed if place is not None and place >= 0}
+        absorbed = {
+            place for grouping in self.groupings for place in grouping.absorbed if place is not None and place >= 0
+        }
         self.kept = np.array([place for place in range(len(self.names)) if place not in absorbed], int)
         x = x[:, self.kept]
         self.levels = np.array([set(np.unique(column)) <= {0.0, 1.0} for column in x.T], bool)
@@ -363,7 +385,10 @@ class Design:
             DataError: A cell that the schema does not allow; names the column and the rule.
         """
         schema = self.schema if with_target else self._without_target
-        found = {column.name: (column, numbers, missing) for column, numbers, missing in coded_columns(table, schema, out_of_bounds)}
+        found = {
+            column.name: (column, numbers, missing)
+            for column, numbers, missing in coded_columns(table, schema, out_of_bounds)
+        }
         size = len(next(iter(found.values()))[1])
         present = np.ones(size, bool)
         import pandas
@@ -403,7 +428,9 @@ class Design:
     @functools.cached_property
     def _without_target(self) -> Schema:
         columns = tuple(column for column in self.schema.columns if column.name in self.formula.names)
-        return dataclasses.replace(self.schema, columns=columns, target=None, weight=None, bought=None, inferred=(), person=None)
+        return dataclasses.replace(
+            self.schema, columns=columns, target=None, weight=None, bought=None, inferred=(), person=None
+        )
 
     def _offset(self, data: pandas.DataFrame) -> np.ndarray | None:
         if not self._offsets:

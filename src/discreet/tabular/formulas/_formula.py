@@ -100,7 +100,9 @@ def parsed(text: str, constants: Mapping[str, Any] | None = None) -> Formula:
     try:
         found = model_description(text)
     except Exception as error:  # formulae has errors of many classes
-        raise RefusedError(f"The formula {text!r} cannot be read: {error}. An example is 'ill ~ age * region'.") from None
+        raise RefusedError(
+            f"The formula {text!r} cannot be read: {error}. An example is 'ill ~ age * region'."
+        ) from None
     if found.response is None:
         raise RefusedError(f"The formula {text!r} has no left side: name the column to explain, as in 'ill ~ age'.")
     target = _target_of(found.response.term.components[0])
@@ -119,7 +121,9 @@ def parsed(text: str, constants: Mapping[str, Any] | None = None) -> Formula:
     if target.column in formula.names:
         raise RefusedError(f"The formula {text!r} explains {target.column!r} by itself: take it out of the right side.")
     if not formula.names:
-        raise RefusedError(f"The formula {text!r} has no column on its right side: `dp.describe` gives means and counts.")
+        raise RefusedError(
+            f"The formula {text!r} has no column on its right side: `dp.describe` gives means and counts."
+        )
     return formula
 
 
@@ -147,7 +151,9 @@ def _target_of(component: Any) -> Target:
     number = getattr(second, "value", None)
     proportion = name.startswith("p")
     if not hasattr(first, "name") or (beside is None and not (proportion and isinstance(number, int))):
-        raise RefusedError(f"The left side {component.name} must name columns: a function of them is a column of its own.")
+        raise RefusedError(
+            f"The left side {component.name} must name columns: a function of them is a column of its own."
+        )
     kind = "prop" if proportion else "Surv"
     return Target(first.name, None, kind, number if beside is None else beside, name == "censored")
 

@@ -18,8 +18,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
 from discreet.tabular.formulas._design import Design, Rows
-from discreet.tabular.models import Family
-from discreet.tabular.models._families import NUM_BANDS
+from discreet.tabular.models import NUM_BANDS, Family
 
 Named = dict[str, Float[np.ndarray, " draw"]]
 
@@ -172,13 +171,17 @@ def in_units(design: Design, draws: Mapping[str, np.ndarray]) -> Named:
         deviations = spread * per_unit
         if grouping.terms[0] == "1":
             deviations[:, 0] = np.hypot(spread[:, 0], np.linalg.norm(spread * middles, axis=1))
-        for term, name in enumerate(grouping.terms):
-            later[f"sd({name}|{grouping.name})"] = deviations[:, term] * scale
-            for level, label in enumerate(grouping.levels):
-                later |= _by_class(design, f"{name}|{grouping.name}[{label}]", effects[:, level, term] * scale)
+        for term, name in enumerate(grouping.spreads):
+            later[name] = deviations[:, term] * scale
+            for level in range(len(grouping.levels)):
+                later |= _by_class(design, grouping.effect(term, level), effects[:, level, term] * scale)
     found: Named = {}
     if "first" in draws:
-        cuts = draws["first"][:, None] + np.cumsum(np.pad(draws["gaps"], ((0, 0), (1, 0))), axis=1) if "gaps" in draws else draws["first"][:, None]
+        cuts = (
+            draws["first"][:, None] + np.cumsum(np.pad(draws["gaps"], ((0, 0), (1, 0))), axis=1)
+            if "gaps" in draws
+            else draws["first"][:, None]
+        )
         for name, cut in zip(_thresholds(design), cuts.T, strict=True):
             found[name] = cut - shift
     else:
@@ -215,6 +218,18 @@ def _bands(design: Design) -> list[str]:
     return [f"log hazard[{low:g} to {high:g}]" for low, high in zip(edges[:-1], edges[1:], strict=True)]
 
 
+def name_of(design: Design, site: str, place: str | None) -> str:
+    """The formula's name of an element of a site of the model, as "3,0" of "effects_1"; of weights that of their column."""
+    kind, _, number = site.partition("_")
+    at = [int(x) for x in (place or "0").split(",")]
+    if kind == "slope":
+        return design.names[int(number)]
+    if kind == "weights":
+        return design.names[design.kept[at[0]]]
+    grouping = design.groupings[int(number)]
+    return grouping.spreads[at[0]] if kind == "spread" else grouping.effect(at[1], at[0])
+
+
 def mean_of(design: Design, rows: Rows, draws: Mapping[str, np.ndarray]) -> Float[np.ndarray, "draw row *class"]:
     """The mean of the target, of categories their probabilities, for each row and draw."""
     family = design.family
@@ -231,8 +246,10 @@ def mean_of(design: Design, rows: Rows, draws: Mapping[str, np.ndarray]) -> Floa
     for place, name in enumerate(design.names):
         predictor = predictor + of(name) * column(rows.x[:, place])
     for grouping, group, varying in zip(design.groupings, rows.groups, rows.varying, strict=True):
-        for term, name in enumerate(grouping.terms):
-            effects = np.concatenate([of(f"{name}|{grouping.name}[{label}]") for label in grouping.levels], axis=1)
+        for term in range(len(grouping.terms)):
+            effects = np.concatenate(
+                [of(grouping.effect(term, level)) for level in range(len(grouping.levels))], axis=1
+            )
             predictor = predictor + effects[:, group] * column(varying[:, term])
     if rows.offset is not None:
         predictor = predictor + column(rows.offset)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from discreet.methods.newton import DPNewton, ModelPlan, NewtonPlan, fit_newton
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation
 from discreet.privacy.ledger import Ledger
+from discreet.storage import kept_secret
 from discreet.tabular.formulas._design import Design, Rows
-from discreet.tabular.formulas._model import features, in_units, model_of, placeholder, prior_of, records_of
+from discreet.tabular.formulas._model import features, in_units, model_of, name_of, placeholder, prior_of, records_of
 from discreet.tabular.formulas._result import NUM_DRAWS, Regression
 from discreet.tabular.tables import Schema
 
@@ -89,98 +91,122 @@ def regress(
     positive("epsilon", epsilon, hint="1 is a common choice.")
     design = Design(formula, schema, family, constants)
     rows = design.rows(table, out_of_bounds=out_of_bounds)
+    size = len(rows.x) if num_records is None else num_records
+    plan = plan_of(design, epsilon=epsilon, delta=delta, num_records=size, relation=relation)
+    return _fitted(
+        design, rows, plan, rng_key, {"ledger": ledger, "checkpoint": checkpoint, "progress_bar": progress_bar}
+    )
+
+
+Plan = NewtonPlan | MomentsPlan | ModelPlan
+
+
+def plan_of(design: Design, **terms: Any) -> Plan:
+    """The plan of a design's fit; `terms` are epsilon, delta, num_records and relation."""
+    family = design.family
+    shape = {"num_features": len(design.kept), "drops": bool(design.schema.drops)}
+    if design.groupings or design.has_offset or not family.closed:
+        return ModelPlan.calibrate(**terms)
+    if family.closed == "moments":
+        return MomentsPlan.calibrate(**shape, **terms)
+    return NewtonPlan.calibrate(family=family.closed, num_classes=family.num_classes or 2, **shape, **terms)
+
+
+def fitted(
+    design: Design, table: Any, plan: Plan, *, out_of_bounds: str, rng_key: PRNGKeyArray | None, **paid_by: Any
+) -> Regression:
+    """Spend a plan on a table; arguments as in `regress`."""
+    return _fitted(design, design.rows(table, out_of_bounds=out_of_bounds), plan, rng_key, paid_by)
+
+
+def _fitted(
+    design: Design, rows: Rows, plan: Plan, rng_key: PRNGKeyArray | None, paid_by: dict[str, Any]
+) -> Regression:
     key = random.key() if rng_key is None else random.check_key(rng_key)
-    fit_key, draw_key = jax.random.split(key)
-    terms = {
-        "epsilon": epsilon,
-        "delta": delta,
-        "num_records": len(rows.x) if num_records is None else num_records,
-        "relation": relation,
-    }
-    paid_by: dict[str, Any] = {"ledger": ledger}
-    if schema.person is not None:
-        paid_by["person"] = schema.person
-    closed = design.family.closed if not (design.groupings or design.has_offset) else ""
-    if closed == "moments":
-        if checkpoint is not None:
-            raise RefusedError("checkpoint is for fits that take long: gaussian without groups and offsets has none.")
-        fitted = _by_moments(fit_key, draw_key, design, rows, terms, paid_by)
-    else:
-        paid_by |= {"checkpoint": checkpoint, "progress_bar": progress_bar}
-        by = _in_closed_form if closed else _as_model
-        fitted = by(fit_key, draw_key, design, rows, terms, paid_by)
-    draws, predictive, learned, result = fitted
-    statement = _stated(design, result.statement, rows)
+    if design.schema.person is not None:
+        paid_by["person"] = design.schema.person
+    by = {NewtonPlan: _in_closed_form, MomentsPlan: _by_moments, ModelPlan: _as_model}[type(plan)]
+    draws, predictive, learned, result = by(key, design, rows, plan, paid_by)
     return Regression(
-        formula=formula,
-        family=family,
+        formula=design.formula.text,
+        family=design.family.name,
         schema=design.schema,
-        constants=dict(constants or {}),
+        constants=dict(design.formula.constants),
         draws=draws,
         predictive=predictive,
         learned=learned,
-        plan=result.plan,
-        statement=statement,
+        plan=plan,
+        statement=_stated(design, plan, result.statement),
     )
 
 
 Fitted = tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, float], Any]
 
 
-def _in_closed_form(
-    key: PRNGKeyArray, draw_key: PRNGKeyArray, design: Design, rows: Rows, terms: dict[str, Any], paid_by: dict[str, Any]
-) -> Fitted:
+def _keys(key: PRNGKeyArray, checkpoint: Path | str | None) -> tuple[PRNGKeyArray, PRNGKeyArray]:
+    """The key of the fit, and that of draws from its posterior: a fit that continues draws the same ones."""
+    fit_key, draw_key = jax.random.split(key)
+    if checkpoint is not None and not random.is_reproducible(key):
+        words = np.frombuffer(kept_secret(Path(checkpoint) / "draws.key"), "<u4")
+        draw_key = random.key_from_words(words, reproducible=False)
+    return fit_key, draw_key
+
+
+def _in_closed_form(key: PRNGKeyArray, design: Design, rows: Rows, plan: Any, paid_by: dict[str, Any]) -> Fitted:
     """By `fit_newton`."""
     assert rows.y is not None
-    family = design.family
-    drops = bool(design.schema.drops)
-    plan = NewtonPlan.calibrate(
-        family=family.closed,
-        num_features=len(design.kept),
-        num_classes=family.num_classes or 2,
-        drops=drops,
-        **terms,
-    )
+    fit_key, draw_key = _keys(key, paid_by.get("checkpoint"))
     names = [design.names[place] for place in design.kept]
-    how = {"mask": rows.present if drops else None, "levels": design.levels, "names": names, **paid_by}
-    result = fit_newton(key, features(design, rows), rows.y, plan, **how)
+    how = {"mask": rows.present if plan.drops else None, "levels": design.levels, "names": names, **paid_by}
+    result = fit_newton(fit_key, features(design, rows), rows.y, plan, **how)
     draws = dict(result.posterior(draw_key, NUM_DRAWS))
     predictive = dict(result.to_predict)
-    if family.name == "negbinomial":
+    if design.family.name == "negbinomial":
         # Its 90 % interval is what is known of it.
         low, high = np.log(result.dispersion_range)
         deviates = np.random.default_rng(np.asarray(jax.random.key_data(draw_key))).standard_normal(NUM_DRAWS)
         draws["concentration"] = np.exp((low + high) / 2 + (high - low) / 2 / _WIDTH * deviates)
         predictive["concentration"] = np.array([result.dispersion])
-    prior = np.diag(result.covariance) / np.maximum(1 - result.learned, 1e-12)
-    return *_named(design, draws, predictive, _of_normals(design, prior.reshape(-1, len(names) + 1))), result
+    variances = np.diag(result.covariance) / np.maximum(1 - result.learned, 1e-12)
+    return *_named(design, draws, predictive, _of_normals(design, variances.reshape(-1, len(names) + 1))), result
 
 
-def _by_moments(
-    key: PRNGKeyArray, draw_key: PRNGKeyArray, design: Design, rows: Rows, terms: dict[str, Any], paid_by: dict[str, Any]
-) -> Fitted:
+def _by_moments(key: PRNGKeyArray, design: Design, rows: Rows, plan: Any, paid_by: dict[str, Any]) -> Fitted:
     """By `fit_moments`."""
     assert rows.y is not None
-    drops = bool(design.schema.drops)
-    plan = MomentsPlan.calibrate(num_features=len(design.kept), drops=drops, **terms)
-    mask = rows.present if drops else None
-    result = fit_moments(key, features(design, rows), design.scaled_target(rows.y), plan, mask=mask, **paid_by)
-    draws = dict(result.posterior(draw_key, NUM_DRAWS))
-    predictive = dict(result.to_predict)
-    return *_named(design, draws, predictive, _of_normals(design, np.ones((1, len(design.kept) + 1)))), result
+    if paid_by.pop("checkpoint", None) is not None:
+        raise RefusedError("checkpoint is for fits that take long: gaussian without groups and offsets has none.")
+    paid_by.pop("progress_bar", None)
+    fit_key, draw_key = _keys(key, None)
+    mask = rows.present if plan.drops else None
+    result = fit_moments(fit_key, features(design, rows), design.scaled_target(rows.y), plan, mask=mask, **paid_by)
+    prior = _of_normals(design, np.ones((1, len(design.kept) + 1)))
+    return *_named(design, dict(result.posterior(draw_key, NUM_DRAWS)), dict(result.to_predict), prior), result
 
 
-def _as_model(
-    key: PRNGKeyArray, draw_key: PRNGKeyArray, design: Design, rows: Rows, terms: dict[str, Any], paid_by: dict[str, Any]
-) -> Fitted:
+def _as_model(key: PRNGKeyArray, design: Design, rows: Rows, plan: Any, paid_by: dict[str, Any]) -> Fitted:
     """By `DPNewton`."""
-    del draw_key
-    newton = DPNewton(model_of(design), plan=ModelPlan.calibrate(**terms), placeholder=(placeholder(design),))
+    start = {name: np.float32(value) for name, value in design.family.start}
+    newton = DPNewton(model_of(design), plan=plan, init=start, placeholder=(placeholder(design),))
     try:
         result = newton.run(key, records_of(design, rows), **paid_by)
     except NoPointError as error:
-        raise RefusedError(f"The formula {design.formula.text!r} is too large for a fit with intervals: {error}") from None
-    return *_named(design, dict(result.draws), dict(result.draws), prior_of(design)), result
+        raise RefusedError(
+            f"The formula {design.formula.text!r} is too large for a fit with intervals: {error}"
+        ) from None
+    draws = dict(result.draws)
+    found, predictive, learned = _named(design, draws, draws, prior_of(design))
+    # Of latents that are positive, that of their logarithm, as the verdict has it.
+    learned |= {name: float(share) for name, share in result.learned.items() if name in found and np.ndim(share) == 0}
+    for number, grouping in enumerate(design.groupings):
+        shares = result.learned[f"spread_{number}"]
+        learned |= {name: float(share) for name, share in zip(grouping.spreads, shares, strict=True)}
+    statement = result.statement
+    reason = _SITE.sub(lambda found: name_of(design, found[1], found[2]), statement.use_reason)
+    return found, predictive, learned, dataclasses.replace(result, statement=statement.with_use(statement.use, reason))
+
+
+_SITE = re.compile(r"\b(weights|slope_\d+|spread_\d+|effects_\d+)(?:\[([\d,]+)\])?")
 
 
 def _named(
@@ -205,16 +231,20 @@ def _of_normals(design: Design, variances: np.ndarray) -> dict[str, np.ndarray]:
     return {"intercept": deviates[:, 0], "weights": deviates[:, 1:]}
 
 
-def _stated(design: Design, statement: Any, rows: Rows) -> Any:
+def _stated(design: Design, plan: Plan, statement: Any) -> Any:
     """The statement with the formula, the schema and the prior."""
     family = design.family
     facts = [
-        f"The formula {design.formula.text!r}, whose columns follow from bounds and categories",
-        *(f"Column {line}" for line in design.schema.describe()),
-        f"In the result {family.coefficient}",
+        f"Columns and their bounds or categories: {'; '.join(design.schema.describe())}.",
+        f"The formula {design.formula.text!r}, whose columns follow from these. In the result {family.coefficient}.",
     ]
-    if family.others:
-        facts.append(f"Priors of other latents: {family.others}")
+    if isinstance(plan, ModelPlan):
+        groups = ", spreads of groups half-normal with scale 1" if design.groupings else ""
+        facts.append(
+            f"Priors of the model as fitted, with columns made orthogonal and brought to [-1, 1] by their bounds: a weight Normal(0, "
+            f"{family.weight_scale:g}²), the intercept Normal(0, {family.intercept_scale:g}²){groups}"
+            f"{f', {family.others}' if family.others else ''}."
+        )
     if design.schema.bought is not None:
         facts.append(design.schema.bought.in_words())
     statement = statement.with_public(*facts)
@@ -224,4 +254,6 @@ def _stated(design: Design, statement: Any, rows: Rows) -> Any:
         named = ", ".join(design.schema.inferred)
         statement = statement.with_violations(f"Bounds or categories of {named} were taken from the data; no ε holds.")
     about = f"A {family.name} regression, {design.formula.text}"
-    return statement.with_about(f"{about}, of {statement.plan['num_records']:,} {statement.unit.noun}s; its coefficients were released.")
+    return statement.with_about(
+        f"{about}, of {statement.plan['num_records']:,} {statement.unit.noun}s; its coefficients were released."
+    )

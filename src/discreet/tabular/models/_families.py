@@ -137,6 +137,7 @@ def _gaussian(column: Column) -> Family:
         mean=lambda predictor, latents: predictor,
         units="linear",
         in_units=("sigma",),
+        start=(("sigma", 0.1),),  # bounds are wide for most targets
         closed="moments",
     )
 
@@ -283,7 +284,9 @@ class TimeToEvent(dist.Distribution):
     pytree_data_fields = ("event",)
     pytree_aux_fields = ("log_hazard", "cumulative")
 
-    def __init__(self, event: Array, log_hazard: Callable[[Array], Array], cumulative: Callable[[Array], Array]) -> None:
+    def __init__(
+        self, event: Array, log_hazard: Callable[[Array], Array], cumulative: Callable[[Array], Array]
+    ) -> None:
         self.event = event
         self.log_hazard = log_hazard
         self.cumulative = cumulative
@@ -393,7 +396,9 @@ def _needs_positive(column: Column, family: str) -> None:
 def _needs_time(column: Column, family: str) -> None:
     _needs(column, family, Kind.REAL, Kind.COUNT)
     if column.limits[0] < 0:
-        raise DataError(f"column '{column.name}' has bounds {column.rule()}: times of the family {family} are 0 or more")
+        raise DataError(
+            f"column '{column.name}' has bounds {column.rule()}: times of the family {family} are 0 or more"
+        )
 
 
 FAMILIES: dict[str, Callable[[Column], Family]] = {

@@ -33,7 +33,9 @@ class Family:
 
     weight_scale: float  # Prior standard deviation of a weight
     intercept_scale: float  # Prior standard deviation of the intercept
-    target: Callable[..., Any]  # The distribution of the targets given the predictor, and what `beside` names of each record
+    target: Callable[
+        ..., Any
+    ]  # The distribution of the targets given the predictor, and what `beside` names of each record
     num_classes: int | None = None  # Numbers per predictor; None for one, without an axis for it
     name: str = ""
     coefficient: str = ""  # What a coefficient means
@@ -42,6 +44,7 @@ class Family:
     beside: tuple[str, ...] = ()  # Names of further numbers of each record
     units: str = ""  # How the target is scaled: "linear" to [-1, 1], "log" or "hazard" to (0, 1]; not at all
     in_units: tuple[str, ...] = ()  # Other latents in the unit of a "linear" target
+    start: tuple[tuple[str, float], ...] = ()  # Where the fit of other latents starts, if not at the prior's mean
     closed: str = ""  # The method that fits it without groups and offsets: a family of `NewtonPlan`, or "moments"
 
     def normal(self, scale: float | Array, shape: tuple[int, ...]) -> dist.Distribution:
