@@ -8,6 +8,7 @@ table. Arguments: names of families; --fits 6, --records 2000 20000, --epsilon 0
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 import warnings
 from collections.abc import Callable
@@ -78,7 +79,7 @@ def _cumulative(rng: np.random.Generator, cells: dict[str, Any], eta: np.ndarray
     cuts = np.array([-1.0, 0.5, 1.8])
     y = ((eta + rng.logistic(size=len(eta)))[:, None] > cuts).sum(axis=1)
     shift = constant(0.0, truth)["Intercept"]
-    names = [f"threshold[{a}|{b}]" for a, b in zip(RANKS[:-1], RANKS[1:], strict=True)]
+    names = [f"threshold[{a}|{b}]" for a, b in itertools.pairwise(RANKS)]
     column = Column(name="y", kind=Kind.ORDERED, categories=RANKS)
     found = truth | {name: float(cut - shift) for name, cut in zip(names, cuts, strict=True)}
     return cells | {"y": np.array(RANKS)[y]}, column, "y", found

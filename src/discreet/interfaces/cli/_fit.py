@@ -146,7 +146,8 @@ def check_options(asked: Asked) -> None:
         return
     if not asked.model:
         raise ValueError(
-            "--model is missing: name a model, such as logistic, or give a formula, such as --formula 'ill ~ age' --family bernoulli"
+            "--model is missing: name a model, such as logistic, or give a formula, such as --formula 'ill ~ age' "
+            "--family bernoulli"
         )
     if asked.family != "gaussian":
         raise ValueError(f"--family {asked.family} is for --formula: leave it out, or give a formula")

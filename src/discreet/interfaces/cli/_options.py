@@ -237,7 +237,8 @@ Model = Annotated[
 Formula = Annotated[
     str | None,
     _table(
-        help="In place of --model and --target: 'ill ~ age * region + (1 | clinic)', as in brms and Bambi. Needs discreet[formula]."
+        help="In place of --model and --target: 'ill ~ age * region + (1 | clinic)', as in brms and Bambi. Needs "
+        "discreet[formula]."
     ),
 ]
 

@@ -18,7 +18,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from discreet._validate import RefusedError, near
-from discreet.tabular.formulas._formula import Formula, parsed
+from discreet.tabular.formulas._alike import Columns
+from discreet.tabular.formulas._formula import Formula, parsed, spline_calls
 from discreet.tabular.models import LEAST_TIME, Family, coded_columns, family_named
 from discreet.tabular.tables import Column, DataError, Kind, Missing, Schema
 
@@ -183,6 +184,10 @@ class Design:
             raise RefusedError(
                 f"The family {name} explains {sides[needed]}: write that on the left side of the formula."
             )
+        if target.call == "prop" and isinstance(target.beside, str):
+            trials = next(x for x in self.schema.columns if x.name == target.beside)
+            if trials.kind is not Kind.COUNT or trials.limits[0] < 1:
+                raise DataError(f"column '{trials.name}' has numbers of trials: describe it as kind count with bounds from 1")
         if target.call == "Surv":
             event = next(x for x in self.schema.columns if x.name == target.beside)
             if event.kind is not Kind.BINARY or event.may_be_missing:
@@ -234,7 +239,14 @@ class Design:
                 terms.eval(template, Environment([self.formula.namespace]))
             except Exception as error:  # of formulae, on public numbers alone
                 raise RefusedError(f"The formula {self.formula.text!r} cannot be evaluated: {error}.") from None
+        for call in spline_calls(terms):
+            spline = call.stateful_transform
+            spline._centering_matrix = Columns(spline._centering_matrix)
         self._offsets = [term for term in terms.common_terms if getattr(term, "kind", "") == "offset"]
+        if self._offsets and self.family.num_classes is not None:
+            raise RefusedError(
+                f"The formula {self.formula.text!r} has an offset, which would add the same to all categories: take it out."
+            )
         self._terms = [
             term for term in terms.common_terms if not isinstance(term, Intercept) and term not in self._offsets
         ]
@@ -338,8 +350,8 @@ class Design:
             rest = column - parts @ weights
             if np.abs(rest).max() <= _ALIASED * max(np.abs(column).max(), 1e-300):
                 raise RefusedError(
-                    f"The column {self.names[self.kept[place]]} of the formula {self.formula.text!r} follows from the others: take it "
-                    "out (of bs(..., center=False), write bs(...))."
+                    f"The column {self.names[self.kept[place]]} of the formula {self.formula.text!r} follows from the others: "
+                    "take it out (of bs(..., center=False), write bs(...))."
                 )
             longest = np.abs(rest).max()
             to[before, place] = -weights[1:] / longest
@@ -353,6 +365,10 @@ class Design:
             )
         self.to = to
         self.centre = centre
+
+    def fitted_columns(self, x: np.ndarray) -> np.ndarray:
+        """Columns of the design in the coordinates that are fitted."""
+        return x[:, self.kept] @ Columns(self.to) - self.centre
 
     def _scale_varying(self, template: pandas.DataFrame) -> None:
         """Middle and half width of the numbers that vary between levels, by the template."""

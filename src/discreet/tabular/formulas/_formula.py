@@ -9,27 +9,24 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
-from types import SimpleNamespace
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from discreet._validate import RefusedError, near, require
 
-_CELLWISE = (
-    *("abs", "cbrt", "ceil", "clip", "cos", "exp", "expm1", "floor", "log", "log10", "log1p", "log2"),
-    *("maximum", "minimum", "round", "sign", "sin", "sqrt", "square", "tan", "tanh"),
-)
-_SPLINES = ("bs", "cc", "cr")
-_CODINGS = ("C", "S", "T", "I", "offset")
+_SPLINES = ("bs",)
+_CODINGS = ("C", "S", "T")
+_OTHERS = ("I", "offset")
 _TARGETS = ("prop", "proportion", "p", "Surv", "censored")
 _INSTEAD = {
     "scale": "I((x - 50) / 10), with a public mean and spread",
     "standardize": "I((x - 50) / 10), with a public mean and spread",
     "center": "I(x - 50), with a public constant",
     "poly": "x + I(x**2)",
-    "tp": "bs(x, df=4), whose knots follow from the bounds",
+    **dict.fromkeys(("cc", "cr", "tp"), "bs(x, df=4), whose knots follow from the bounds"),
     "binary": "T(x, ref='a')",
     "B": "T(x, ref='a')",
 }
@@ -73,15 +70,14 @@ class Formula:
     @property
     def names(self) -> set[str]:
         """Names of the columns of the right side."""
-        return {name for name in self.terms.var_names if name not in self.constants}
+        return {name for name in self.terms.var_names if name and name not in self.constants}
 
     @property
     def namespace(self) -> dict[str, Any]:
         """The names that calls of the right side may have."""
-        functions = {name: getattr(np, name) for name in _CELLWISE}
-        # formulae looks a name with a point up in a module.
-        module = SimpleNamespace(**functions)
-        return {**functions, "np": module, "numpy": module, "pi": math.pi, **self.constants}
+        from discreet.tabular.formulas._alike import functions
+
+        return {**functions(), **{_own(name): _coded(name) for name in _CODINGS}, "pi": math.pi, **self.constants}
 
 
 def parsed(text: str, constants: Mapping[str, Any] | None = None) -> Formula:
@@ -94,6 +90,8 @@ def parsed(text: str, constants: Mapping[str, Any] | None = None) -> Formula:
     require("formulae", extra="formula", what="A formula")
     from formulae import model_description
     from formulae.terms.terms import Intercept
+
+    from discreet.tabular.formulas._alike import power
 
     if not isinstance(text, str):
         raise RefusedError(f"formula is a {type(text).__name__}: give a text, such as 'ill ~ age + region'.")
@@ -108,8 +106,11 @@ def parsed(text: str, constants: Mapping[str, Any] | None = None) -> Formula:
     target = _target_of(found.response.term.components[0])
     found.response = None
     public = dict(constants or {})
-    for call in _calls(found):
-        _check(call, text)
+    for part in _parts(found):
+        if hasattr(part, "callee"):
+            _check(part, text)
+        elif getattr(part, "op", None) is operator.pow:
+            part.op = power
     for term in found.common_terms:
         _refuse_levels(term, text)
     if Intercept() not in found.common_terms:
@@ -155,36 +156,70 @@ def _target_of(component: Any) -> Target:
             f"The left side {component.name} must name columns: a function of them is a column of its own."
         )
     kind = "prop" if proportion else "Surv"
-    return Target(first.name, None, kind, number if beside is None else beside, name == "censored")
+    return Target(first.name, None, kind, beside or number or 0, name == "censored")
 
 
-def _calls(terms: Any) -> Iterator[Any]:
-    """All calls of functions in the terms, with those in their arguments."""
+def _parts(terms: Any) -> Iterator[Any]:
+    """All calls and operations in the terms, with those in their arguments."""
     for term in terms.terms:
-        parts = [term.expr, term.factor] if hasattr(term, "factor") else [term]
-        for component in (component for part in parts for component in getattr(part, "components", ())):
+        factors = [term.expr, term.factor] if hasattr(term, "factor") else [term]
+        for component in (component for factor in factors for component in getattr(factor, "components", ())):
             yield from _within(getattr(component, "call", None))
 
 
+def spline_calls(terms: Any) -> list[Any]:
+    """The calls of splines with a constraint that was computed from the table on which they were first evaluated."""
+    calls = [part for part in _parts(terms) if getattr(part, "callee", "") in _SPLINES]
+    return [call for call in calls if call.stateful_transform._centering_matrix is not None]
+
+
 def _within(part: Any) -> Iterator[Any]:
-    if hasattr(part, "callee"):
-        yield part
+    yield part
     for argument in (*getattr(part, "args", ()), *getattr(part, "kwargs", {}).values()):
         yield from _within(argument)
 
 
 def _check(call: Any, text: str) -> None:
+    """Refuse a function that is not known to work cell by cell, and put others in place of those that do not."""
+    from discreet.tabular.formulas._alike import CELLWISE
+
     name = call.callee.removeprefix("np.").removeprefix("numpy.")
-    if name in (*_SPLINES, *_CODINGS, *_CELLWISE):
-        return
-    if name in _INSTEAD:
+    if name in _CODINGS:
+        if not call.args or not hasattr(call.args[0], "name"):
+            raise RefusedError(f"The formula {text!r} has {call.callee}() of what is no column of categories: name one in it.")
+        call.callee = _own(name)
+    elif name in CELLWISE:
+        call.callee = name
+    elif name not in (*_SPLINES, *_OTHERS):
+        if name in _INSTEAD:
+            raise RefusedError(
+                f"The formula {text!r} has {call.callee}(), which looks at the cells, and nothing may be learnt from them "
+                f"without noise: write {_INSTEAD[name]}."
+            )
+        known = (*CELLWISE, *_SPLINES, *_CODINGS, *_OTHERS)
+        meant = near(name, known)
         raise RefusedError(
-            f"The formula {text!r} has {call.callee}(), which looks at the cells, and nothing may be learnt from them without "
-            f"noise: write {_INSTEAD[name]}."
+            f"The formula {text!r} has {call.callee}(), which is not known to work cell by cell"
+            f"{f' ({meant})' if meant else ''}: use {', '.join(known)}, or make a column of it by a public rule."
         )
-    known = (*_CELLWISE, *_SPLINES, *_CODINGS)
-    meant = near(name, known)
-    raise RefusedError(
-        f"The formula {text!r} has {call.callee}(), which is not known to work cell by cell"
-        f"{f' ({meant})' if meant else ''}: use {', '.join(known)}, or make a column of it by a public rule."
-    )
+
+
+def _own(name: str) -> str:
+    """The name under which formulae finds our function in place of its own."""
+    return f"{name} of levels"
+
+
+def _coded(name: str) -> Callable[..., Any]:
+    """A coding of categories. Formulae's own refuses a table in which a level does not occur."""
+
+    def coded(cells: Any, by: Any = None, **options: Any) -> Any:
+        from formulae.categorical import CategoricalBox, Sum, Treatment
+
+        if not hasattr(cells, "cat"):
+            raise ValueError(f"{name}() is for columns of categories: describe the column as one of a few in the schema")
+        contrast = by if name == "C" else Sum(options.get("omit", by)) if name == "S" else Treatment(options.get("ref", by))
+        box = CategoricalBox(np.asarray(cells), contrast, None)
+        box._levels = list(cells.cat.categories)
+        return box
+
+    return coded

@@ -1,12 +1,13 @@
 """The NumPyro model of a design, and its draws in the units of the formula's columns.
 
-Effects of groups are centred as in `models.hierarchical`: a level's effects are drawn around the population's, which no record
-touches, so that a record's likelihood depends on the effects of its own levels alone. Effects of one level are independent of each
-other.
+Effects of groups are centred as in `models.hierarchical`: a level's effects are drawn around the population's, which no
+record touches, so that a record's likelihood depends on the effects of its own levels alone. Effects of one level are
+independent of each other.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -40,7 +41,7 @@ def records_of(design: Design, rows: Rows) -> dict[str, np.ndarray]:
 
 def features(design: Design, rows: Rows) -> Float[np.ndarray, "row column"]:
     """The columns in the coordinates that are fitted."""
-    return rows.x[:, design.kept] @ design.to - design.centre
+    return design.fitted_columns(rows.x)
 
 
 def placeholder(design: Design) -> dict[str, np.ndarray]:
@@ -103,19 +104,39 @@ def model_of(design: Design) -> Callable[[Mapping[str, Array]], None]:
 
 
 def prior_of(design: Design) -> dict[str, np.ndarray]:
-    """Draws of the model's latents before the fit, by fixed keys: public."""
-    model = model_of(design)
-    records = {name: jnp.asarray(x) for name, x in placeholder(design).items()}
+    """Draws of the model's coefficients, effects and thresholds before the fit, by a fixed seed: public."""
+    rng = np.random.default_rng(0)
+    family = design.family
+    classes = () if family.num_classes is None else (family.num_classes,)
 
-    def one(key: Array) -> dict[str, Array]:
-        trace = numpyro.handlers.trace(numpyro.handlers.seed(model, key)).get_trace(records)
-        return {name: site["value"] for name, site in trace.items() if site["type"] == "sample" and name != "y"}
+    def normal(scale: float, *shape: int) -> np.ndarray:
+        drawn = scale * rng.standard_normal((_NUM_PRIOR_DRAWS, *shape, *classes))
+        return drawn - drawn.mean(axis=-1, keepdims=True) if classes else drawn
 
-    draws = jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), _NUM_PRIOR_DRAWS))
-    return {name: np.asarray(value) for name, value in draws.items()}
+    found = {"weights": normal(family.weight_scale, len(design.kept))}
+    if family.name == "cumulative":
+        size = len(design.target.categories)
+        found["first"] = rng.normal(2.0 - size, 3.0, _NUM_PRIOR_DRAWS)
+        found["gaps"] = rng.gamma(2.0, size=(_NUM_PRIOR_DRAWS, size - 2))
+    else:
+        found["intercept"] = normal(family.intercept_scale)
+    if family.name == "piecewise":
+        found["later"] = rng.standard_normal((_NUM_PRIOR_DRAWS, NUM_BANDS - 1))
+    for number, grouping in enumerate(design.groupings):
+        terms = len(grouping.terms)
+        spread = np.abs(rng.standard_normal((_NUM_PRIOR_DRAWS, terms)))
+        effects: Any = normal(1.0, len(grouping.levels), terms) * _along(spread, bool(classes))[:, None]
+        for term, place in enumerate(grouping.absorbed):
+            if place is None:
+                continue
+            if place >= 0:
+                found[f"slope_{place}"] = normal(family.weight_scale)
+            effects[:, :, term] += found["intercept" if place == -1 else f"slope_{place}"][:, None]
+        found |= {f"spread_{number}": spread, f"effects_{number}": effects}
+    return found
 
 
-_NUM_PRIOR_DRAWS = 1_000
+_NUM_PRIOR_DRAWS = 4_000
 
 
 def _of_levels(
@@ -154,8 +175,8 @@ def in_units(design: Design, draws: Mapping[str, np.ndarray]) -> Named:
     for number, grouping in enumerate(design.groupings):
         per_unit = 1 / design.halves[number]
         middles = design.middles[number] * per_unit
-        effects = draws[f"effects_{number}"] * _along(per_unit, classes)
-        moved = draws[f"effects_{number}"] * _along(middles, classes)
+        effects: Any = draws[f"effects_{number}"] * _along(per_unit, classes is not None)
+        moved: Any = draws[f"effects_{number}"] * _along(middles, classes is not None)
         spread = draws[f"spread_{number}"]
         for term, place in enumerate(grouping.absorbed):
             if place is None:
@@ -168,9 +189,9 @@ def in_units(design: Design, draws: Mapping[str, np.ndarray]) -> Named:
                 shift = shift - mean * middles[term]
         if grouping.terms[0] == "1":
             effects[:, :, 0] -= moved.sum(axis=2)
-        deviations = spread * per_unit
+        deviations: Any = spread * per_unit
         if grouping.terms[0] == "1":
-            deviations[:, 0] = np.hypot(spread[:, 0], np.linalg.norm(spread * middles, axis=1))
+            deviations[:, 0] = np.sqrt(spread[:, 0] ** 2 + np.square(spread * middles).sum(axis=1))
         for term, name in enumerate(grouping.spreads):
             later[name] = deviations[:, term] * scale
             for level in range(len(grouping.levels)):
@@ -198,8 +219,9 @@ def in_units(design: Design, draws: Mapping[str, np.ndarray]) -> Named:
     return found | later
 
 
-def _along(values: np.ndarray, classes: int | None) -> np.ndarray:
-    return values if classes is None else values[:, None]
+def _along(values: np.ndarray, classes: bool) -> np.ndarray:
+    """With an axis for classes, where there are some."""
+    return values[..., None] if classes else values
 
 
 def _by_class(design: Design, name: str, values: np.ndarray) -> Named:
@@ -210,12 +232,12 @@ def _by_class(design: Design, name: str, values: np.ndarray) -> Named:
 
 def _thresholds(design: Design) -> list[str]:
     categories = design.target.categories
-    return [f"threshold[{low}|{high}]" for low, high in zip(categories[:-1], categories[1:], strict=True)]
+    return [f"threshold[{low}|{high}]" for low, high in itertools.pairwise(categories)]
 
 
 def _bands(design: Design) -> list[str]:
     edges = np.linspace(0, design.target.limits[1], NUM_BANDS + 1)[1:]
-    return [f"log hazard[{low:g} to {high:g}]" for low, high in zip(edges[:-1], edges[1:], strict=True)]
+    return [f"log hazard[{low:g} to {high:g}]" for low, high in itertools.pairwise(edges)]
 
 
 def name_of(design: Design, site: str, place: str | None) -> str:

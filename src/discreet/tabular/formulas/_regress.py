@@ -47,9 +47,9 @@ def regress(
 ) -> Regression:
     """Fit a regression by a formula, as brms and Bambi do, with (epsilon, delta)-differential privacy.
 
-    Guarantee: that of `fit_newton`, `fit_moments` or `DPNewton`, whichever makes the fit. A record's numbers follow from its cells,
-    the formula and the schema alone: levels, knots and contrasts come from bounds and categories, and a function that looks at
-    the cells, as `scale(x)`, is refused.
+    Guarantee: that of `fit_newton`, `fit_moments` or `DPNewton`, whichever makes the fit. A record's numbers follow from its
+    cells, the formula and the schema alone: levels, knots and contrasts come from bounds and categories, and a function that
+    looks at the cells, as `scale(x)`, is refused.
 
     Args:
         formula: As in Bambi: "ill ~ age * region + bs(bmi, df=4) + offset(log(days)) + (1 + age | clinic)". The left side is a
@@ -106,7 +106,13 @@ def plan_of(design: Design, **terms: Any) -> Plan:
     family = design.family
     shape = {"num_features": len(design.kept), "drops": bool(design.schema.drops)}
     if design.groupings or design.has_offset or not family.closed:
-        return ModelPlan.calibrate(**terms)
+        plan = ModelPlan.calibrate(**terms)
+        if plan.num_records < family.least_seen * plan.noise_multiplier:
+            raise RefusedError(
+                f"{plan.num_records:,} records at ε = {plan.epsilon():.3g} are too few for the family {family.name}: with so much "
+                f"noise its intervals were found false. It needs about {family.least_seen * plan.noise_multiplier:,.0f} at this ε."
+            )
+        return plan
     if family.closed == "moments":
         return MomentsPlan.calibrate(**shape, **terms)
     return NewtonPlan.calibrate(family=family.closed, num_classes=family.num_classes or 2, **shape, **terms)
@@ -241,8 +247,8 @@ def _stated(design: Design, plan: Plan, statement: Any) -> Any:
     if isinstance(plan, ModelPlan):
         groups = ", spreads of groups half-normal with scale 1" if design.groupings else ""
         facts.append(
-            f"Priors of the model as fitted, with columns made orthogonal and brought to [-1, 1] by their bounds: a weight Normal(0, "
-            f"{family.weight_scale:g}²), the intercept Normal(0, {family.intercept_scale:g}²){groups}"
+            "Priors of the model as fitted, with columns made orthogonal and brought to [-1, 1] by their bounds: a weight "
+            f"Normal(0, {family.weight_scale:g}²), the intercept Normal(0, {family.intercept_scale:g}²){groups}"
             f"{f', {family.others}' if family.others else ''}."
         )
     if design.schema.bought is not None:

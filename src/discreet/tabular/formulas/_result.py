@@ -235,7 +235,8 @@ class Regression(Posterior, Released, what="regression by a formula", parts=_par
 def _values(column: Any, size: int) -> list[Any]:
     if column.bounds is None:
         return list(column.categories)
-    numbers = np.linspace(*column.limits, size)
+    low, high = column.limits
+    numbers = np.linspace(low, high, size)
     if column.kind is Kind.REAL:
         return numbers.tolist()
     whole = sorted(set(np.rint(numbers).tolist()))

@@ -45,6 +45,7 @@ class Family:
     units: str = ""  # How the target is scaled: "linear" to [-1, 1], "log" or "hazard" to (0, 1]; not at all
     in_units: tuple[str, ...] = ()  # Other latents in the unit of a "linear" target
     start: tuple[tuple[str, float], ...] = ()  # Where the fit of other latents starts, if not at the prior's mean
+    least_seen: float = 0.0  # Records over the noise multiplier, below which intervals were found false
     closed: str = ""  # The method that fits it without groups and offsets: a family of `NewtonPlan`, or "moments"
 
     def normal(self, scale: float | Array, shape: tuple[int, ...]) -> dist.Distribution:
