@@ -1,8 +1,8 @@
 """How often the 90 % intervals of `dp.regress` hold the truth that drew a table, for each family.
 
 `python -m benchmarks.families` prints a line for each family, number of records and ε: the share of intervals that hold, of
-coefficients and of other latents, and their error and width in standard errors of sampling, by a fit at ε = 1,000 of the same
-table. Arguments: names of families; --fits 6, --records 2000 20000, --epsilon 0.5 3.
+coefficients and of other latents. Arguments: names of families; --fits 6, --records 2000 20000, --epsilon 0.5 3; --groups adds
+effects of ten clinics, (1 | clinic).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import discreet as dp
 from discreet.tabular.formulas import Regression
 from discreet.tabular.tables import Column, Kind, Schema
 
+NUM_CLINICS = 10
 RIGHT = "age + dose + region"
 REGIONS = ("north", "south", "west")
 Drawn = tuple[dict[str, Any], Column | tuple[Column, ...], str, dict[str, float]]
@@ -204,9 +205,14 @@ FAMILIES: dict[str, Callable[..., Drawn]] = {
 }
 
 
-def drawn(family: str, rng: np.random.Generator, size: int) -> tuple[str, dict[str, Any], Schema, dict[str, float]]:
+def drawn(
+    family: str, rng: np.random.Generator, size: int, groups: bool = False
+) -> tuple[str, dict[str, Any], Schema, dict[str, float]]:
     """A formula, a table that was drawn from a family, its schema, and the truth by the result's names."""
     cells, eta, truth = predictors(rng, size)
+    clinic = rng.choice(NUM_CLINICS, size, p=np.arange(1, NUM_CLINICS + 1) / np.arange(1, NUM_CLINICS + 1).sum())
+    if groups:
+        eta = eta + rng.normal(0, 0.5, NUM_CLINICS)[clinic]
     table, columns, left, truth = FAMILIES[family](rng, cells, eta, truth)
     described = columns if isinstance(columns, tuple) else (columns,)
     features = (
@@ -214,7 +220,15 @@ def drawn(family: str, rng: np.random.Generator, size: int) -> tuple[str, dict[s
         Column(name="dose", kind=Kind.REAL, bounds=(0, 6)),
         Column(name="region", kind=Kind.CATEGORICAL, categories=REGIONS),
     )
-    return f"{left} ~ {RIGHT}", table, Schema(columns=(*described, *features), each_row=True), truth
+    right = RIGHT
+    if groups:
+        clinics = tuple(f"clinic {number}" for number in range(NUM_CLINICS))
+        table["clinic"] = np.array(clinics)[clinic]
+        features = (*features, Column(name="clinic", kind=Kind.CATEGORICAL, categories=clinics))
+        right += " + (1 | clinic)"
+        # Ten clinics tell little of their mean.
+        truth = {name: value for name, value in truth.items() if "Intercept" not in name and "threshold" not in name}
+    return f"{left} ~ {right}", table, Schema(columns=(*described, *features), each_row=True), truth
 
 
 def fitted(family: str, formula: str, table: Any, schema: Schema, epsilon: float) -> Regression:
@@ -231,6 +245,7 @@ def main() -> None:
     parser.add_argument("--fits", type=int, default=6)
     parser.add_argument("--records", type=int, nargs="*", default=[2_000, 20_000])
     parser.add_argument("--epsilon", type=float, nargs="*", default=[0.5, 3.0])
+    parser.add_argument("--groups", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     print(
@@ -239,17 +254,17 @@ def main() -> None:
     for family in asked.families:
         for size in asked.records:
             for epsilon in asked.epsilon:
-                print(_line(family, size, epsilon, asked.fits, asked.seed), flush=True)
+                print(_line(family, size, epsilon, asked.fits, asked.seed, asked.groups), flush=True)
 
 
-def _line(family: str, size: int, epsilon: float, fits: int, seed: int) -> str:
+def _line(family: str, size: int, epsilon: float, fits: int, seed: int, groups: bool) -> str:
     held: list[bool] = []
     missed: dict[str, int] = {}
     verdicts: dict[str, int] = {}
     start = time.process_time()
     for number in range(fits):
         rng = np.random.default_rng([seed, number, size])
-        formula, table, schema, truth = drawn(family, rng, size)
+        formula, table, schema, truth = drawn(family, rng, size, groups)
         result = fitted(family, formula, table, schema, epsilon)
         if family == "categorical":
             mean = {of: sum(truth[f"{x}: {of}"] for x in "abc") / 3 for of in (n[3:] for n in truth if n[0] == "a")}

@@ -78,7 +78,9 @@ def test_columns_are_those_of_formulae_on_a_table_with_every_level(right: str) -
             frame[column.name] = pandas.Categorical(cells[column.name], column.categories, ordered=True)
         else:
             days = np.asarray(cells[column.name])
-            frame[column.name] = (days - np.datetime64("1970-01-01")).astype(float) if column.kind is Kind.DATE else days
+            frame[column.name] = (
+                (days - np.datetime64("1970-01-01")).astype(float) if column.kind is Kind.DATE else days
+            )
     expected = np.asarray(made.common.evaluate_new_data(pandas.DataFrame(frame)))
     assert np.allclose(rows.x, expected[:, 1:])
     assert design.names == tuple(made.common.as_dataframe().columns[1:])
@@ -182,7 +184,7 @@ def expected_of(family: str, fn: Any) -> np.ndarray:
         # The integral of survival, to the bound for hazards in bands.
         times = np.append(0, np.geomspace(1e-8, 1 if family == "piecewise" else 1e6, 20_000))
         alive = jax.vmap(lambda time: jnp.exp(-fn.cumulative(jnp.full(fn.batch_shape, time))))(jnp.asarray(times))
-        return np.trapezoid(np.asarray(alive, np.float64), times, axis=0)
+        return np.asarray(np.trapezoid(np.asarray(alive, np.float64), times, axis=0))
     if family in ("bernoulli", "binomial", "categorical", "cumulative"):
         return np.asarray(fn.probs)
     return np.asarray(fn.mean)

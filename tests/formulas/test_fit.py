@@ -1,17 +1,20 @@
 """Fits by formulas: each family finds the truth, results predict, are saved and are read again."""
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from numpyro.infer import MCMC, NUTS
+from tests.methods import same
 
 import discreet as dp
 from benchmarks.families import FAMILIES, drawn
 from discreet.tabular.formulas import Regression
+from discreet.tabular.formulas._model import in_units, model_of, records_of
 from discreet.tabular.models import FAMILIES as NAMED
-from tests.methods import same
 
 N = 6_000
 
@@ -26,7 +29,6 @@ def fit(formula: str, table: Any, schema: Any, family: str, epsilon: float = 20.
 
 
 def test_the_benchmark_has_every_family() -> None:
-    assert list(FAMILIES) == list(sorted(NAMED, key=list(FAMILIES).index))
     assert set(FAMILIES) == set(NAMED)
 
 
@@ -96,25 +98,21 @@ def test_effects_of_groups_and_what_results_do(tmp_path) -> None:
 def test_rows_without_a_target_count_nothing() -> None:
     """Whatever such a row holds has no effect, to the bit, by each of the three ways to fit."""
     table, schema, _ = grouped()
-    from dataclasses import replace
-
     dropping = replace(schema, columns=(replace(schema.columns[0], missing="drop"), *schema.columns[1:]))
     gone = np.arange(N) < 500
     ill = np.where(gone, None, table["ill"])
     for right in ("age", "age + (1 | clinic)"):
         one = fit(f"ill ~ {right}", table | {"ill": ill}, dropping, "bernoulli")
-        other = fit(f"ill ~ {right}", table | {"ill": ill, "age": np.where(gone, 33.0, table["age"])}, dropping, "bernoulli")
+        other = fit(
+            f"ill ~ {right}", table | {"ill": ill, "age": np.where(gone, 33.0, table["age"])}, dropping, "bernoulli"
+        )
         assert same(one.draws, other.draws)
 
 
 def test_the_price_of_privacy_vanishes() -> None:
-    """At ε = 1,000 the fit is the posterior without privacy, by the same model with NumPyro's own sampler."""
-    from numpyro.infer import MCMC, NUTS
-
-    from discreet.tabular.formulas._model import in_units, model_of, records_of
-
+    """At ε = 30 the fit is the posterior without privacy, by the same model with NumPyro's own sampler."""
     formula, table, schema, _ = drawn("weibull", np.random.default_rng(4), 2_000)
-    result = fit(formula, table, schema, "weibull", epsilon=1_000.0 if False else 30.0)
+    result = fit(formula, table, schema, "weibull", epsilon=30.0)
     design = result.design
     mcmc = MCMC(NUTS(model_of(design)), num_warmup=300, num_samples=500, progress_bar=False)
     mcmc.run(jax.random.key(0), records_of(design, design.rows(table)))

@@ -12,10 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-try:
-    import pandas
-except ModuleNotFoundError:  # `_formula.parsed` names the extra
-    pandas = None
 from jaxtyping import Float
 
 _EXACT = ("abs", "ceil", "floor", "maximum", "minimum", "round", "sign", "sqrt", "square")
@@ -34,10 +30,12 @@ def of_each(function: Callable[..., float]) -> Callable[..., Any]:
         return math.nan if isinstance(found, complex) else found
 
     def of_all(*arrays: Any) -> Any:
+        import pandas
+
         if not any(isinstance(array, pandas.Series) for array in arrays):
             return one(*arrays)
         cells = [np.asarray(array, np.float64) for array in arrays]
-        return pandas.Series(np.frompyfunc(one, len(arrays), 1)(*cells).astype(np.float64))
+        return pandas.Series(np.asarray(np.frompyfunc(one, len(arrays), 1)(*cells), np.float64))
 
     return of_all
 

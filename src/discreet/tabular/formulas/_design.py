@@ -187,7 +187,9 @@ class Design:
         if target.call == "prop" and isinstance(target.beside, str):
             trials = next(x for x in self.schema.columns if x.name == target.beside)
             if trials.kind is not Kind.COUNT or trials.limits[0] < 1:
-                raise DataError(f"column '{trials.name}' has numbers of trials: describe it as kind count with bounds from 1")
+                raise DataError(
+                    f"column '{trials.name}' has numbers of trials: describe it as kind count with bounds from 1"
+                )
         if target.call == "Surv":
             event = next(x for x in self.schema.columns if x.name == target.beside)
             if event.kind is not Kind.BINARY or event.may_be_missing:

@@ -186,7 +186,9 @@ def _check(call: Any, text: str) -> None:
     name = call.callee.removeprefix("np.").removeprefix("numpy.")
     if name in _CODINGS:
         if not call.args or not hasattr(call.args[0], "name"):
-            raise RefusedError(f"The formula {text!r} has {call.callee}() of what is no column of categories: name one in it.")
+            raise RefusedError(
+                f"The formula {text!r} has {call.callee}() of what is no column of categories: name one in it."
+            )
         call.callee = _own(name)
     elif name in CELLWISE:
         call.callee = name
@@ -216,8 +218,12 @@ def _coded(name: str) -> Callable[..., Any]:
         from formulae.categorical import CategoricalBox, Sum, Treatment
 
         if not hasattr(cells, "cat"):
-            raise ValueError(f"{name}() is for columns of categories: describe the column as one of a few in the schema")
-        contrast = by if name == "C" else Sum(options.get("omit", by)) if name == "S" else Treatment(options.get("ref", by))
+            raise ValueError(
+                f"{name}() is for columns of categories: describe the column as one of a few in the schema"
+            )
+        contrast = (
+            by if name == "C" else Sum(options.get("omit", by)) if name == "S" else Treatment(options.get("ref", by))
+        )
         box = CategoricalBox(np.asarray(cells), contrast, None)
         box._levels = list(cells.cat.categories)
         return box

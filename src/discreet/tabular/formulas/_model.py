@@ -26,7 +26,9 @@ Named = dict[str, Float[np.ndarray, " draw"]]
 
 def records_of(design: Design, rows: Rows) -> dict[str, np.ndarray]:
     """The arrays that the model takes: columns in the coordinates that are fitted, and the scaled target."""
-    found: dict[str, np.ndarray] = {"x": features(design, rows), "present": rows.present}
+    found: dict[str, np.ndarray] = {"present": rows.present}
+    if len(design.kept):  # or all vary between levels
+        found["x"] = features(design, rows)
     if rows.y is not None:
         found["y"] = design.scaled_target(rows.y) if design.target.bounds else rows.y.astype(np.int32)
     for name, values in zip(design.family.beside, rows.beside, strict=False):
@@ -56,8 +58,7 @@ def placeholder(design: Design) -> dict[str, np.ndarray]:
         present=np.ones(1, bool),
     )
     found = records_of(design, rows)
-    found["x"] = np.zeros_like(found["x"])
-    return found
+    return {name: np.zeros_like(x) if name == "x" else x for name, x in found.items()}
 
 
 def _usual_target(design: Design) -> float:
@@ -191,7 +192,9 @@ def in_units(design: Design, draws: Mapping[str, np.ndarray]) -> Named:
             effects[:, :, 0] -= moved.sum(axis=2)
         deviations: Any = spread * per_unit
         if grouping.terms[0] == "1":
-            deviations[:, 0] = np.sqrt(spread[:, 0] ** 2 + np.square(spread * middles).sum(axis=1))
+            # At 0 of what varies, not at its middle.
+            first: Any = np.square(spread[:, 0]) + np.square(spread * middles).sum(axis=1)
+            deviations[:, 0] = np.sqrt(first)
         for term, name in enumerate(grouping.spreads):
             later[name] = deviations[:, term] * scale
             for level in range(len(grouping.levels)):

@@ -107,10 +107,11 @@ def plan_of(design: Design, **terms: Any) -> Plan:
     shape = {"num_features": len(design.kept), "drops": bool(design.schema.drops)}
     if design.groupings or design.has_offset or not family.closed:
         plan = ModelPlan.calibrate(**terms)
-        if plan.num_records < family.least_seen * plan.noise_multiplier:
+        least = family.least_seen * plan.noise_multiplier
+        if plan.num_records < least:
             raise RefusedError(
-                f"{plan.num_records:,} records at ε = {plan.epsilon():.3g} are too few for the family {family.name}: with so much "
-                f"noise its intervals were found false. It needs about {family.least_seen * plan.noise_multiplier:,.0f} at this ε."
+                f"{plan.num_records:,} records at ε = {plan.epsilon():.3g} are too few for the family {family.name}: with so "
+                f"much noise its intervals were found false. It needs about {least:,.0f} at this ε."
             )
         return plan
     if family.closed == "moments":

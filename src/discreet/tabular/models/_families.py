@@ -155,7 +155,7 @@ def _student(column: Column) -> Family:
         _gaussian(column),
         target=target,
         name="student",
-        least_seen=400.0,  # with 2,000 records at ε = 0.5 four of six intervals of sigma missed
+        least_seen=1_000.0,  # with 2,000 records at ε = 1 five of six intervals of sigma missed
         others="sigma half-normal with half the width of the target's bounds, degrees of freedom less 1 (nu) "
         "LogNormal(1.5, 0.75)",
         closed="",
@@ -268,7 +268,8 @@ def _hurdle(name: str, scattered: bool) -> Callable[[Column], Family]:
     words = "a coefficient is a difference of log means of the distribution that counts above 0 are cut from"
     others = f"{SCATTER}, share of zeros Beta(1, 1)" if scattered else "share of zeros Beta(1, 1)"
     new = {"target": target, "name": name, "coefficient": words, "others": others, "closed": "", "mean": mean}
-    # Under more noise, gradients of counts were clipped far more than those of zeros: 2,000 records, ε = 0.5, `zero` 0.92 for 0.4.
+    # Under more noise, gradients of counts were clipped far more than those of zeros: with 2,000 records at ε = 0.5 `zero` was
+    # 0.92 for 0.4.
     return lambda column: dataclasses.replace(_poisson(column), least_seen=400.0, **new)
 
 
