@@ -94,6 +94,10 @@ def fit(asked: Asked) -> None:
 
     `discreet fit --data survey.csv --model mine.py:model --schema schema.toml --epsilon 2 --steps 3000 --rate 0.05`
 
+    As in brms and Bambi, by a formula (`pip install 'discreet[formula]'`):
+
+    `discreet fit --data survey.csv --formula "smoker ~ age * region" --family bernoulli --schema schema.toml --epsilon 1`
+
     For synthetic twins of the whole table, which `discreet synth` then draws:
 
     `discreet fit --data survey.csv --model twin --schema schema.toml --epsilon 1`

@@ -1,4 +1,4 @@
-"""`discreet fit --formula`: a regression by a formula, by `dp.regress`."""
+"""A fit by a formula, of `discreet fit`: a regression by `dp.regress`."""
 
 import dataclasses
 import hashlib

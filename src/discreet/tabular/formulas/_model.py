@@ -194,7 +194,7 @@ def in_units(design: Design, draws: Mapping[str, np.ndarray]) -> Named:
         if grouping.terms[0] == "1":
             # At 0 of what varies, not at its middle.
             first: Any = np.square(spread[:, 0]) + np.square(spread * middles).sum(axis=1)
-            deviations[:, 0] = np.sqrt(first)
+            deviations = np.column_stack([np.sqrt(first), deviations[:, 1:]])
         for term, name in enumerate(grouping.spreads):
             later[name] = deviations[:, term] * scale
             for level in range(len(grouping.levels)):
