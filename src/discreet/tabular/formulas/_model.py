@@ -164,8 +164,8 @@ def in_units(design: Design, draws: Mapping[str, np.ndarray]) -> Named:
     nothing = np.zeros((num_draws,) if classes is None else (num_draws, classes))
     middle, width = design.unit
     scale = width if family.units == "linear" else 1.0
-    coefficients = dict.fromkeys(design.names, nothing)
-    shift = nothing
+    coefficients: dict[str, Any] = dict.fromkeys(design.names, nothing)
+    shift: Any = nothing
     if len(design.kept):
         weights = draws["weights"]
         for place, name in enumerate(np.array(design.names, object)[design.kept]):
