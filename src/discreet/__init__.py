@@ -49,6 +49,7 @@ _HOME = {
     "laplace_mechanism": "mechanisms",
     "load_result": "inference",
     "poisson_subsample": "mechanisms",
+    "regress": "formulas",
     "subsample_without_replacement": "mechanisms",
     "sum_records": "mechanisms",
     "symbol": "verify",
@@ -119,6 +120,7 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
     from discreet.tabular import (
         criticism as criticism,
         estimators as estimators,
+        formulas as formulas,
         marginals as marginals,
         models as models,
         planning as planning,
@@ -129,6 +131,7 @@ if TYPE_CHECKING:  # The same for type checkers, which do not run __getattr__; t
         tables as tables,
     )
     from discreet.tabular.criticism import check as check
+    from discreet.tabular.formulas import regress as regress
     from discreet.tabular.marginals import describe as describe
     from discreet.tabular.scores import compare as compare
     from discreet.tabular.synthetic import twins as twins

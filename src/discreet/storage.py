@@ -34,7 +34,7 @@ try:
 except ImportError:
     fcntl = None
 
-__all__ = ["Kinds", "exclusive", "kept_secret", "read_archive", "replacing", "write_archive", "write_file"]
+__all__ = ["Kinds", "exclusive", "kept_secret", "kind_of", "read_archive", "replacing", "write_archive", "write_file"]
 
 _HELD: dict[str, int] = {}  # folders in use, and by which thread
 
@@ -221,6 +221,17 @@ def read_archive(path: Path | str | bytes, what: str, version: int, kinds: Kinds
             f"{path} was written by a newer discreet (version {form} of a {what}; this one knows {version}): upgrade discreet"
         )
     return content
+
+
+def kind_of(path: Path | str) -> str:
+    """What a file of `write_archive` says that it holds; empty where it says nothing, as `read_archive` will explain."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            # Compressed, a small file may hold more than the memory does.
+            stored = archive.getinfo(_INDEX).compress_type == zipfile.ZIP_STORED
+            return str(json.loads(archive.read(_INDEX))["what"]) if stored else ""
+    except (OSError, *_DAMAGED):
+        return ""
 
 
 def _members(archive: zipfile.ZipFile, size: int) -> dict[str, bytes]:

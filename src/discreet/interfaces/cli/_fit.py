@@ -7,6 +7,7 @@ from pathlib import Path
 import discreet as dp
 from discreet._validate import integer, positive
 from discreet.interfaces.cli import _options as options
+from discreet.interfaces.cli._formula import ByFormula, check_formula
 from discreet.interfaces.cli._methods import METHODS, Counts, OfRecords, fit_again
 from discreet.interfaces.cli._options import choose_model
 from discreet.interfaces.cli._report import COUNTS
@@ -22,7 +23,9 @@ class Asked:
     """The options of `fit`."""
 
     data: options.Data
-    model: options.Model
+    model: options.Model = ""
+    formula: options.Formula = None
+    family: options.Family = "gaussian"
     epsilon: options.Epsilon = None
     target: options.Target = None
     bounds: options.Bounds = None
@@ -91,6 +94,10 @@ def fit(asked: Asked) -> None:
 
     `discreet fit --data survey.csv --model mine.py:model --schema schema.toml --epsilon 2 --steps 3000 --rate 0.05`
 
+    As in brms and Bambi, by a formula (`pip install 'discreet[formula]'`):
+
+    `discreet fit --data survey.csv --formula "smoker ~ age * region" --family bernoulli --schema schema.toml --epsilon 1`
+
     For synthetic twins of the whole table, which `discreet synth` then draws:
 
     `discreet fit --data survey.csv --model twin --schema schema.toml --epsilon 1`
@@ -138,6 +145,16 @@ def fit(asked: Asked) -> None:
 
 def check_options(asked: Asked) -> None:
     """Refuse options that no method takes together, and numbers that none has."""
+    if asked.formula is not None:
+        check_formula(asked)
+        return
+    if not asked.model:
+        raise ValueError(
+            "--model is missing: name a model, such as logistic, or give a formula, such as --formula 'ill ~ age' "
+            "--family bernoulli"
+        )
+    if asked.family != "gaussian":
+        raise ValueError(f"--family {asked.family} is for --formula: leave it out, or give a formula")
     if not any(method.takes(asked) for method in METHODS):
         named = [method for method in METHODS if method.by == asked.by]
         models = " or ".join(name for method in named for name in method.models)
@@ -154,10 +171,12 @@ def check_options(asked: Asked) -> None:
         raise ValueError(f"--draws is {asked.draws}: give a number from 1 to {MOST_DRAWS}")
 
 
-def method_for(asked: Asked, members: "dp.inference.Processes") -> OfRecords | Counts:
+def method_for(asked: Asked, members: "dp.inference.Processes") -> OfRecords | Counts | ByFormula:
     """The method of a fit; refuses what can be refused before the table is read."""
     refuse_missing(asked)
     check_numbers(asked)
+    if asked.formula is not None:
+        return by_formula(asked, members)
     chosen = choose_model(
         asked.model,
         components=asked.components,
@@ -181,6 +200,16 @@ def method_for(asked: Asked, members: "dp.inference.Processes") -> OfRecords | C
         raise ValueError(f"--raw is for a model of your own: {asked.model} needs scaled columns, leave --raw out")
     method = next(method for method in METHODS if method.suits(asked, schema))
     return method(asked, members, chosen, schema, made)
+
+
+def by_formula(asked: Asked, members: "dp.inference.Processes") -> ByFormula:
+    """The fit of a formula."""
+    chosen = options.ChosenModel("formula", lambda schema: None)
+    schema = options.schema_of(
+        None, chosen, None, asked.bounds, asked.schema, False, None, asked.person, asked.weight, predicts=False
+    )
+    made = how_converted(asked.data, non_private_bounds=False, out_of_bounds=asked.out_of_bounds)
+    return ByFormula(asked, members, chosen, schema, made)
 
 
 def refuse_missing(asked: Asked) -> None:

@@ -233,6 +233,29 @@ _model = _table(
 )
 Model = Annotated[str, _model]
 ModelToPlan = Annotated[str | None, _model]
+Formula = Annotated[
+    str | None,
+    _table(
+        help="In place of --model and --target: 'ill ~ age * region + (1 | clinic)', as in brms and Bambi. Needs "
+        "discreet[formula]."
+    ),
+]
+
+
+def _complete_family(incomplete: str) -> list[str]:
+    return [name for name in dp.models.FAMILIES if name.startswith(incomplete)]
+
+
+Family = Annotated[
+    str,
+    _table(
+        "--family",
+        metavar="<family>",
+        autocompletion=_complete_family,
+        help="With --formula: gaussian, student, bernoulli, binomial, categorical, cumulative, poisson, negbinomial, "
+        "zero_inflated_poisson, zero_inflated_negbinomial, hurdle_poisson, hurdle_negbinomial, gamma, beta, weibull, piecewise.",
+    ),
+]
 Target = Annotated[str | None, _table(help="Column to predict.")]
 Bounds = Annotated[
     str | None, _table(help="Public bounds and categories: age=17:90,sex=Female|Male. Only these columns are used.")
@@ -532,6 +555,8 @@ def schema_of(
     made: "dp.tables.Conversion | None" = None,
     person: str | None = None,
     weight: str | None = None,
+    *,
+    predicts: bool = True,
 ) -> "dp.tables.Schema":
     """The public description of a table, checked against what the model needs; `data` is for `non_private_bounds` only."""
     if bounds is not None and file is not None:
@@ -540,7 +565,8 @@ def schema_of(
         raise ValueError("--person is for --bounds: write person in the schema file, and leave the option out")
     if weight is not None and bounds is None:
         raise ValueError("--weight is for --bounds: write weight in the schema file, and leave the option out")
-    if model.needs_target and target is None and file is None and made is None:
+    predicts = predicts and model.needs_target
+    if predicts and target is None and file is None and made is None:
         raise ValueError(f"the model {model.name} predicts a column: name it with --target")
     public = None
     if file is not None:
@@ -565,7 +591,7 @@ def schema_of(
             "(discreet schema init TABLE writes one to fill in)"
         )
     column = public.target_column
-    if model.needs_target and column is None:
+    if predicts and column is None:
         raise ValueError(f"the model {model.name} predicts a column: name it with --target, or as target in the schema")
     if column is not None and model.target_kind is not None and column.kind is not model.target_kind:
         raise ValueError(_wrong_kind(model, column))

@@ -39,6 +39,7 @@ FILES = (
     "twin.model",
     "twin.result",
     "model.json",
+    "fit.discreet",
     "report.html",
 )
 

@@ -156,8 +156,9 @@ def complete_statement(
     lines = zip(schema.columns, schema.describe(), strict=True)
     bought = schema.bought.columns if schema.bought is not None else ()
     public = [line for column, line in lines if column.name not in (*schema.inferred, *bought)]
-    if public:
-        statement = statement.with_public(f"Columns and their bounds or categories: {'; '.join(public)}.")
+    described = f"Columns and their bounds or categories: {'; '.join(public)}."
+    if public and described not in statement.public:
+        statement = statement.with_public(described)
     own_rules = [f"{x.name} ({x.out_of_bounds})" for x in schema.columns if x.out_of_bounds is not None]
     # The day only: a page for people says it.
     notes = [ODD_CELLS[out_of_bounds]]

@@ -413,6 +413,8 @@ class BriefHelp(Command):
     common = (
         "data",
         "model",
+        "formula",
+        "family",
         "target",
         "bounds",
         "person",

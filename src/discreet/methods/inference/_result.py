@@ -7,6 +7,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +31,7 @@ from discreet.privacy.mechanisms import GAUSSIAN
 from discreet.privacy.plan import PrivacyPlan
 from discreet.privacy.released import KEPT_NOWHERE, NOT_IN_DICT, Released
 from discreet.privacy.report import NOT_USABLE, PREDICTION, Statement, headline, use_words
+from discreet.storage import kind_of
 
 if TYPE_CHECKING:
     from discreet.methods.inference._noise_aware import NoiseAware
@@ -449,6 +451,15 @@ def _late_share(shares: Float[np.ndarray, "step"]) -> Share:
     return Share(float(np.mean(late)), stderr)
 
 
+_ELSEWHERE = {
+    "linear regression from noisy moments": ("discreet.methods.moments", "MomentsResult"),
+    "private Newton fit": ("discreet.methods.newton", "NewtonResult"),
+    "private Newton fit of a model": ("discreet.methods.newton", "DPNewtonResult"),
+    "regression by a formula": ("discreet.tabular.formulas", "Regression"),
+}
+"""Where other results are defined, by what their files hold; loaded when such a file is read."""
+
+
 def load_result(
     path: Path | str,
     model: Program | None = None,
@@ -456,8 +467,8 @@ def load_result(
     *,
     placeholder: Sequence[Any] | None = None,
     **static_kwargs: Any,
-) -> DPSVIResult:
-    """Read a result that `DPSVIResult.save` wrote.
+) -> Any:
+    """Read a result that its `save` wrote: of `DPSVI`, or, without model and guide, of `regress`, `DPNewton` and `fit`.
 
     No content of the file is executed, so it may come from strangers; but its statement is as trustworthy as its source.
 
@@ -475,9 +486,10 @@ def load_result(
         ValueError: The file is absent, damaged, incomplete, something else, or from a newer discreet; or model and guide have
             other latents, or parameters of other names, shapes or dtypes.
     """
-    loaded = DPSVIResult.load(path)
     if model is None and guide is None:
-        return loaded
+        module, name = _ELSEWHERE.get(kind_of(path), (__name__, DPSVIResult.__name__))
+        return getattr(import_module(module), name).load(path)
+    loaded = DPSVIResult.load(path)
     if model is None or guide is None:
         raise ValueError("Draws need the model and its guide: give both, or neither to have the numbers alone.")
     if loaded._form is None:

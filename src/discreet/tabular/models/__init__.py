@@ -8,12 +8,19 @@ public bounds to [-1, 1]), has an intercept and weakly informative priors, and d
 
 from discreet.methods.inference import Defaults as Defaults, defaults_for as defaults_for, guide_for as guide_for
 from discreet.tabular.models._cells import Levels as Levels, coded_columns as coded_columns
+from discreet.tabular.models._families import (
+    FAMILIES as FAMILIES,
+    LEAST_TIME as LEAST_TIME,
+    NUM_BANDS as NUM_BANDS,
+    family_named as family_named,
+)
 from discreet.tabular.models._hierarchical import (
     contrasts as contrasts,
     groups_of as groups_of,
     hierarchical as hierarchical,
 )
 from discreet.tabular.models._regression import (
+    Family as Family,
     linear_regression as linear_regression,
     logistic_regression as logistic_regression,
     multinomial_regression as multinomial_regression,

@@ -26,12 +26,27 @@ Model = Callable[..., None]
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """The parts that differ between regressions."""
+    """The parts that differ between regressions.
+
+    The first four make the model; the others are for formulas (`_families`), which scale targets by their public bounds.
+    """
 
     weight_scale: float  # Prior standard deviation of a weight
     intercept_scale: float  # Prior standard deviation of the intercept
-    target: Callable[[Array], Any]  # The distribution of the targets given the predictor; samples its other latents
+    target: Callable[
+        ..., Any
+    ]  # The distribution of the targets given the predictor, and what `beside` names of each record
     num_classes: int | None = None  # Numbers per predictor; None for one, without an axis for it
+    name: str = ""
+    coefficient: str = ""  # What a coefficient means
+    others: str = ""  # Its other latents and their priors, in words
+    mean: Callable[..., Any] | None = None  # Of the target, given the predictor and draws of the other latents
+    beside: tuple[str, ...] = ()  # Names of further numbers of each record
+    units: str = ""  # How the target is scaled: "linear" to [-1, 1], "log" or "hazard" to (0, 1]; not at all
+    in_units: tuple[str, ...] = ()  # Other latents in the unit of a "linear" target
+    start: tuple[tuple[str, float], ...] = ()  # Where the fit of other latents starts, if not at the prior's mean
+    least_seen: float = 0.0  # Records over the noise multiplier, below which intervals were found false
+    closed: str = ""  # The method that fits it without groups and offsets: a family of `NewtonPlan`, or "moments"
 
     def normal(self, scale: float | Array, shape: tuple[int, ...]) -> dist.Distribution:
         """Independent normals of mean 0; with classes, one vector over the classes in place of each, summing to zero."""
@@ -49,14 +64,18 @@ class Family:
         free = dist.Normal(plane.inv(middle), jnp.asarray(spread)[..., None]).expand((*shape, self.num_classes - 1))
         return dist.TransformedDistribution(free, plane).to_event(len(shape))
 
-    def observe(self, predictor: Array, y: Array | None, mask: Array | None) -> None:
+    def observe(self, predictor: Array, y: Array | None, mask: Array | None, *beside: Array) -> None:
         """Observe the target of each row of each record, or draw it; a class may be a float."""
         if y is not None and self.num_classes is not None:
             y = jnp.asarray(y).astype(jnp.int32)
-        target = self.target(predictor)
+        target = self.target(predictor, *beside)
         if mask is None:
             with numpyro.plate("data", predictor.shape[0]):
                 numpyro.sample("y", target, obs=y)
+            return
+        if mask.ndim == 1:
+            with numpyro.plate("data", mask.shape[0]):
+                numpyro.sample("y", target.mask(mask), obs=y)
             return
         with numpyro.plate("data", mask.shape[0], dim=-2), numpyro.plate("rows", mask.shape[1], dim=-1):
             numpyro.sample("y", target.mask(mask), obs=y)

@@ -1,0 +1,287 @@
+"""The NumPyro model of a design, and its draws in the units of the formula's columns.
+
+Effects of groups are centred as in `models.hierarchical`: a level's effects are drawn around the population's, which no
+record touches, so that a record's likelihood depends on the effects of its own levels alone. Effects of one level are
+independent of each other.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jaxtyping import Array, Float
+
+from discreet.tabular.formulas._design import Design, Rows
+from discreet.tabular.models import NUM_BANDS, Family
+
+Named = dict[str, Float[np.ndarray, " draw"]]
+
+
+def records_of(design: Design, rows: Rows) -> dict[str, np.ndarray]:
+    """The arrays that the model takes: columns in the coordinates that are fitted, and the scaled target."""
+    found: dict[str, np.ndarray] = {"present": rows.present}
+    if len(design.kept):  # or all vary between levels
+        found["x"] = features(design, rows)
+    if rows.y is not None:
+        found["y"] = design.scaled_target(rows.y) if design.target.bounds else rows.y.astype(np.int32)
+    for name, values in zip(design.family.beside, rows.beside, strict=False):
+        found[name] = values
+    if rows.offset is not None:
+        found["offset"] = rows.offset / (design.unit[1] if design.family.units == "linear" else 1.0)
+    for place, (group, varying) in enumerate(zip(rows.groups, rows.varying, strict=True)):
+        found[f"group_{place}"] = group
+        found[f"varying_{place}"] = (varying - design.middles[place]) / design.halves[place]
+    return {name: x if x.dtype.kind in "ib" else x.astype(np.float32) for name, x in found.items()}
+
+
+def features(design: Design, rows: Rows) -> Float[np.ndarray, "row column"]:
+    """The columns in the coordinates that are fitted."""
+    return design.fitted_columns(rows.x)
+
+
+def placeholder(design: Design) -> dict[str, np.ndarray]:
+    """An artificial record, with an axis of one."""
+    rows = Rows(
+        x=np.zeros((1, len(design.names))),
+        y=np.full(1, _usual_target(design)),
+        beside=(np.ones(1),) * len(design.family.beside),
+        offset=np.zeros(1) if design.has_offset else None,
+        groups=(np.zeros(1, np.int32),) * len(design.groupings),
+        varying=tuple(middle[None] for middle in design.middles),
+        present=np.ones(1, bool),
+    )
+    found = records_of(design, rows)
+    return {name: np.zeros_like(x) if name == "x" else x for name, x in found.items()}
+
+
+def _usual_target(design: Design) -> float:
+    column = design.target
+    if column.bounds is None:
+        return 0.0
+    low, high = column.limits
+    return (low + high) / 2 if design.family.units or design.family.name == "beta" else min(max(low, 1.0), high)
+
+
+def model_of(design: Design) -> Callable[[Mapping[str, Array]], None]:
+    """The model, a function of the arrays by name."""
+    family: Family = design.family
+    size = len(design.kept)
+    groupings = design.groupings
+    intercepted = family.name != "cumulative"
+    whose = {
+        place: number for number, grouping in enumerate(groupings) for place in grouping.absorbed if place is not None
+    }
+
+    def model(records: Mapping[str, Array]) -> None:
+        predictor: Any = 0.0
+        population: dict[int, Any] = {}
+        if intercepted:
+            population[-1] = numpyro.sample("intercept", family.normal(family.intercept_scale, ()))
+            if -1 not in whose:
+                predictor = population[-1]
+        for place in sorted(whose):
+            if place >= 0:
+                population[place] = numpyro.sample(f"slope_{place}", family.normal(family.weight_scale, ()))
+        if size:
+            weights: Any = numpyro.sample("weights", family.normal(family.weight_scale, (size,)))
+            predictor = predictor + records["x"] @ weights
+        for number, grouping in enumerate(groupings):
+            predictor = predictor + _of_levels(family, number, grouping, population, records)
+        if "offset" in records:
+            predictor = predictor + records["offset"]
+        predictor = jnp.broadcast_to(predictor, (len(records["present"]), *jnp.shape(predictor)[1:]))
+        beside = [records[name] for name in family.beside]
+        family.observe(predictor, records.get("y"), records["present"], *beside)
+
+    model.__name__ = f"{family.name} regression"
+    return model
+
+
+def prior_of(design: Design) -> dict[str, np.ndarray]:
+    """Draws of the model's coefficients, effects and thresholds before the fit, by a fixed seed: public."""
+    rng = np.random.default_rng(0)
+    family = design.family
+    classes = () if family.num_classes is None else (family.num_classes,)
+
+    def normal(scale: float, *shape: int) -> np.ndarray:
+        drawn = scale * rng.standard_normal((_NUM_PRIOR_DRAWS, *shape, *classes))
+        return drawn - drawn.mean(axis=-1, keepdims=True) if classes else drawn
+
+    found = {"weights": normal(family.weight_scale, len(design.kept))}
+    if family.name == "cumulative":
+        size = len(design.target.categories)
+        found["first"] = rng.normal(2.0 - size, 3.0, _NUM_PRIOR_DRAWS)
+        found["gaps"] = rng.gamma(2.0, size=(_NUM_PRIOR_DRAWS, size - 2))
+    else:
+        found["intercept"] = normal(family.intercept_scale)
+    if family.name == "piecewise":
+        found["later"] = rng.standard_normal((_NUM_PRIOR_DRAWS, NUM_BANDS - 1))
+    for number, grouping in enumerate(design.groupings):
+        terms = len(grouping.terms)
+        spread = np.abs(rng.standard_normal((_NUM_PRIOR_DRAWS, terms)))
+        effects: Any = normal(1.0, len(grouping.levels), terms) * _along(spread, bool(classes))[:, None]
+        for term, place in enumerate(grouping.absorbed):
+            if place is None:
+                continue
+            if place >= 0:
+                found[f"slope_{place}"] = normal(family.weight_scale)
+            effects[:, :, term] += found["intercept" if place == -1 else f"slope_{place}"][:, None]
+        found |= {f"spread_{number}": spread, f"effects_{number}": effects}
+    return found
+
+
+_NUM_PRIOR_DRAWS = 4_000
+
+
+def _of_levels(
+    family: Family, number: int, grouping: Any, population: Mapping[int, Any], records: Mapping[str, Array]
+) -> Array:
+    """What the levels of a grouping add to the predictor."""
+    terms = len(grouping.terms)
+    spread: Any = numpyro.sample(f"spread_{number}", dist.HalfNormal(1.0).expand([terms]).to_event(1))
+    zero = jnp.zeros(() if family.num_classes is None else (family.num_classes,))
+    middles = jnp.stack([zero if place is None else population[place] for place in grouping.absorbed])
+    effects: Any = numpyro.sample(f"effects_{number}", family.around(middles, spread, (len(grouping.levels), terms)))
+    ones = jax.nn.one_hot(records[f"group_{number}"], len(grouping.levels))
+    own = jnp.tensordot(ones, effects, 1)
+    varying = records[f"varying_{number}"]
+    return jnp.sum(own * (varying if family.num_classes is None else varying[..., None]), axis=1)
+
+
+def in_units(design: Design, draws: Mapping[str, np.ndarray]) -> Named:
+    """Draws of the model's latents by the formula's names, in the units of its columns and of the target."""
+    draws = {name: np.asarray(value, np.float64) for name, value in draws.items()}
+    family = design.family
+    classes = family.num_classes
+    num_draws = len(next(iter(draws.values())))
+    nothing = np.zeros((num_draws,) if classes is None else (num_draws, classes))
+    middle, width = design.unit
+    scale = width if family.units == "linear" else 1.0
+    coefficients: dict[str, Any] = dict.fromkeys(design.names, nothing)
+    shift: Any = nothing
+    if len(design.kept):
+        weights = draws["weights"]
+        for place, name in enumerate(np.array(design.names, object)[design.kept]):
+            coefficients[name] = np.tensordot(weights, design.to[place], (1, 0))
+        shift = -np.tensordot(weights, design.centre, (1, 0))
+    start = draws.get("intercept", nothing)
+    later: Named = {}
+    for number, grouping in enumerate(design.groupings):
+        per_unit = 1 / design.halves[number]
+        middles = design.middles[number] * per_unit
+        effects: Any = draws[f"effects_{number}"] * _along(per_unit, classes is not None)
+        moved: Any = draws[f"effects_{number}"] * _along(middles, classes is not None)
+        spread = draws[f"spread_{number}"]
+        for term, place in enumerate(grouping.absorbed):
+            if place is None:
+                continue
+            mean = start if place == -1 else draws[f"slope_{place}"]
+            effects[:, :, term] -= mean[:, None] * per_unit[term]
+            moved[:, :, term] -= mean[:, None] * middles[term]
+            if place >= 0:
+                coefficients[design.names[place]] = mean * per_unit[term]
+                shift = shift - mean * middles[term]
+        if grouping.terms[0] == "1":
+            effects[:, :, 0] -= moved.sum(axis=2)
+        deviations: Any = spread * per_unit
+        if grouping.terms[0] == "1":
+            # At 0 of what varies, not at its middle.
+            first: Any = np.square(spread[:, 0]) + np.square(spread * middles).sum(axis=1)
+            deviations = np.column_stack([np.sqrt(first), deviations[:, 1:]])
+        for term, name in enumerate(grouping.spreads):
+            later[name] = deviations[:, term] * scale
+            for level in range(len(grouping.levels)):
+                later |= _by_class(design, grouping.effect(term, level), effects[:, level, term] * scale)
+    found: Named = {}
+    if "first" in draws:
+        cuts = (
+            draws["first"][:, None] + np.cumsum(np.pad(draws["gaps"], ((0, 0), (1, 0))), axis=1)
+            if "gaps" in draws
+            else draws["first"][:, None]
+        )
+        for name, cut in zip(_thresholds(design), cuts.T, strict=True):
+            found[name] = cut - shift
+    else:
+        constant = {"linear": middle, "log": np.log(width), "hazard": -np.log(width)}.get(family.units, 0.0)
+        found |= _by_class(design, "Intercept", (start + shift) * scale + constant)
+    for name, values in coefficients.items():
+        found |= _by_class(design, name, values * scale)
+    if "later" in draws:
+        found |= dict(zip(_bands(design), draws["later"].T, strict=True))
+    others = set(draws) - {"intercept", "weights", "first", "gaps", "later"}
+    for name in sorted(others):
+        if draws[name].ndim == 1 and not name.startswith(("slope_", "spread_", "effects_")):
+            found[name] = draws[name] * (scale if name in family.in_units else 1.0)
+    return found | later
+
+
+def _along(values: np.ndarray, classes: bool) -> np.ndarray:
+    """With an axis for classes, where there are some."""
+    return values[..., None] if classes else values
+
+
+def _by_class(design: Design, name: str, values: np.ndarray) -> Named:
+    if design.family.num_classes is None:
+        return {name: values}
+    return {f"{category}: {name}": values[:, place] for place, category in enumerate(design.target.categories)}
+
+
+def _thresholds(design: Design) -> list[str]:
+    categories = design.target.categories
+    return [f"threshold[{low}|{high}]" for low, high in itertools.pairwise(categories)]
+
+
+def _bands(design: Design) -> list[str]:
+    edges = np.linspace(0, design.target.limits[1], NUM_BANDS + 1)[1:]
+    return [f"log hazard[{low:g} to {high:g}]" for low, high in itertools.pairwise(edges)]
+
+
+def name_of(design: Design, site: str, place: str | None) -> str:
+    """The formula's name of an element of a site of the model, as "3,0" of "effects_1"; of weights that of their column."""
+    kind, _, number = site.partition("_")
+    at = [int(x) for x in (place or "0").split(",")]
+    if kind == "slope":
+        return design.names[int(number)]
+    if kind == "weights":
+        return design.names[design.kept[at[0]]]
+    grouping = design.groupings[int(number)]
+    return grouping.spreads[at[0]] if kind == "spread" else grouping.effect(at[1], at[0])
+
+
+def mean_of(design: Design, rows: Rows, draws: Mapping[str, np.ndarray]) -> Float[np.ndarray, "draw row *class"]:
+    """The mean of the target, of categories their probabilities, for each row and draw."""
+    family = design.family
+
+    def of(name: str) -> np.ndarray:
+        if family.num_classes is None:
+            return draws[name][:, None]
+        return np.stack([draws[f"{category}: {name}"] for category in design.target.categories], axis=1)[:, None]
+
+    def column(values: np.ndarray) -> np.ndarray:
+        return values if family.num_classes is None else values[:, None]
+
+    predictor: Any = 0.0 if family.name == "cumulative" else of("Intercept")
+    for place, name in enumerate(design.names):
+        predictor = predictor + of(name) * column(rows.x[:, place])
+    for grouping, group, varying in zip(design.groupings, rows.groups, rows.varying, strict=True):
+        for term in range(len(grouping.terms)):
+            effects = np.concatenate(
+                [of(grouping.effect(term, level)) for level in range(len(grouping.levels))], axis=1
+            )
+            predictor = predictor + effects[:, group] * column(varying[:, term])
+    if rows.offset is not None:
+        predictor = predictor + column(rows.offset)
+    latents = {name: value for name, value in draws.items() if value.ndim == 1}
+    if family.name == "cumulative":
+        latents["threshold"] = np.stack([draws[name] for name in _thresholds(design)], axis=1)
+    if family.name == "piecewise":
+        latents["later"] = np.stack([draws[name] for name in _bands(design)], axis=1)
+    assert family.mean is not None
+    return family.mean(predictor, latents)

@@ -1,0 +1,266 @@
+"""`dp.regress`: a formula, a table and a budget to a posterior."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from discreet._validate import ENDS, RefusedError, positive
+from discreet.methods.inference import NoPointError
+from discreet.methods.moments import MomentsPlan, fit_moments
+from discreet.methods.newton import DPNewton, ModelPlan, NewtonPlan, fit_newton
+from discreet.privacy import random
+from discreet.privacy.accounting import Relation
+from discreet.privacy.ledger import Ledger
+from discreet.storage import kept_secret
+from discreet.tabular.formulas._design import Design, Rows
+from discreet.tabular.formulas._model import features, in_units, model_of, name_of, placeholder, prior_of, records_of
+from discreet.tabular.formulas._result import NUM_DRAWS, Regression
+from discreet.tabular.tables import Schema
+
+_WIDTH = 1.6448536269514722
+
+
+def regress(
+    formula: str,
+    table: Any,
+    schema: Schema,
+    *,
+    family: str = "gaussian",
+    epsilon: float,
+    delta: float | None = None,
+    num_records: int | None = None,
+    constants: Mapping[str, Any] | None = None,
+    out_of_bounds: str = "refuse",
+    rng_key: PRNGKeyArray | None = None,
+    relation: Relation = Relation.ADD_OR_REMOVE_ONE,
+    ledger: Ledger | None = None,
+    checkpoint: Path | str | None = None,
+    progress_bar: bool = True,
+) -> Regression:
+    """Fit a regression by a formula, as brms and Bambi do, with (epsilon, delta)-differential privacy.
+
+    Guarantee: that of `fit_newton`, `fit_moments` or `DPNewton`, whichever makes the fit. A record's numbers follow from its
+    cells, the formula and the schema alone: levels, knots and contrasts come from bounds and categories, and a function that
+    looks at the cells, as `scale(x)`, is refused.
+
+    Args:
+        formula: As in Bambi: "ill ~ age * region + bs(bmi, df=4) + offset(log(days)) + (1 + age | clinic)". The left side is a
+            column, prop(successes, trials) for binomial, or Surv(time, event) for weibull and piecewise.
+        table: A table of pyarrow, pandas, polars or duckdb, or a dict of columns.
+        schema: Its public description, from which the formula's columns are used.
+        family: gaussian, student, bernoulli, binomial, categorical, cumulative, poisson, negbinomial, zero_inflated_poisson,
+            zero_inflated_negbinomial, hurdle_poisson, hurdle_negbinomial, gamma, beta, weibull or piecewise (a hazard that is
+            constant within six bands of time).
+        epsilon: What the fit may cost.
+        delta: The chance that it costs more; None: a tenth of 1 / num_records, and 1e-5 at most.
+        num_records: Public number of records; None: that of the table, which is then public.
+        constants: Public values of names in the formula that are no columns, as of knots.
+        out_of_bounds: "refuse", or "clip": a number outside its bounds moves to the nearer one.
+        rng_key: `discreet.random.key()`, for this fit alone; None: a new one.
+        relation: The neighbouring relation.
+        ledger: The table's budget, debited before the first release.
+        checkpoint: Folder from which the same call continues, to the same bits, if the process dies; not of gaussian without
+            groups, which takes a second. Keep it secret.
+        progress_bar: Show progress after two seconds.
+
+    Returns:
+        The result: `print(result)` shows coefficients, intervals and the verdict.
+
+    Raises:
+        ValueError, TypeError: Wrong input, before anything is spent.
+        MissingPackageError: formulae is not installed.
+        SpentError: The ledger does not hold it.
+
+    >>> import numpy as np, discreet as dp
+    >>> rng = np.random.default_rng(0)
+    >>> age = rng.uniform(20, 60, 20_000)
+    >>> ill = np.where(rng.random(20_000) < 1 / (1 + np.exp(4 - 0.1 * age)), "yes", "no")
+    >>> schema = dp.tables.schema_from_bounds("age=20:60,ill=no|yes")
+    >>> result = dp.regress("ill ~ age", {"age": age, "ill": ill}, schema, family="bernoulli", epsilon=1.0)
+    >>> bool(abs(result.estimate["age"] - 0.1) < 0.02)
+    True
+    """
+    positive("epsilon", epsilon, hint="1 is a common choice.")
+    design = Design(formula, schema, family, constants)
+    rows = design.rows(table, out_of_bounds=out_of_bounds)
+    size = len(rows.x) if num_records is None else num_records
+    plan = plan_of(design, epsilon=epsilon, delta=delta, num_records=size, relation=relation)
+    return _fitted(
+        design, rows, plan, rng_key, {"ledger": ledger, "checkpoint": checkpoint, "progress_bar": progress_bar}
+    )
+
+
+Plan = NewtonPlan | MomentsPlan | ModelPlan
+
+
+def plan_of(design: Design, **terms: Any) -> Plan:
+    """The plan of a design's fit; `terms` are epsilon, delta, num_records and relation."""
+    family = design.family
+    shape = {"num_features": len(design.kept), "drops": bool(design.schema.drops)}
+    if design.groupings or design.has_offset or not family.closed:
+        plan = ModelPlan.calibrate(**terms)
+        least = family.least_seen * plan.noise_multiplier
+        if plan.num_records < least:
+            raise RefusedError(
+                f"{plan.num_records:,} records at ε = {plan.epsilon():.3g} are too few for the family {family.name}: with so "
+                f"much noise its intervals were found false. It needs about {least:,.0f} at this ε."
+            )
+        return plan
+    if family.closed == "moments":
+        return MomentsPlan.calibrate(**shape, **terms)
+    return NewtonPlan.calibrate(family=family.closed, num_classes=family.num_classes or 2, **shape, **terms)
+
+
+def fitted(
+    design: Design, table: Any, plan: Plan, *, out_of_bounds: str, rng_key: PRNGKeyArray | None, **paid_by: Any
+) -> Regression:
+    """Spend a plan on a table; arguments as in `regress`."""
+    return _fitted(design, design.rows(table, out_of_bounds=out_of_bounds), plan, rng_key, paid_by)
+
+
+def _fitted(
+    design: Design, rows: Rows, plan: Plan, rng_key: PRNGKeyArray | None, paid_by: dict[str, Any]
+) -> Regression:
+    key = random.key() if rng_key is None else random.check_key(rng_key)
+    if design.schema.person is not None:
+        paid_by["person"] = design.schema.person
+    by = {NewtonPlan: _in_closed_form, MomentsPlan: _by_moments, ModelPlan: _as_model}[type(plan)]
+    draws, predictive, learned, result = by(key, design, rows, plan, paid_by)
+    return Regression(
+        formula=design.formula.text,
+        family=design.family.name,
+        schema=design.schema,
+        constants=dict(design.formula.constants),
+        draws=draws,
+        predictive=predictive,
+        learned=learned,
+        plan=plan,
+        statement=_stated(design, plan, result.statement),
+    )
+
+
+Fitted = tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, float], Any]
+
+
+def _keys(key: PRNGKeyArray, checkpoint: Path | str | None) -> tuple[PRNGKeyArray, PRNGKeyArray]:
+    """The key of the fit, and that of draws from its posterior: a fit that continues draws the same ones."""
+    fit_key, draw_key = jax.random.split(key)
+    if checkpoint is not None and not random.is_reproducible(key):
+        words = np.frombuffer(kept_secret(Path(checkpoint) / "draws.key"), "<u4")
+        draw_key = random.key_from_words(words, reproducible=False)
+    return fit_key, draw_key
+
+
+def _in_closed_form(key: PRNGKeyArray, design: Design, rows: Rows, plan: Any, paid_by: dict[str, Any]) -> Fitted:
+    """By `fit_newton`."""
+    assert rows.y is not None
+    fit_key, draw_key = _keys(key, paid_by.get("checkpoint"))
+    names = [design.names[place] for place in design.kept]
+    how = {"mask": rows.present if plan.drops else None, "levels": design.levels, "names": names, **paid_by}
+    result = fit_newton(fit_key, features(design, rows), rows.y, plan, **how)
+    draws = dict(result.posterior(draw_key, NUM_DRAWS))
+    predictive = dict(result.to_predict)
+    if design.family.name == "negbinomial":
+        # Its 90 % interval is what is known of it.
+        low, high = np.log(result.dispersion_range)
+        deviates = np.random.default_rng(np.asarray(jax.random.key_data(draw_key))).standard_normal(NUM_DRAWS)
+        draws["concentration"] = np.exp((low + high) / 2 + (high - low) / 2 / _WIDTH * deviates)
+        predictive["concentration"] = np.array([result.dispersion])
+    variances = np.diag(result.covariance) / np.maximum(1 - result.learned, 1e-12)
+    return *_named(design, draws, predictive, _of_normals(design, variances.reshape(-1, len(names) + 1))), result
+
+
+def _by_moments(key: PRNGKeyArray, design: Design, rows: Rows, plan: Any, paid_by: dict[str, Any]) -> Fitted:
+    """By `fit_moments`."""
+    assert rows.y is not None
+    if paid_by.pop("checkpoint", None) is not None:
+        raise RefusedError("checkpoint is for fits that take long: gaussian without groups and offsets has none.")
+    paid_by.pop("progress_bar", None)
+    fit_key, draw_key = _keys(key, None)
+    mask = rows.present if plan.drops else None
+    result = fit_moments(fit_key, features(design, rows), design.scaled_target(rows.y), plan, mask=mask, **paid_by)
+    prior = _of_normals(design, np.ones((1, len(design.kept) + 1)))
+    return *_named(design, dict(result.posterior(draw_key, NUM_DRAWS)), dict(result.to_predict), prior), result
+
+
+def _as_model(key: PRNGKeyArray, design: Design, rows: Rows, plan: Any, paid_by: dict[str, Any]) -> Fitted:
+    """By `DPNewton`."""
+    start = {name: np.float32(value) for name, value in design.family.start}
+    newton = DPNewton(model_of(design), plan=plan, init=start, placeholder=(placeholder(design),))
+    try:
+        result = newton.run(key, records_of(design, rows), **paid_by)
+    except NoPointError as error:
+        raise RefusedError(
+            f"The formula {design.formula.text!r} is too large for a fit with intervals: {error}"
+        ) from None
+    draws = dict(result.draws)
+    found, predictive, learned = _named(design, draws, draws, prior_of(design))
+    # Of latents that are positive, that of their logarithm, as the verdict has it.
+    learned |= {name: float(share) for name, share in result.learned.items() if name in found and np.ndim(share) == 0}
+    for number, grouping in enumerate(design.groupings):
+        shares = result.learned[f"spread_{number}"]
+        learned |= {name: float(share) for name, share in zip(grouping.spreads, shares, strict=True)}
+    statement = result.statement
+    reason = _SITE.sub(lambda found: name_of(design, found[1], found[2]), statement.use_reason)
+    return found, predictive, learned, dataclasses.replace(result, statement=statement.with_use(statement.use, reason))
+
+
+_SITE = re.compile(r"\b(weights|slope_\d+|spread_\d+|effects_\d+)(?:\[([\d,]+)\])?")
+
+
+def _named(
+    design: Design, draws: dict[str, np.ndarray], predictive: dict[str, np.ndarray], prior: dict[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, float]]:
+    """Draws by the formula's names, and the share of the prior's variance that is gone of each; all from draws as fitted."""
+    found = in_units(design, draws)
+    before = in_units(design, prior)
+    # By intervals: some priors have no variance to speak of.
+    widths = {name: [np.ptp(np.quantile(of[name], ENDS)) for of in (found, before)] for name in found if name in before}
+    learned = {name: float(np.clip(1 - (now / then) ** 2, 0, 1)) for name, (now, then) in widths.items()}
+    return found, in_units(design, predictive), {name: learned.get(name, 1.0) for name in found}
+
+
+def _of_normals(design: Design, variances: np.ndarray) -> dict[str, np.ndarray]:
+    """Draws of intercept and weights before the fit; `variances` are (class, 1 + column)."""
+    deviates = np.random.default_rng(0).standard_normal((NUM_DRAWS, *variances.shape)) * np.sqrt(variances)
+    if design.family.num_classes is None:
+        deviates = deviates[:, 0]
+        return {"intercept": deviates[:, 0], "weights": deviates[:, 1:]}
+    deviates = np.swapaxes(deviates, 1, 2)
+    return {"intercept": deviates[:, 0], "weights": deviates[:, 1:]}
+
+
+def _stated(design: Design, plan: Plan, statement: Any) -> Any:
+    """The statement with the formula, the schema and the prior."""
+    family = design.family
+    facts = [
+        f"Columns and their bounds or categories: {'; '.join(design.schema.describe())}.",
+        f"The formula {design.formula.text!r}, whose columns follow from these. In the result {family.coefficient}.",
+    ]
+    if isinstance(plan, ModelPlan):
+        groups = ", spreads of groups half-normal with scale 1" if design.groupings else ""
+        facts.append(
+            "Priors of the model as fitted, with columns made orthogonal and brought to [-1, 1] by their bounds: a weight "
+            f"Normal(0, {family.weight_scale:g}²), the intercept Normal(0, {family.intercept_scale:g}²){groups}"
+            f"{f', {family.others}' if family.others else ''}."
+        )
+    if design.schema.bought is not None:
+        facts.append(design.schema.bought.in_words())
+    statement = statement.with_public(*facts)
+    if design.schema.weight is not None:
+        statement = statement.with_notes(design.schema.weight_words())
+    if design.schema.inferred:
+        named = ", ".join(design.schema.inferred)
+        statement = statement.with_violations(f"Bounds or categories of {named} were taken from the data; no ε holds.")
+    about = f"A {family.name} regression, {design.formula.text}"
+    return statement.with_about(
+        f"{about}, of {statement.plan['num_records']:,} {statement.unit.noun}s; its coefficients were released."
+    )

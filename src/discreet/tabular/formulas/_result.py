@@ -1,0 +1,256 @@
+"""The result of a regression by a formula: its table, draws by the formula's names, predictions and effects."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float, PRNGKeyArray
+
+from discreet._validate import ENDS, RefusedError, choice, integer, near
+from discreet.methods.moments import MomentsPlan
+from discreet.methods.newton import ModelPlan, NewtonPlan, Posterior
+from discreet.privacy import random
+from discreet.privacy.accounting import Relation
+from discreet.privacy.released import Released
+from discreet.privacy.report import Statement
+from discreet.tabular.formulas._design import Design
+from discreet.tabular.formulas._model import mean_of
+from discreet.tabular.tables import EPOCH, PARTS_OF_SCHEMA, Kind, Schema
+
+Named = Mapping[str, Float[np.ndarray, " draw"]]
+NUM_DRAWS = 2_000
+_AT_ONCE = 2**21
+
+
+class Predicted(NamedTuple):
+    """Means of the target, of categories their probabilities, with 90 % intervals of them; at no cost.
+
+    Attributes:
+        mean: (row,), of categories (row, category).
+        low: The interval's lower end.
+        high: Its upper end.
+    """
+
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Effect:
+    """The mean of the target along one column, others being held; a function of the posterior, at no cost.
+
+    Attributes:
+        column: The column.
+        values: Numbers within its bounds, or its categories.
+        mean: As in `Predicted`, as are `low` and `high`.
+        low: As above.
+        high: As above.
+        target: The target's name.
+        categories: Of a categorical target.
+        held: Values of the other columns.
+    """
+
+    column: str
+    values: tuple[Any, ...]
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    target: str
+    categories: tuple[str, ...]
+    held: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        """A table of means and intervals."""
+        rows = []
+        for place, value in enumerate(self.values):
+            shown = f"{value:g}" if isinstance(value, float) else str(value)
+            for which, name in enumerate(self.categories or ("",)):
+                at = (place, which) if self.categories else place
+                label = f"{shown} {name}".strip()
+                rows.append(f"{label:24}  {self.mean[at]:>10.4g}  {self.low[at]:.4g} to {self.high[at]:.4g}")
+        held = ", ".join(f"{name} = {value}" for name, value in self.held.items())
+        return "\n".join([f"{self.column:24}  {'mean':>10}  90 % interval", *rows, *([f"at {held}"] if held else [])])
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw means and intervals.
+
+        Args:
+            axes: Matplotlib axes; None: new ones.
+
+        Returns:
+            The axes.
+        """
+        if axes is None:
+            from matplotlib import pyplot
+
+            _, axes = pyplot.subplots(figsize=(5, 3.5), layout="constrained")
+        for which, name in enumerate(self.categories or (None,)):
+            at = (slice(None), which) if self.categories else slice(None)
+            places = self.values if isinstance(self.values[0], float | datetime.date) else range(len(self.values))
+            if places is self.values:
+                (line,) = axes.plot(places, self.mean[at], label=name)
+                axes.fill_between(places, self.low[at], self.high[at], alpha=0.2, color=line.get_color())
+            else:
+                errors = [self.mean[at] - self.low[at], self.high[at] - self.mean[at]]
+                axes.errorbar(places, self.mean[at], errors, fmt="o", label=name)
+                axes.set_xticks(list(places), list(self.values))
+        if self.categories:
+            axes.legend(frameon=False)
+        axes.set(xlabel=self.column, ylabel=f"mean of {self.target}" if not self.categories else "probability")
+        return axes
+
+
+def _parts() -> tuple[type, ...]:
+    return (ModelPlan, NewtonPlan, MomentsPlan, Relation, *PARTS_OF_SCHEMA)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Regression(Posterior, Released, what="regression by a formula", parts=_parts):
+    """The posterior of a regression by a formula: privacy noise and sampling noise are both in it.
+
+    Everything in it is covered by `statement`. Names are those of the formula, numbers in the units of its columns.
+
+    Attributes:
+        formula: The formula.
+        family: Name of the family.
+        schema: The description of its columns.
+        constants: Public values of names in the formula that are no columns.
+        draws: Draws of each coefficient and other latent, (draw,). Intervals come from them.
+        predictive: Draws to predict with, likewise: shrunk where the noise hides a coefficient.
+        learned: For each the share of the prior's variance that is gone; where it is small, the prior decides.
+        plan: The plan of the fit.
+        statement: The privacy statement.
+    """
+
+    formula: str
+    family: str
+    schema: Schema
+    constants: Mapping[str, Any]
+    draws: Named
+    predictive: Named
+    learned: Mapping[str, float]
+    plan: Any
+    statement: Statement
+
+    @property
+    def estimate(self) -> dict[str, np.ndarray]:
+        """Posterior mean of each."""
+        return {name: value.mean(axis=0) for name, value in self.draws.items()}
+
+    @property
+    def interval(self) -> dict[str, np.ndarray]:
+        """The 90 % interval of each: low and high, (2,)."""
+        return {name: np.quantile(value, ENDS, axis=0) for name, value in self.draws.items()}
+
+    @property
+    def _means(self) -> Named:
+        return self.estimate
+
+    @property
+    def _shares(self) -> Mapping[str, Any]:
+        return self.learned
+
+    def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
+        """Draws of each, (draw,), picked at random from `draws`; at no cost.
+
+        Args:
+            key: Any JAX key.
+            num_samples: Number of draws.
+        """
+        secret = random.subkey(random.check_key(key), random.Purpose.POSTERIOR)
+        held = len(next(iter(self.draws.values())))
+        replace = integer("num_samples", num_samples) > held
+        picked = np.asarray(jax.random.choice(secret, held, (num_samples,), replace))
+        return {name: value[picked] for name, value in self.draws.items()}
+
+    @property
+    def design(self) -> Design:
+        """The public design, made again from formula and schema."""
+        found = self.__dict__.get("_design")
+        if found is None:
+            found = Design(self.formula, self.schema, self.family, self.constants)
+            object.__setattr__(self, "_design", found)
+        return found
+
+    def predict(self, table: Any, *, out_of_bounds: str = "refuse") -> Predicted:
+        """Predict the mean of the target for each row of a table, of categories their probabilities; at no cost.
+
+        Args:
+            table: Columns of the formula's right side by name, in any table that the schema describes.
+            out_of_bounds: "refuse", or "clip": a number outside its bounds moves to the nearer one.
+
+        Returns:
+            Means and 90 % intervals of them. Single targets vary more.
+
+        Raises:
+            DataError: A cell that the schema does not allow.
+        """
+        design = self.design
+        rows = design.rows(table, out_of_bounds=out_of_bounds, with_target=False)
+        held = len(next(iter(self.draws.values())))
+        size = max(1, _AT_ONCE // (held * (design.family.num_classes or len(design.target.categories) or 1)))
+        parts = [self._predicted(design, rows[start : start + size]) for start in range(0, len(rows.x), size)]
+        return Predicted(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+    def _predicted(self, design: Design, rows: Any) -> Predicted:
+        mean = mean_of(design, rows, self.predictive).mean(axis=0)
+        low, high = np.quantile(mean_of(design, rows, self.draws), ENDS, axis=0)
+        return Predicted(mean, np.minimum(low, mean), np.maximum(high, mean))
+
+    def marginal_effect(self, column: str, *, at: Mapping[str, Any] | None = None, num_values: int = 25) -> Effect:
+        """Compute the mean of the target along a column, the others being held; at no cost.
+
+        Numbers are held at the middle of their bounds, and categories at the first one, unless `at` says otherwise.
+
+        Args:
+            column: A column of the formula's right side.
+            at: Values of others, by name.
+            num_values: Numbers within the bounds, evenly from the first to the last.
+
+        Raises:
+            ValueError: Another column, or a value that the schema does not allow.
+        """
+        design = self.design
+        described = {x.name: x for x in design.schema.columns if x.name in design.formula.names}
+        choice("column", column, described)
+        for name in at or {}:
+            if name not in described or name == column:
+                meant = near(name, described)
+                raise RefusedError(f"at has {name!r}, which is not held{f': {meant}' if meant else ''}.")
+        values = _values(described[column], integer("num_values", num_values, least=2))
+        held = {name: _usual(x) for name, x in described.items() if name != column} | dict(at or {})
+        found = self.predict({column: values} | {name: [value] * len(values) for name, value in held.items()})
+        many = found.mean.ndim == 2
+        return Effect(
+            column, tuple(values), *found, self.schema.target or "", design.target.categories if many else (), held
+        )
+
+
+def _values(column: Any, size: int) -> list[Any]:
+    if column.bounds is None:
+        return list(column.categories)
+    low, high = column.limits
+    numbers = np.linspace(low, high, size)
+    if column.kind is Kind.REAL:
+        return numbers.tolist()
+    whole = sorted(set(np.rint(numbers).tolist()))
+    return [_day(x) for x in whole] if column.kind is Kind.DATE else whole
+
+
+def _usual(column: Any) -> Any:
+    if column.bounds is None:
+        return column.categories[0]
+    middle = sum(column.limits) / 2
+    if column.kind is Kind.REAL:
+        return middle
+    return _day(middle) if column.kind is Kind.DATE else float(np.rint(middle))
+
+
+def _day(number: float) -> datetime.date:
+    return EPOCH + datetime.timedelta(int(number))

@@ -1,0 +1,72 @@
+"""`discreet fit --formula`: a fit by a formula from the shell, and what does not go with one."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import discreet as dp
+from discreet.interfaces.cli._app import app
+
+RUN = CliRunner()
+BOUNDS = "age=20:60,region=north|south,ill=no|yes"
+
+
+@pytest.fixture
+def survey(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    age = rng.uniform(20, 60, 3_000).round(1)
+    region = rng.choice(["north", "south"], 3_000)
+    ill = np.where(rng.random(3_000) < 1 / (1 + np.exp(2 - 0.05 * age)), "yes", "no")
+    lines = "\n".join(f"{a},{r},{i}" for a, r, i in zip(age, region, ill, strict=True))
+    (tmp_path / "survey.csv").write_text(f"age,region,ill\n{lines}\n")
+    return tmp_path
+
+
+def call(*words: str):
+    return RUN.invoke(app, ["fit", "--data", "survey.csv", "--bounds", BOUNDS, "--epsilon", "3", *words])
+
+
+def test_a_formula_is_fitted_written_and_charged(survey) -> None:
+    dp.Ledger.create(survey / "survey.ledger", dataset="survey", epsilon=5.0, delta=1e-4)
+    words = "--formula", "ill ~ age * region", "--family", "bernoulli", "--ledger", "survey.ledger"
+    dry = call(*words, "--dry-run")
+    assert dry.exit_code == 0, dry.output
+    assert "age:region[south]" in dry.output
+    assert not (survey / "discreet-fit").exists()
+    done = call(*words)
+    assert done.exit_code == 0, done.output
+    assert "age:region[south]" in done.output
+    assert "90 % interval" in done.output
+    out = survey / "discreet-fit"
+    result = dp.load_result(out / "fit.discreet")
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["posterior"]["age"]["mean"] == pytest.approx(result.estimate["age"])
+    assert summary["formula"] == "ill ~ age * region"
+    statement = json.loads((out / "statement.json").read_text())
+    assert "survey.csv" in statement["about"]
+    assert 2.9 < dp.Ledger(survey / "survey.ledger").spent <= 3
+    assert "ill ~ age * region" in (out / "report.html").read_text()
+    again = call(*words)
+    assert again.exit_code == 2
+    assert "contains the statement of an earlier release" in " ".join(again.output.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--formula", "ill ~ scale(age)", "--family", "bernoulli"], "looks at the cells"),
+        (["--formula", "ill ~ age", "--family", "poisson"], "of kind count"),
+        (["--formula", "ill ~ age", "--model", "logistic"], "--model does not go with --formula"),
+        (["--formula", "ill ~ age", "--steps", "9", "--target", "ill"], "--target, --steps does not go"),
+        (["--model", "logistic", "--target", "ill", "--family", "bernoulli"], "is for --formula"),
+        ([], "--model is missing"),
+    ],
+)
+def test_what_does_not_go_with_a_formula_is_refused(survey, words, why) -> None:
+    done = call(*words)
+    assert done.exit_code == 2
+    assert why in " ".join(done.output.split())
+    assert not (survey / "discreet-fit").exists()

@@ -1,0 +1,190 @@
+"""Columns follow from the schema alone, are those of formulae and of hand, and draws come back to their units exactly."""
+
+import dataclasses
+import datetime
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas
+import pytest
+from formulae import design_matrices
+from numpyro.handlers import seed, substitute, trace
+
+from discreet.tabular.formulas import Design
+from discreet.tabular.formulas._model import features, in_units, mean_of, model_of, prior_of, records_of
+from discreet.tabular.models import FAMILIES
+from discreet.tabular.tables import Column, DataError, Kind, Schema
+
+REGIONS = ("north", "south", "west")
+CLINICS = ("a", "b", "c", "d")
+SCHEMA = Schema(
+    columns=(
+        Column(name="ill", kind=Kind.BINARY, categories=("no", "yes")),
+        Column(name="age", kind=Kind.REAL, bounds=(20, 80)),
+        Column(name="visits", kind=Kind.COUNT, bounds=(0, 12)),
+        Column(name="cost", kind=Kind.REAL, bounds=(1, 200)),
+        Column(name="share", kind=Kind.REAL, bounds=(0.01, 0.99)),
+        Column(name="days", kind=Kind.COUNT, bounds=(1, 365)),
+        Column(name="born", kind=Kind.DATE, bounds=(datetime.date(1940, 1, 1), datetime.date(2000, 1, 1))),
+        Column(name="region", kind=Kind.CATEGORICAL, categories=REGIONS),
+        Column(name="clinic", kind=Kind.CATEGORICAL, categories=CLINICS),
+        Column(name="pain", kind=Kind.ORDERED, categories=("none", "some", "much")),
+    ),
+)
+
+
+def table(size: int = 60) -> dict:
+    rng = np.random.default_rng(1)
+    return {
+        "ill": rng.choice(["no", "yes"], size),
+        "age": rng.uniform(30, 40, size),
+        "visits": rng.integers(0, 9, size),
+        "cost": rng.uniform(1, 90, size),
+        "share": rng.uniform(0.1, 0.8, size),
+        "days": rng.integers(1, 365, size),
+        "born": np.datetime64("1950-01-01") + rng.integers(0, 9000, size),
+        "region": rng.choice(REGIONS[:2], size),  # one level does not occur
+        "clinic": rng.choice(CLINICS, size),
+        "pain": rng.choice(["none", "some", "much"], size),
+    }
+
+
+RIGHT = [
+    "age",
+    "age * region",
+    "age + I(age**2) + region:clinic",
+    "bs(age, df=5) + np.log(cost) + pain",
+    "S(region) * age + T(clinic, ref='b')",
+    "region + region:age + {cost / days} + I(age > 50)",
+    "bs(age, df=4) + I(visits**3) + np.exp(cost / 200):region",
+    "born + np.minimum(cost, 50)",
+]
+
+
+@pytest.mark.parametrize("right", RIGHT)
+def test_columns_are_those_of_formulae_on_a_table_with_every_level(right: str) -> None:
+    """formulae has the levels, and a spline its knots, from the table that it is first given: here the design's template."""
+    design = Design(f"ill ~ {right}", SCHEMA, "bernoulli")
+    cells = table()
+    if "S(" in right:  # formulae refuses a table in which a level does not occur
+        cells["region"] = np.resize(REGIONS, 60)
+    rows = design.rows(cells)
+    made = design_matrices(right, design._template())
+    frame = {}
+    for column in design.schema.columns:
+        if column.bounds is None:
+            frame[column.name] = pandas.Categorical(cells[column.name], column.categories, ordered=True)
+        else:
+            days = np.asarray(cells[column.name])
+            frame[column.name] = (
+                (days - np.datetime64("1970-01-01")).astype(float) if column.kind is Kind.DATE else days
+            )
+    expected = np.asarray(made.common.evaluate_new_data(pandas.DataFrame(frame)))
+    assert np.allclose(rows.x, expected[:, 1:])
+    assert design.names == tuple(made.common.as_dataframe().columns[1:])
+
+
+def test_columns_made_by_hand() -> None:
+    design = Design("ill ~ age * region + pain:I(visits - 5)", SCHEMA, "bernoulli")
+    cells = {"ill": ["no"], "age": [31.0], "region": ["west"], "pain": ["some"], "visits": [3]}
+    found = dict(zip(design.names, design.rows(cells).x[0].tolist(), strict=True))
+    assert found["age"] == 31
+    assert (found["region[south]"], found["region[west]"]) == (0, 1)
+    assert (found["age:region[south]"], found["age:region[west]"]) == (0, 31)
+    assert (found["pain[some]:I(visits - 5)"], found["pain[much]:I(visits - 5)"]) == (-2, 0)
+
+
+@pytest.mark.parametrize("right", [*RIGHT, "age + (1 + age | clinic) + offset(log(days))"])
+def test_a_row_depends_on_its_cells_alone(right: str) -> None:
+    design = Design(f"ill ~ {right}", SCHEMA, "bernoulli")
+    whole = design.rows(table())
+    for place in (0, 7, 59):
+        alone = design.rows({name: cells[[place]] for name, cells in table().items()})
+        assert np.array_equal(features(design, alone), features(design, whole)[[place]])
+        for name, values in records_of(design, alone).items():
+            assert np.array_equal(values, records_of(design, whole)[name][[place]])
+
+
+@pytest.mark.parametrize("right", RIGHT)
+def test_fitted_columns_lie_about_the_unit_and_hardly_correlate(right: str) -> None:
+    design = Design(f"ill ~ {right}", SCHEMA, "bernoulli")
+    z = design._common(design._template())[:, design.kept] @ design.to - design.centre
+    assert np.abs(z).max() <= 1 + 1e-9
+    numbers = z[:, ~design.levels]
+    gram = np.column_stack([np.ones(len(z)), numbers]).T @ numbers
+    apart = gram[1:] - np.diag(np.diag(gram[1:]))
+    assert np.abs(apart).max() < 1e-6 * len(z)
+    assert np.abs(gram[0]).max() < 1e-6 * len(z)
+
+
+def test_missing_cells_as_the_schema_says() -> None:
+    columns = {column.name: column for column in SCHEMA.columns}
+    columns["age"] = dataclasses.replace(columns["age"], missing="indicator")
+    columns["region"] = dataclasses.replace(columns["region"], missing="indicator")
+    columns["ill"] = dataclasses.replace(columns["ill"], missing="drop")
+    schema = Schema(columns=tuple(columns.values()))
+    design = Design("ill ~ age + region", schema, "bernoulli")
+    assert design.names == ("age", "region[south]", "region[west]", "region[missing]", "age is missing")
+    rows = design.rows({"ill": ["no", None, "yes"], "age": [30.0, 40.0, None], "region": ["west", "north", None]})
+    assert rows.x.tolist() == [[30, 0, 1, 0, 0], [40, 0, 0, 0, 0], [50, 0, 0, 1, 1]]
+    assert rows.present.tolist() == [True, False, True]
+    columns["ill"] = dataclasses.replace(columns["ill"], missing="indicator")
+    with pytest.raises(DataError, match="its missing cells cannot be explained"):
+        Design("ill ~ age", Schema(columns=tuple(columns.values())), "bernoulli")
+
+
+LEFT = {
+    "gaussian": "cost",
+    "student": "cost",
+    "bernoulli": "ill",
+    "binomial": "prop(visits, 12)",
+    "categorical": "region",
+    "cumulative": "pain",
+    "gamma": "cost",
+    "beta": "share",
+    "weibull": "Surv(cost, ill)",
+    "piecewise": "Surv(cost, ill)",
+}
+EFFECTS = "age * clinic + offset(log(days) / 9) + (1 + age | ill:clinic) + (1 | pain)"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("right", ["age * clinic", EFFECTS])
+def test_draws_in_units_have_the_model_s_means(family: str, right: str) -> None:
+    """The model as fitted, at some latents, and the formula's coefficients on the columns as they are, say the same."""
+    left = LEFT.get(family, "visits")
+    for taken, other in (("ill", "region"), ("pain", "region")):
+        if taken in left:
+            right = right.replace(taken, other)
+    if family == "categorical":
+        right = right.replace("offset(log(days) / 9) + ", "")
+    design = Design(f"{left} ~ {right}", SCHEMA, family)
+    rows = design.rows(table())
+    records = records_of(design, rows)
+    latents = {name: value[:3] for name, value in prior_of(design).items()}
+    others = {"sigma": 0.3, "nu": 4.0, "shape": 1.7, "precision": 5.0, "zero": 0.2, "concentration": 2.0}
+    model = model_of(design)
+    sites = trace(seed(model, 0)).get_trace(records)
+    latents |= {name: np.full(3, others[name]) for name in sites if name in others}
+    assert {name for name, site in sites.items() if site["type"] == "sample"} == {"y", *latents}
+    means = mean_of(design, rows, in_units(design, latents))
+    middle, width = design.unit
+    for draw in range(3):
+        at = {name: value[draw] for name, value in latents.items()}
+        fn = trace(substitute(seed(model, 0), data=at)).get_trace(records)["y"]["fn"].base_dist
+        expected = expected_of(family, fn)
+        assert np.allclose(means[draw], expected * width + middle, rtol=5e-3, atol=1e-4)
+
+
+def expected_of(family: str, fn: Any) -> np.ndarray:
+    """The mean of a target as the model has it, of categories their probabilities."""
+    if family in ("weibull", "piecewise"):
+        # The integral of survival, to the bound for hazards in bands.
+        times = np.append(0, np.geomspace(1e-8, 1 if family == "piecewise" else 1e6, 20_000))
+        alive = jax.vmap(lambda time: jnp.exp(-fn.cumulative(jnp.full(fn.batch_shape, time))))(jnp.asarray(times))
+        return np.asarray(np.trapezoid(np.asarray(alive, np.float64), times, axis=0))
+    if family in ("bernoulli", "binomial", "categorical", "cumulative"):
+        return np.asarray(fn.probs)
+    return np.asarray(fn.mean)

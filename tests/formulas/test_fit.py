@@ -1,0 +1,121 @@
+"""Fits by formulas: each family finds the truth, results predict, are saved and are read again."""
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from numpyro.infer import MCMC, NUTS
+from tests.methods import same
+
+import discreet as dp
+from benchmarks.families import FAMILIES, drawn
+from discreet.tabular.formulas import Regression
+from discreet.tabular.formulas._model import in_units, model_of, records_of
+from discreet.tabular.models import FAMILIES as NAMED
+
+N = 6_000
+
+
+def fit(formula: str, table: Any, schema: Any, family: str, epsilon: float = 20.0, seed: int = 1) -> Regression:
+    key = dp.random.key(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dp.inference.UseWarning)
+        return dp.regress(
+            formula, table, schema, family=family, epsilon=epsilon, delta=1e-6, rng_key=key, progress_bar=False
+        )
+
+
+def test_the_benchmark_has_every_family() -> None:
+    assert set(FAMILIES) == set(NAMED)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_finds_the_truth(family: str) -> None:
+    """The seed is fixed; of a normal error one estimate in 16,000 would be 4 deviations away."""
+    formula, table, schema, truth = drawn(family, np.random.default_rng(3), N)
+    result = fit(formula, table, schema, family)
+    if family == "categorical":
+        truth = {name: value - np.mean([truth[f"{x}: {name[3:]}"] for x in "abc"]) for name, value in truth.items()}
+    assert set(truth) <= set(result.draws)
+    for name, value in truth.items():
+        assert abs(result.draws[name].mean() - value) < 4 * result.draws[name].std(), name
+    assert {name for name, share in result.learned.items() if share > 0.5} >= {"age"} & set(truth)
+    assert result.statement.unit.noun == "record"
+    assert result.family in result.statement.about
+
+
+def grouped() -> tuple[dict[str, Any], Any, np.ndarray]:
+    rng = np.random.default_rng(5)
+    levels = np.array(list("abcdef"))
+    effects = np.array([-0.8, -0.4, 0.0, 0.3, 0.5, 0.9])
+    slopes = np.array([0.02, 0.0, -0.03, 0.04, -0.02, 0.0])
+    age = rng.uniform(20, 80, N)
+    clinic = rng.integers(6, size=N)
+    predictor = 0.3 + 0.03 * (age - 50) + effects[clinic] + slopes[clinic] * (age - 50)
+    ill = np.where(rng.random(N) < 1 / (1 + np.exp(-predictor)), "yes", "no")
+    schema = dp.tables.schema_from_bounds("ill=no|yes,age=20:80,clinic=a|b|c|d|e|f")
+    return {"age": age, "clinic": levels[clinic], "ill": ill}, schema, predictor
+
+
+def test_effects_of_groups_and_what_results_do(tmp_path) -> None:
+    table, schema, predictor = grouped()
+    result = fit("ill ~ age + (1 + age | clinic)", table, schema, "bernoulli")
+    predicted = result.predict(table)
+    # The posterior mean of a probability, by the model that drew the table.
+    assert np.abs(predicted.mean - 1 / (1 + np.exp(-predictor))).mean() < 0.02
+    assert (predicted.low <= predicted.mean).all()
+    assert (predicted.mean <= predicted.high).all()
+    assert {"sd(1|clinic)", "sd(age|clinic)", "1|clinic[a]", "age|clinic[f]"} <= set(result.draws)
+    text = str(result)
+    assert "age|clinic[f]" in text
+    assert "effects_" not in text
+    assert "weights[" not in text
+    effect = result.marginal_effect("age", at={"clinic": "b"}, num_values=3)
+    assert effect.values == (20.0, 50.0, 80.0)
+    assert np.all(np.diff(effect.mean) > 0)
+    assert effect.held == {"clinic": "b"}
+    assert np.allclose(effect.mean, result.predict({"age": [20.0, 50.0, 80.0], "clinic": ["b"] * 3}).mean)
+    by_clinic = result.marginal_effect("clinic")
+    assert by_clinic.values == tuple("abcdef")
+    assert effect.plot() is not None
+    assert by_clinic.plot() is not None
+    with pytest.raises(ValueError, match="column is 'ill'"):
+        result.marginal_effect("ill")
+    with pytest.raises(ValueError, match="did you mean clinic"):
+        result.marginal_effect("age", at={"clinc": "a"})
+    found = dp.load_result(result.save(tmp_path / "fit.discreet"))
+    assert isinstance(found, Regression)
+    assert same(found, result)
+    assert np.array_equal(found.predict(table).mean, predicted.mean)
+    drawn = result.posterior(jax.random.key(0), 10)
+    assert drawn["age"].shape == (10,)
+    assert result.to_arviz(jax.random.key(0), 10).posterior["age"].size == 10
+
+
+def test_rows_without_a_target_count_nothing() -> None:
+    """Whatever such a row holds has no effect, to the bit, by each of the three ways to fit."""
+    table, schema, _ = grouped()
+    dropping = replace(schema, columns=(replace(schema.columns[0], missing="drop"), *schema.columns[1:]))
+    gone = np.arange(N) < 500
+    ill = np.where(gone, None, table["ill"])
+    for right in ("age", "age + (1 | clinic)"):
+        one = fit(f"ill ~ {right}", table | {"ill": ill}, dropping, "bernoulli")
+        other = fit(
+            f"ill ~ {right}", table | {"ill": ill, "age": np.where(gone, 33.0, table["age"])}, dropping, "bernoulli"
+        )
+        assert same(one.draws, other.draws)
+
+
+def test_the_price_of_privacy_vanishes() -> None:
+    """At ε = 30 the fit is the posterior without privacy, by the same model with NumPyro's own sampler."""
+    formula, table, schema, _ = drawn("weibull", np.random.default_rng(4), 2_000)
+    result = fit(formula, table, schema, "weibull", epsilon=30.0)
+    design = result.design
+    mcmc = MCMC(NUTS(model_of(design)), num_warmup=300, num_samples=500, progress_bar=False)
+    mcmc.run(jax.random.key(0), records_of(design, design.rows(table)))
+    exact = in_units(design, mcmc.get_samples())
+    for name, draws in exact.items():
+        assert abs(draws.mean() - result.draws[name].mean()) < draws.std(), name
