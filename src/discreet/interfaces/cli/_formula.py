@@ -97,9 +97,8 @@ class ByFormula(Method):
         asked = self.asked
         out = asked.out
         about = self.result.statement.about
-        self.statement = self.complete(self.result.statement).with_about(
-            f"{about} Table: “{asked.dataset or asked.data.name}”."
-        )
+        about = f"{about} Table: “{asked.dataset or asked.data.name}”."
+        self.statement = dataclasses.replace(self.complete(self.result.statement), about=about)
         self.files = write_first(out, self.statement, asked.checkpoint)
         result = dataclasses.replace(self.result, statement=self.statement)
         interval = result.interval

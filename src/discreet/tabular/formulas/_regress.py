@@ -260,7 +260,6 @@ def _stated(design: Design, plan: Plan, statement: Any) -> Any:
     if design.schema.inferred:
         named = ", ".join(design.schema.inferred)
         statement = statement.with_violations(f"Bounds or categories of {named} were taken from the data; no ε holds.")
-    about = f"A {family.name} regression, {design.formula.text}"
-    return statement.with_about(
-        f"{about}, of {statement.plan['num_records']:,} {statement.unit.noun}s; its coefficients were released."
-    )
+    num_records = statement.plan["num_records"]
+    about = f"A {family.name} regression, {design.formula.text}, of {num_records:,} {statement.unit.noun}s"
+    return dataclasses.replace(statement, about=f"{about}; its coefficients were released.")
