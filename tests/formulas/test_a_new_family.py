@@ -34,5 +34,5 @@ def test_a_family_that_is_entered_is_fitted(monkeypatch: pytest.MonkeyPatch) -> 
         "wait ~ age", {"age": age, "wait": wait}, schema, family="exponential", epsilon=10.0, rng_key=key
     )
     assert abs(result.estimate["age"] - 0.02) < 4 * result.draws["age"].std()
-    assert abs(result.predict({"age": [40.0]}).mean[0] / np.exp(1) - 1) < 0.1
+    assert abs(result.predict({"age": [40.0]}).estimate[0] / np.exp(1) - 1) < 0.1
     assert "a difference of log means" in str(result.statement)

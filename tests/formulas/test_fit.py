@@ -65,9 +65,9 @@ def test_effects_of_groups_and_what_results_do(tmp_path) -> None:
     result = fit("ill ~ age + (1 + age | clinic)", table, schema, "bernoulli")
     predicted = result.predict(table)
     # The posterior mean of a probability, by the model that drew the table.
-    assert np.abs(predicted.mean - 1 / (1 + np.exp(-predictor))).mean() < 0.02
-    assert (predicted.low <= predicted.mean).all()
-    assert (predicted.mean <= predicted.high).all()
+    assert np.abs(predicted.estimate - 1 / (1 + np.exp(-predictor))).mean() < 0.02
+    low, high = predicted.interval
+    assert (low < high).all()
     assert {"sd(1|clinic)", "sd(age|clinic)", "1|clinic[a]", "age|clinic[f]"} <= set(result.draws)
     text = str(result)
     assert "age|clinic[f]" in text
@@ -77,7 +77,7 @@ def test_effects_of_groups_and_what_results_do(tmp_path) -> None:
     assert effect.values == (20.0, 50.0, 80.0)
     assert np.all(np.diff(effect.mean) > 0)
     assert effect.held == {"clinic": "b"}
-    assert np.allclose(effect.mean, result.predict({"age": [20.0, 50.0, 80.0], "clinic": ["b"] * 3}).mean)
+    assert np.allclose(effect.mean, result.predict({"age": [20.0, 50.0, 80.0], "clinic": ["b"] * 3}).estimate)
     by_clinic = result.marginal_effect("clinic")
     assert by_clinic.values == tuple("abcdef")
     assert effect.plot() is not None
@@ -89,7 +89,7 @@ def test_effects_of_groups_and_what_results_do(tmp_path) -> None:
     found = dp.load_result(result.save(tmp_path / "fit.discreet"))
     assert isinstance(found, Regression)
     assert same(found, result)
-    assert np.array_equal(found.predict(table).mean, predicted.mean)
+    assert np.array_equal(found.predict(table).estimate, predicted.estimate)
     drawn = result.posterior(jax.random.key(0), 10)
     assert drawn["age"].shape == (10,)
     assert result.to_arviz(jax.random.key(0), 10).posterior["age"].size == 10

@@ -21,8 +21,9 @@ from discreet.privacy.accounting import composed, upper
 from discreet.privacy.report import Statement
 from discreet.tabular.criticism._figures import Counted, Figures, Tables, in_units, mean_of
 from discreet.tabular.criticism._replicates import Expected, replicate
+from discreet.tabular.formulas import Regression
 from discreet.tabular.marginals import Marginals, release_of
-from discreet.tabular.tables import Column, Schema, encode_features
+from discreet.tabular.tables import Column, Kind, Schema, encode_features
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -188,7 +189,8 @@ def check(
     makes them agree, so that p-values are rather too large. docs/criticism.md has measured false alarms.
 
     Args:
-        result: The result of `fit_newton`, `fit_moments` or, with `model`, `dp.fit`, of records as `tables.encode` makes them.
+        result: The result of `dp.regress`; of `fit_newton`, `fit_moments` or, with `model`, `dp.fit`, of records as
+            `tables.encode` makes them.
         counts: The description, or other release, of the same table: with all pairs of the features, such as
             `describe(table, schema, pairs="all", ...)`, or `twins`.
         target: Name of the target. None: the schema's.
@@ -213,9 +215,11 @@ def check(
     released = release_of(counts)
     if released is None:
         raise TypeError("check takes what was released already: the result of describe, twins or private_marginals.")
-    schema = _schema(released, target)
+    schema = _schema(released, result.design.target.name if isinstance(result, Regression) else target)
     column = schema.target_column
     assert column is not None
+    if isinstance(result, Regression):
+        _refuse_target(result, column)
     counted = Counted(released.plan, column)
     _refuse(counted, schema)
     key = random.check_key(random.key() if rng_key is None else rng_key)
@@ -223,10 +227,16 @@ def check(
     keys = iter(jax.random.split(of_outcomes, _REFITS + 1))
 
     def predict(table: Any, number: int) -> tuple[np.ndarray, np.ndarray]:
+        options: dict[str, Any] = {"key": next(keys), "num_samples": number}
+        if isinstance(result, Regression):
+            outcomes = result.predict(table, **options).outcomes
+            if column.bounds is not None and column.kind is not Kind.COUNT:
+                low, high = column.limits
+                outcomes = (2 * outcomes - low - high) / (high - low)
+            return outcomes, np.ones(table.num_rows, bool)
         x = np.asarray(encode_features(table, schema).x if features is None else features(table))
         used = np.asarray(np.isfinite(x).reshape(len(x), -1).all(axis=1))
         x = np.where(used.reshape(-1, *[1] * (x.ndim - 1)), x, 0)
-        options: dict[str, Any] = {"key": next(keys), "num_samples": number}
         if isinstance(result, OfCoefficients):
             return result.predict(x, **options, family=family).outcomes, used
         return result.predict(model, x, None, **options).outcomes, used
@@ -253,6 +263,20 @@ def _schema(released: Marginals, target: str | None) -> Schema:
         what = "persons with several rows" if schema.max_rows > 1 else "survey weights"
         raise ValueError(f"check has no replicates of {what}: it takes counts of records that are one row of weight 1.")
     return dataclasses.replace(schema.without_person(), target=name)
+
+
+def _refuse_target(result: Regression, column: Column) -> None:
+    """Refuse a fit by a formula whose new targets are not the column's cells."""
+    if result.design.family.beside:
+        raise ValueError(f"check has no replicates for the family {result.family}: numbers of successes and times.")
+    own = result.design.target
+    if (own.kind, own.limits if own.bounds else own.categories) != (
+        column.kind,
+        column.limits if column.bounds else column.categories,
+    ):
+        raise ValueError(
+            f"The formula's target is not {column.name!r} as it was counted: count a column with its bounds or categories."
+        )
 
 
 def _refuse(counted: Counted, schema: Schema) -> None:

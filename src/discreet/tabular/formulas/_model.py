@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
+from discreet.privacy import random
 from discreet.tabular.formulas._design import Design, Rows
 from discreet.tabular.models import NUM_BANDS, Family
 
@@ -257,6 +258,73 @@ def name_of(design: Design, site: str, place: str | None) -> str:
 
 def mean_of(design: Design, rows: Rows, draws: Mapping[str, np.ndarray]) -> Float[np.ndarray, "draw row *class"]:
     """The mean of the target, of categories their probabilities, for each row and draw."""
+    assert design.family.mean is not None
+    return design.family.mean(_predictor_of(design, rows, draws), _latents_of(design, draws))
+
+
+def outcomes_of(
+    design: Design, rows: Rows, draws: Mapping[str, np.ndarray], key: PRNGKeyArray
+) -> Float[np.ndarray, "draw row"]:
+    """A new target of each row for each draw, in its unit, or its position; NaN of numbers of successes and of times."""
+    if design.family.beside:
+        return np.full((len(next(iter(draws.values()))), len(rows.x)), np.nan)
+    middle, width = design.unit
+    drawn = _of_targets(design, rows, draws, lambda target, key: target.sample(key), key)
+    return drawn * width + middle
+
+
+def log_density_of_rows(design: Design, rows: Rows, draws: Mapping[str, np.ndarray]) -> Float[np.ndarray, "draw row"]:
+    """The log density of each row's target, in its unit, for each draw; 0 of rows that the schema drops."""
+    assert rows.y is not None
+    family = design.family
+    y = design.scaled_target(rows.y) if design.target.bounds else rows.y.astype(np.int32)
+    found = _of_targets(design, rows, draws, lambda target, _: target.log_prob(jnp.asarray(y)), jax.random.key(0))
+    # A density is of the target's unit; of times, that of an event's alone.
+    happened = rows.beside[0] if family.units and family.beside else 1.0
+    return np.where(rows.present, found - happened * np.log(design.unit[1]), 0.0)
+
+
+def _of_targets(
+    design: Design, rows: Rows, draws: Mapping[str, np.ndarray], read: Callable[[Any, Any], Any], key: PRNGKeyArray
+) -> Float[np.ndarray, "draw row"]:
+    """What is read of the targets' distribution, in the coordinates that are fitted, for each draw."""
+    family = design.family
+    middle, width = design.unit
+    predictor = np.asarray(_predictor_of(design, rows, draws))
+    latents = _latents_of(design, draws)
+    if family.units == "linear":
+        predictor = (predictor - middle) / width
+    elif family.units:
+        predictor = predictor + np.log(width) * (1 if family.units == "hazard" else -1)
+    for name in family.in_units:
+        latents[name] = latents[name] / width
+    if "threshold" in latents:
+        cuts = latents.pop("threshold")
+        latents |= {"first": cuts[:, 0], "gaps": np.diff(cuts, axis=1)}
+    beside = [jnp.asarray(x) for x in rows.beside]
+    shape = (len(rows.x), *predictor.shape[2:])
+
+    def one(predictor: Array, latents: Mapping[str, Array], key: Any) -> Array:
+        with numpyro.handlers.seed(rng_seed=0), numpyro.handlers.substitute(data=dict(latents)):
+            target = family.target(jnp.broadcast_to(predictor, shape), *beside)
+        return read(target, key)
+
+    over = predictor, latents, jax.random.split(random.as_threefry(key), len(predictor))
+    return np.asarray(jax.jit(lambda *over: jax.lax.map(lambda x: one(*x), over))(*over), np.float64)
+
+
+def _latents_of(design: Design, draws: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Draws of the family's other latents, by its names."""
+    latents = {name: value for name, value in draws.items() if value.ndim == 1}
+    if design.family.name == "cumulative":
+        latents["threshold"] = np.stack([draws[name] for name in _thresholds(design)], axis=1)
+    if design.family.name == "piecewise":
+        latents["later"] = np.stack([draws[name] for name in _bands(design)], axis=1)
+    return latents
+
+
+def _predictor_of(design: Design, rows: Rows, draws: Mapping[str, np.ndarray]) -> Any:
+    """The linear predictor, (draw, row) or (draw, row, class), in the target's unit."""
     family = design.family
 
     def of(name: str) -> np.ndarray:
@@ -267,7 +335,8 @@ def mean_of(design: Design, rows: Rows, draws: Mapping[str, np.ndarray]) -> Floa
     def column(values: np.ndarray) -> np.ndarray:
         return values if family.num_classes is None else values[:, None]
 
-    predictor: Any = 0.0 if family.name == "cumulative" else of("Intercept")
+    nothing = np.zeros((len(next(iter(draws.values()))), 1))
+    predictor: Any = nothing if family.name == "cumulative" else of("Intercept")
     for place, name in enumerate(design.names):
         predictor = predictor + of(name) * column(rows.x[:, place])
     for grouping, group, varying in zip(design.groupings, rows.groups, rows.varying, strict=True):
@@ -278,10 +347,4 @@ def mean_of(design: Design, rows: Rows, draws: Mapping[str, np.ndarray]) -> Floa
             predictor = predictor + effects[:, group] * column(varying[:, term])
     if rows.offset is not None:
         predictor = predictor + column(rows.offset)
-    latents = {name: value for name, value in draws.items() if value.ndim == 1}
-    if family.name == "cumulative":
-        latents["threshold"] = np.stack([draws[name] for name in _thresholds(design)], axis=1)
-    if family.name == "piecewise":
-        latents["later"] = np.stack([draws[name] for name in _bands(design)], axis=1)
-    assert family.mean is not None
-    return family.mean(predictor, latents)
+    return predictor

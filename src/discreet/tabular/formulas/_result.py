@@ -5,40 +5,28 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
+from scipy.special import logsumexp
 
 from discreet._validate import ENDS, RefusedError, choice, integer, near
 from discreet.methods.moments import MomentsPlan
 from discreet.methods.newton import ModelPlan, NewtonPlan, Posterior
+from discreet.methods.predict import Predictions
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation
 from discreet.privacy.released import Released
 from discreet.privacy.report import Statement
 from discreet.tabular.formulas._design import Design
-from discreet.tabular.formulas._model import mean_of
+from discreet.tabular.formulas._model import log_density_of_rows, mean_of, outcomes_of
 from discreet.tabular.tables import EPOCH, PARTS_OF_SCHEMA, Kind, Schema
 
 Named = Mapping[str, Float[np.ndarray, " draw"]]
 NUM_DRAWS = 2_000
 _AT_ONCE = 2**21
-
-
-class Predicted(NamedTuple):
-    """Means of the target, of categories their probabilities, with 90 % intervals of them; at no cost.
-
-    Attributes:
-        mean: (row,), of categories (row, category).
-        low: The interval's lower end.
-        high: Its upper end.
-    """
-
-    mean: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,9 +36,9 @@ class Effect:
     Attributes:
         column: The column.
         values: Numbers within its bounds, or its categories.
-        mean: As in `Predicted`, as are `low` and `high`.
-        low: As above.
-        high: As above.
+        mean: (value,), of categories their probabilities, (value, category).
+        low: The lower end of its 90 % interval.
+        high: The upper end.
         target: The target's name.
         categories: Of a categorical target.
         held: Values of the other columns.
@@ -178,30 +166,59 @@ class Regression(Posterior, Released, what="regression by a formula", parts=_par
             object.__setattr__(self, "_design", found)
         return found
 
-    def predict(self, table: Any, *, out_of_bounds: str = "refuse") -> Predicted:
-        """Predict the mean of the target for each row of a table, of categories their probabilities; at no cost.
+    def predict(
+        self,
+        table: Any,
+        *,
+        key: PRNGKeyArray | None = None,
+        num_samples: int = 1_000,
+        out_of_bounds: str = "refuse",
+    ) -> Predictions:
+        """Predict the rows of a table. Costs nothing, and a row's predictions depend on that row alone.
 
         Args:
             table: Columns of the formula's right side by name, in any table that the schema describes.
+            key: Any JAX key, for the draws; None: a new one.
+            num_samples: Number of draws.
             out_of_bounds: "refuse", or "clip": a number outside its bounds moves to the nearer one.
 
         Returns:
-            Means and 90 % intervals of them. Single targets vary more.
+            Draws of each row's mean, of categories their probabilities, and of a new target, in the target's unit; these are NaN
+            for numbers of successes and for times. `estimate` is of draws that are shrunk where the noise hides a coefficient.
 
         Raises:
             DataError: A cell that the schema does not allow.
         """
         design = self.design
         rows = design.rows(table, out_of_bounds=out_of_bounds, with_target=False)
-        held = len(next(iter(self.draws.values())))
-        size = max(1, _AT_ONCE // (held * (design.family.num_classes or len(design.target.categories) or 1)))
-        parts = [self._predicted(design, rows[start : start + size]) for start in range(0, len(rows.x), size)]
-        return Predicted(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+        of_draws, of_outcomes = jax.random.split(random.key() if key is None else random.check_key(key))
+        draws = self.posterior(of_draws, num_samples)
+        held = len(next(iter(self.predictive.values())))
+        size = max(1, _AT_ONCE // (held * max(design.family.num_classes or 1, len(design.target.categories))))
+        starts = range(0, len(rows.x), size)
+        best = [mean_of(design, rows[at : at + size], self.predictive).mean(axis=0) for at in starts]
+        return Predictions(
+            np.concatenate(best), mean_of(design, rows, draws), outcomes_of(design, rows, draws, of_outcomes)
+        )
 
-    def _predicted(self, design: Design, rows: Any) -> Predicted:
-        mean = mean_of(design, rows, self.predictive).mean(axis=0)
-        low, high = np.quantile(mean_of(design, rows, self.draws), ENDS, axis=0)
-        return Predicted(mean, np.minimum(low, mean), np.maximum(high, mean))
+    def log_density(self, table: Any) -> Float[np.ndarray, " row"]:
+        """The log of the mean density, over draws to predict with, of each row's known target. Not private.
+
+        Args:
+            table: The formula's columns by name, with the target.
+
+        Returns:
+            One number a row, in nats; 0 of rows that the schema drops.
+        """
+        design = self.design
+        rows = design.rows(table)
+        held = len(next(iter(self.predictive.values())))
+        size = max(1, _AT_ONCE // (held * max(design.family.num_classes or 1, len(design.target.categories))))
+        found = [np.empty(0)]
+        for start in range(0, len(rows.x), size):
+            densities = log_density_of_rows(design, rows[start : start + size], self.predictive)
+            found.append(logsumexp(densities, axis=0) - np.log(held))
+        return np.concatenate(found)
 
     def marginal_effect(self, column: str, *, at: Mapping[str, Any] | None = None, num_values: int = 25) -> Effect:
         """Compute the mean of the target along a column, the others being held; at no cost.
@@ -226,9 +243,17 @@ class Regression(Posterior, Released, what="regression by a formula", parts=_par
         values = _values(described[column], integer("num_values", num_values, least=2))
         held = {name: _usual(x) for name, x in described.items() if name != column} | dict(at or {})
         found = self.predict({column: values} | {name: [value] * len(values) for name, value in held.items()})
-        many = found.mean.ndim == 2
+        low, high = found.interval
+        many = found.estimate.ndim == 2
         return Effect(
-            column, tuple(values), *found, self.schema.target or "", design.target.categories if many else (), held
+            column=column,
+            values=tuple(values),
+            mean=found.estimate,
+            low=np.minimum(low, found.estimate),
+            high=np.maximum(high, found.estimate),
+            target=self.schema.target or "",
+            categories=design.target.categories if many else (),
+            held=held,
         )
 
 

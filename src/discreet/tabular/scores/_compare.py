@@ -21,6 +21,7 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 from discreet._jax import in_own_settings, one_process, refuse_traced
 from discreet._validate import LEVEL, finite_or_none, integer, notebook_html, positive, probability
+from discreet.methods.newton import DPNewtonResult
 from discreet.methods.predict import log_density_of
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation
@@ -32,6 +33,7 @@ from discreet.privacy.report import RECORD, Statement, Unit, headline
 from discreet.tabular.scores._metrics import EXCESS, Estimate
 from discreet.tabular.scores._plan import ONE, BoundedSums
 from discreet.tabular.scores._terms import in_batches, last_and_others, rows_of_persons
+from discreet.tabular.tables import read_table
 
 _MOST_FITS = 20
 _WORST = -1e9
@@ -354,10 +356,11 @@ def compare(
     must not be those that were fitted: the costs would add up, and the comparison would prefer the fit with the most latents.
 
     Args:
-        fits: By name, two or more: results of regressions or lines; (result, model) of an own model; or functions from the
-            held-out arrays to a log density of each row, such as `lambda x, y: fit.log_density(x[:, :2], y)`. Differences are
-            from the first.
-        held_out: Arrays of held-out rows, rows along the leading axis: features and targets as for the fits.
+        fits: By name, two or more: results of regressions, by a formula or not, or lines; (result, model) of an own model; or
+            functions from the held-out arrays to a log density of each row, such as `lambda x, y: fit.log_density(x[:, :2], y)`.
+            Differences are from the first.
+        held_out: Arrays of held-out rows, rows along the leading axis: features and targets as for the fits. Of results by a
+            formula a table.
         epsilon: The epsilon of the release.
         delta: Likewise, well below one over the number of records.
         plan: Instead of both.
@@ -400,8 +403,11 @@ def compare(
     return Comparison(names, plan, sums / ONE, act.statement, level)
 
 
-def _asked(fits: Any) -> tuple[tuple[str, ...], list[Callable[..., Any]]]:
-    """The names, and for each the function from arrays to log densities."""
+_Asked = tuple[Callable[..., Any], Any]
+
+
+def _asked(fits: Any) -> tuple[tuple[str, ...], list[_Asked]]:
+    """The names, and for each the function from arrays to log densities; or from a table, and its schema."""
     if not isinstance(fits, Mapping) or len(fits) < 2:
         raise TypeError(
             "fits are compared by their names: pass a dictionary of two or more, as {'small': fit_a, 'large': fit_b}."
@@ -410,9 +416,9 @@ def _asked(fits: Any) -> tuple[tuple[str, ...], list[Callable[..., Any]]]:
     for name, fit in fits.items():
         if isinstance(fit, tuple) and len(fit) == 2:
             result, model = fit
-            asked.append(log_density_of(model, result.draws))
-        elif callable(found := getattr(fit, "log_density", fit)) and not hasattr(fit, "draws"):
-            asked.append(found)
+            asked.append((log_density_of(model, result.draws), None))
+        elif callable(found := getattr(fit, "log_density", fit)) and not isinstance(fit, DPNewtonResult):
+            asked.append((found, getattr(fit, "schema", None)))
         else:
             raise TypeError(
                 f"{name!r} is {type(fit).__name__}, which has no log density: pass the result of a regression or a line, "
@@ -435,7 +441,10 @@ def _plan(
     return plan
 
 
-def _densities(asked: list[Callable[..., Any]], held_out: tuple[Any, ...]) -> Float[np.ndarray, "row fit"]:
+def _densities(asked: list[_Asked], held_out: tuple[Any, ...]) -> Float[np.ndarray, "row fit"]:
+    tables = [x for x in held_out if isinstance(x, Mapping) or hasattr(x, "__arrow_c_stream__")]
+    if tables or any(schema is not None for _, schema in asked):
+        return _of_table(asked, held_out)
     arrays = [np.asarray(array) for array in held_out]
     lengths = {array.shape[0] if array.ndim else None for array in arrays}
     if len(lengths) != 1 or None in lengths:
@@ -451,4 +460,18 @@ def _densities(asked: list[Callable[..., Any]], held_out: tuple[Any, ...]) -> Fl
 
         return in_batches(at, shape, "log density")
 
-    return np.stack([of(density) for density in asked], axis=1)
+    return np.stack([of(density) for density, _ in asked], axis=1)
+
+
+def _of_table(asked: list[_Asked], held_out: tuple[Any, ...]) -> Float[np.ndarray, "row fit"]:
+    """Of results by a formula, which take their columns from a table."""
+    if len(held_out) != 1 or any(schema is None for _, schema in asked):
+        raise ValueError(
+            "Results by a formula are compared with each other, on one table: pass the held-out table alone."
+        )
+
+    def of(density: Callable[..., Any], schema: Any) -> np.ndarray:
+        table = read_table(held_out[0], schema)
+        return in_batches(lambda places: density(table.take(places)), (table.num_rows,), "log density")
+
+    return np.stack([of(density, schema) for density, schema in asked], axis=1)
