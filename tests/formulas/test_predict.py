@@ -78,8 +78,11 @@ def test_times_that_end_before_their_event_count_with_the_chance_of_a_later_one(
 def test_results_are_compared_on_a_table() -> None:
     rng = np.random.default_rng(0)
     x = rng.uniform(0, 10, 3_000)
-    table = {"x": x, "ill": np.where(rng.random(3_000) < expit(0.5 * x - 2), "yes", "no")}
-    fits = {"flat": made("ill ~ 1", "bernoulli", Intercept=0.5), "x": made("ill ~ x", "bernoulli", Intercept=-2, x=0.5)}
+    table = {"x": x, "share": np.full(3_000, 0.5), "ill": np.where(rng.random(3_000) < expit(0.5 * x - 2), "yes", "no")}
+    fits = {
+        "flat": made("ill ~ share", "bernoulli", Intercept=0.5, share=0),
+        "x": made("ill ~ x", "bernoulli", Intercept=-2, x=0.5),
+    }
     found = dp.compare(fits, table, epsilon=1.0, delta=1e-6)
     assert found.ranking == ("x", "flat")
     with pytest.raises(ValueError, match="on one table"):
