@@ -24,8 +24,6 @@ def model(x, y):
 
 # %% [markdown]
 # ## Two tables
-#
-# One has the canary, the other is the same without it.
 
 # %%
 rng = np.random.default_rng(0)

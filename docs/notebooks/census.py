@@ -1,7 +1,7 @@
 # %% [markdown]
 # # A census table
 #
-# A logistic regression at ε = 1, debited from a budget. The table is made here; the [tutorial](../tutorial.md) has a real one.
+# A logistic regression at ε = 1, debited from a budget.
 
 # %%
 import numpy as np
@@ -57,7 +57,7 @@ schema
 # %% [markdown]
 # ## Plan and budget
 #
-# A ledger is a file: keep yours beside the table. With four features in [-1, 1] and an intercept no gradient is longer than √5, so nothing is clipped.
+# With four features in [-1, 1] and an intercept no gradient is longer than √5, so nothing is clipped.
 
 # %%
 import tempfile

@@ -109,7 +109,7 @@ result
 # %% [markdown]
 # ## Hospitals
 #
-# The truth is known because the table is made up. With a guide of independent normals more than one interval in ten misses.
+# With a guide of independent normals more than one interval in ten misses.
 
 # %%
 draws = result.noise_aware("trace", start=0.5).posterior(

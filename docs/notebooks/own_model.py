@@ -35,7 +35,7 @@ def model(dose, effect=None):
 # %% [markdown]
 # ## Plan
 #
-# The noise follows from the budget and these public numbers. A fixed clipping norm above nearly all gradients allows intervals that include the noise.
+# A fixed clipping norm above nearly all gradients allows intervals that include the noise.
 
 # %%
 plan = dp.PrivacyPlan.calibrate(
@@ -69,8 +69,6 @@ plot_posterior(draws, statement=result.statement)
 
 # %% [markdown]
 # ## Predict
-#
-# Predictions cost no privacy.
 
 # %%
 grid = jnp.linspace(-1, 1, 5)

@@ -111,8 +111,6 @@ result.plot()
 
 # %% [markdown]
 # ## New pictures
-#
-# Drawn from the decoder alone.
 
 # %%
 codes = jax.random.normal(jax.random.key(0), (8, CODE))

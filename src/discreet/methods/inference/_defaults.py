@@ -105,7 +105,7 @@ class Defaults:
 
 
 def defaults_for(model: Any) -> Defaults:
-    """Look up public defaults for a model; docs/models.md has the figures behind them.
+    """Look up public defaults for a model; docs/models.md lists them.
 
     Args:
         model: A NumPyro model of records, such as a regression of `discreet.models` or one of your own; or a table's model
