@@ -14,7 +14,7 @@ from numpyro.infer.autoguide import AutoNormal
 
 import discreet as dp
 from discreet import accounting
-from discreet.methods.inference import _step
+from discreet.methods.inference import _proof, _step
 from discreet.privacy.verify import Given
 
 N = 200
@@ -125,6 +125,17 @@ def test_a_step_with_the_noise_of_another_step_has_no_proof(monkeypatch):
     plan = dataclasses.replace(plan, noise_schedule=(1.0, 1.1, 1.0, 2.0))
     with pytest.raises(dp.PrivacyError, match="more than was declared"):
         dpsvi(plan).run(dp.random.key(), X, Y, progress_bar=False)
+
+
+def test_the_proof_is_that_of_the_rule_for_the_clipping_norm(monkeypatch):
+    """The steps are the same program but for the next step's norm."""
+    proved = []
+    certify = _proof.certify
+    monkeypatch.setattr(_proof, "certify", lambda *args, **options: proved.append(args) or certify(*args, **options))
+    plan = dataclasses.replace(PLAN, num_steps=3, noise_schedule=(1.0, 1.0, 2.0), clipping_norm=dp.AdaptiveClipping())
+    for norm in (dp.AdaptiveClipping(), (2.0, 1.0, 0.5)):
+        dpsvi(dataclasses.replace(plan, clipping_norm=norm)).run(dp.random.key(), X, Y, progress_bar=False)
+    assert len(proved) == 2
 
 
 @pytest.mark.parametrize("given", [True, False], ids=["given", "constant"])

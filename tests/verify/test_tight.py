@@ -237,9 +237,13 @@ def slices_of_a_sample(w, xs, ys, mask, key):
 # A softmax.
 
 
+def logits(x, most=50.0):
+    return jnp.clip(guarded(x), -most, most)
+
+
 @tight(Z, Z * ROOT)
 def softmax_of_a_row(w, xs, ys, mask, key):
-    return noise(key, dp.sum_records(jax.nn.softmax(guarded(xs)), mask), 1.0)
+    return noise(key, dp.sum_records(jax.nn.softmax(logits(xs)), mask), 1.0)
 
 
 @tight(Z, Z * ROOT)
@@ -250,7 +254,7 @@ def softmax_by_hand(w, xs, ys, mask, key):
 
 
 def shares(xs, largest, of):
-    x = guarded(xs)
+    x = logits(xs)
     e = jnp.exp(x - largest(x))
     return e / of(e)
 
@@ -286,6 +290,29 @@ def softmax_of_numbers_that_may_be_none(w, xs, ys, mask, key):
     return noise(key, dp.sum_records(jax.nn.softmax(xs), mask), 1.0)
 
 
+def products(xs, ys, most):
+    return logits(xs, 1.0) * logits(ys, most)[:, None]
+
+
+@tight(Z * 0.99, Z * ROOT * 0.99)
+def softmax_of_products(w, xs, ys, mask, key):
+    return noise(key, dp.sum_records(jax.nn.softmax(products(xs, ys, 6e4)), mask), 1.0)
+
+
+@beside(0)
+def softmax_of_products_whose_rounding_is_not_small(w, xs, ys, mask, key):
+    return noise(key, dp.sum_records(jax.nn.softmax(products(xs, ys, 1e12)), mask), 1.0)
+
+
+def test_a_softmax_of_large_products_may_be_no_number():
+    """XLA rounds `a * b` for the maximum, and not where the maximum is subtracted: so large numbers have no proof."""
+    x = np.random.default_rng(0).uniform(-1, 1, (N, D)).astype(np.float32)
+    if jax.default_backend() != "cpu":
+        pytest.skip("as XLA compiles it for processors")
+    found = jax.jit(lambda x, y: jax.nn.softmax(products(x, y, 1e12)).sum(0))(x, 1e12 * x[:, 1])
+    assert np.isnan(np.asarray(found)).any()
+
+
 @beside(0)
 def signed_numbers_by_their_sum(w, xs, ys, mask, key):
     x = marked(xs, C)
@@ -301,13 +328,13 @@ def sizes_by_their_sum(w, xs, ys, mask, key):
 
 @beside(0)
 def several_softmaxes_of_a_record(w, xs, ys, mask, key):
-    x = guarded(xs)[:, None] * jnp.ones((4, 1))
+    x = logits(xs)[:, None] * jnp.ones((4, 1))
     return noise(key, dp.sum_records(jax.nn.softmax(x).reshape(N, -1), mask), 1.0)
 
 
 @beside(Z / 5, Z / 5 * ROOT)
 def five_times_a_softmax(w, xs, ys, mask, key):
-    return noise(key, dp.sum_records(5.0 * jax.nn.softmax(guarded(xs)), mask), 1.0)
+    return noise(key, dp.sum_records(5.0 * jax.nn.softmax(logits(xs)), mask), 1.0)
 
 
 # Sums over an axis that `vmap` names.
@@ -615,11 +642,11 @@ def test_a_choice_among_bounded_coordinates():
 
 
 def test_a_softmax_less_a_largest_number_that_overflowed():
-    """In float32 the largest number may be infinite: all shares are 0 / 0 then."""
+    """In float32 the largest number may be another, or infinite: all shares are 0 / 0 then."""
 
     def multiplier(largest):
         def step(xs, mask, key):
-            x = guarded(xs)
+            x = logits(xs)
             e = jnp.exp(x - largest(x))
             rows = (e / e.sum(1, keepdims=True)).astype(jnp.float32)
             return noise(key, dp.sum_records(rows, mask), 1.0)
@@ -641,3 +668,23 @@ def test_a_mask_that_is_not_turned_over_exactly():
 
     arguments = jnp.zeros((N, D)), jnp.ones(N, bool), dp.random.key(0)
     assert dp.certify(step, *arguments, records=0, mask=1).event.noise_multiplier <= Z
+
+
+@pytest.mark.parametrize("factor", [1e-100, 1e-200])
+def test_a_matrix_whose_squares_vanish_is_not_zero(factor):
+    """Squares of float64 numbers below 1e-162 are 0; the product scaled back is the whole sum."""
+
+    def step(xs, mask, key):
+        hidden = 1e3 / factor * (total(xs, mask) @ (factor * np.eye(D)))
+        return noise(key, (hidden, total(xs, mask)))
+
+    with jax.enable_x64(True):
+        arguments = jnp.zeros((N, D), jnp.float64), jnp.ones(N, bool), dp.random.key(0)
+        with pytest.raises(dp.PrivacyError, match="too large or too small"):
+            dp.certify(step, *arguments, records=0, mask=1)
+
+
+def test_zeros_are_released():
+    """No record moves them by itself, only by the grid's rounding."""
+    event = certify(lambda w, xs, ys, mask, key: noise(key, 0.0 * total(xs, mask))).event
+    assert event.noise_multiplier > 1e6

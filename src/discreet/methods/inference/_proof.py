@@ -36,8 +36,8 @@ def certify_fit(
     table = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves)
     shapes = tuple((x.shape, x.dtype, getattr(x, "weak_type", False)) for x in jax.tree.leaves(state))
     x64 = jax.config.values["jax_enable_x64"]
-    constant = plan.noise_schedule is None
-    program = step, drawing, plan.num_steps, plan.relation, shapes, table, keep_gradients, x64, constant
+    kinds = plan.noise_schedule is None, type(plan.clipping)
+    program = step, drawing, plan.num_steps, plan.relation, shapes, table, keep_gradients, x64, kinds
     name = program, plan.sampling, plan.noise_multipliers
     if name not in _PROOFS:
         fit, args = _program(step, plan, drawing, state, table, keep_gradients)

@@ -244,9 +244,12 @@ def _weighted_sum(
 def _weight(other: Public, shape: Axes, records: Axes = ()) -> float | None:
     """The largest norm of one record's weights; without record axes the Frobenius norm, which bounds the operator norm."""
     if other.const is not None and other.const.dtype.kind in "biuf":
-        squares = np.square(other.const.astype(np.float64))
+        sizes = np.abs(other.const.astype(np.float64))
+        # Relative to the largest, since squares of float64 numbers below 1e-162 are 0.
+        largest = float(sizes.max(initial=0.0)) or 1.0
         rest = tuple(i for i in range(len(shape)) if i not in records)
-        return float(np.sqrt(squares.sum(axis=rest).max(initial=0.0))) * other.rounded
+        squares = np.square(sizes / largest)
+        return largest * float(np.sqrt(squares.sum(axis=rest).max(initial=0.0))) * other.rounded
     if other.scale is not None and not other.scale.powers:
         return other.scale.factor * math.sqrt(math.prod(n for i, n in enumerate(shape) if i not in records))
     return None

@@ -252,10 +252,14 @@ def _rounded(checker: Checker, release: MechanismUse, most: float, cell: float) 
         checker.most_multiplier = min(checker.most_multiplier, most)
     elif total * (most * (1 + 1e-5)) ** 2 < 1:
         checker.beyond = True
-        exceeds = f"a noise multiplier of {1 / math.sqrt(total):.4g} exceeds the limit of the grid, {most:.4g}"
+        root = math.sqrt(total)
+        exceeds = (
+            f"a noise multiplier of {1 / root if root else math.inf:.4g} exceeds the limit of the grid, {most:.4g}"
+        )
         checker.notes.append(f"{exceeds}: rounding takes part of the noise")
-        larger = ((1 + cell / math.sqrt(total)) / (1 + most * cell)) ** 2
-        loads = {name: load * larger for name, load in loads.items()}
+        larger = ((root + cell) / (1 + most * cell)) ** 2
+        # A square may be too small for a float.
+        loads = {name: larger * (load / total if total else 1.0) for name, load in loads.items()}
     return dataclasses.replace(release, loads=loads, rounding=cell / (2 * most) + cell**2)
 
 

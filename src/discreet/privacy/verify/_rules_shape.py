@@ -128,8 +128,11 @@ def _pad(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> Private
     config = equation.params["padding_config"]
     kept = value.axes is not None and all(tuple(config[a]) == (0, 0, 0) for a in value.axes)
     found = moved(checker, equation, value, value.axes if kept else None, exact=False)
+    ends = {
+        name: None if x is None else f(0.0, x) for name, x, f in (("low", found.low, min), ("high", found.high, max))
+    }
     if found.axes is None or filler.is_zero:
-        return found
+        return dataclasses.replace(found, **ends)
     known = filler.magnitude
     limit = max(known, found.linf) if known is not None and found.linf is not None else None
     return found.but(

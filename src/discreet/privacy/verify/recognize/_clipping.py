@@ -24,7 +24,7 @@ import numpy as np
 
 from discreet._jax import JaxprEqn, aval, primitives as p
 from discreet.privacy.verify._arithmetic import IDENTITY
-from discreet.privacy.verify._bounds import Scale, Term
+from discreet.privacy.verify._bounds import Scale, Term, total_of
 from discreet.privacy.verify._domain import Axes, Private, Public, Value
 from discreet.privacy.verify._rows import is_positive, lowest, shape_of, size_per_record
 from discreet.privacy.verify.recognize._facts import Norm
@@ -35,6 +35,8 @@ _CAP = 1e10
 """The largest ratio of a factor's upper limit to its bound, for the same reason."""
 
 
+_MOST_IN_EXPONENT = 2.0**16
+"""Numbers up to this are rounded by 2^-8 at most."""
 _OF_SHARES = ("largest", "below its largest", "shares")
 
 
@@ -99,9 +101,18 @@ def _square(equation: JaxprEqn, operands: Sequence[Value], shapes: list[tuple[in
 
 
 def largest_of(equation: JaxprEqn, row: Private, kept: Axes) -> Norm | None:
-    """The `Norm` of the largest element of a row of numbers."""
+    """The `Norm` of the largest element of a row of numbers.
+
+    Less that, the largest is 0 up to rounding: XLA may compute `a * b - largest` with one rounding, and so without that of a * b,
+    which `largest` has. An exponential is off by a factor within the margin, and none where numbers are too large for one.
+    """
+    most = total_of(row.terms) if row.linf is None and row.terms is not None else Scale(row.linf or 0.0)
+    known = row.finite and (row.linf is not None or row.terms is not None)
+    if not known or most is None or most.powers or not most.factor <= _MOST_IN_EXPONENT:
+        return None
     whole = size_per_record(shape_of(equation.outvars[0]), kept) == 1
-    return Norm("largest", frozenset([row.content]), finite=True) if whole and row.finite else None
+    bound = Scale(math.exp(most.factor * 2.0**-22))
+    return Norm("largest", frozenset([row.content]), bound=bound, finite=True) if whole else None
 
 
 def sum_of(equation: JaxprEqn, row: Private, kept: Axes, count: int) -> Norm | None:
@@ -112,8 +123,9 @@ def sum_of(equation: JaxprEqn, row: Private, kept: Axes, count: int) -> Norm | N
     whole = size_per_record(shape_of(equation.outvars[0]), kept) == 1 and kind.kind == "f" and kind.itemsize >= 4
     if not whole or not is_positive(row, equation.invars[0]):
         return None
-    shares = row.norm_of is not None and row.norm_of.kind == "shares"
-    return Norm("norm", frozenset([row.content]), size=count, safe=shares, finite=row.finite)
+    shares = row.norm_of if row.norm_of is not None and row.norm_of.kind == "shares" else None
+    bound = Scale(1.0) if shares is None else shares.bound
+    return Norm("norm", frozenset([row.content]), bound=bound, size=count, safe=shares is not None, finite=row.finite)
 
 
 def _of_squares(primitive: Any, norm: Norm, other: Value | None, *, complete: bool) -> Norm | None:
