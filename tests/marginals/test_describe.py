@@ -233,6 +233,44 @@ def test_wrong_groups_by_two_columns_are_refused(by, said) -> None:
         description_plan(dataclasses.replace(SCHEMA, columns=(*SCHEMA.columns, many)), epsilon=1.0, delta=1e-6, by=by)
 
 
+@pytest.mark.parametrize(
+    ("by", "pairs"),
+    [
+        (BOTH, []),
+        (BOTH, [("region", "smoker")]),
+        (["smoker", "region", *BOTH], []),
+        ([*BOTH, "region"], [("low", "smoker")]),
+    ],
+)
+@pytest.mark.parametrize("kept", [("smoker", "region"), ("smoker", "region", "low")])
+def test_whatever_is_planned_can_be_described(by, pairs, kept) -> None:
+    """Its groups are counted, with numbers or without, and whatever else has both columns: nothing is paid for and refused."""
+    schema = dataclasses.replace(SCHEMA, columns=tuple(x for x in SCHEMA.columns if x.name in kept))
+    plan = description_plan(
+        schema, epsilon=1.0, delta=1e-6, by=by, pairs=[pair for pair in pairs if {*pair} <= {*kept}]
+    )
+    table = people()
+    found = Description.of(noisy(exact(plan, table), np.random.default_rng(2)), by=by)
+    inside = (np.array(table["smoker"].to_pylist()) == "no") & (np.array(table["region"].to_pylist()) == "a")
+    group = next(group for group in found.groups if group.label == "no, a")
+    assert abs(group.num_records.value - inside.sum()) < 6 * plan.stddev(("smoker", "region"))
+    assert set(group.columns) == {"low"} & {*kept}
+    assert str(found)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        (column("smoker", "no", "yes"), column("region", "a", "b"), column("smoker × region", "no", "yes")),
+        (column("smoker", "no", "no, yes"), column("region", "a", "yes, a")),
+    ],
+)
+def test_groups_without_names_of_their_own_are_refused_before_anything_is_spent(columns) -> None:
+    schema = Schema(columns=columns)
+    with pytest.raises(ValueError, match=r"by has .* groups have no names of their own .* other names"):
+        description_plan(schema, epsilon=1.0, delta=1e-6, by=[BOTH[0]])
+
+
 def test_groups_without_records_have_a_dash_and_the_reason() -> None:
     """Not the middle of the bounds, as if that were a figure; the interval that stands for it is all of the bounds."""
     plan = plan_for(by="region", pairs=(), weights={})
