@@ -382,12 +382,13 @@ def description_plan(
     summed = [column.name for column in schema.columns if column.bounds]
     across = [(name, *key) for key, name in itertools.product(keys, names) if name not in key]
     # The pair of a key may be asked for as a pair, too, or be a column by the other one.
-    tables = {frozenset(table): table for table in [*((name,) for name in names), *map(tuple, chosen)]}
+    asked = [*((name,) for name in names), *map(tuple, chosen)]
+    tables = {frozenset(table): table for table in asked}
     for table in [*across, *keys]:
         tables.setdefault(frozenset(table), table)
     given = dict(weights or {})
     each: dict[Any, int] = {
-        table: TABLE_WEIGHT * max(given.get(name, 1) for name in table) for table in tables.values()
+        table: TABLE_WEIGHT * max(given.get(name, 1) for name in table) for table in [*asked, *tables.values()]
     }
     if summed:
         # Numbers of records divide sums. Their noise counts by z^2, about 1/4, and one number serves all summed columns.
