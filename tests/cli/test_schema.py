@@ -10,11 +10,13 @@ import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
+from discreet.interfaces.cli import _private_schema
 from discreet.interfaces.cli._app import app
 from discreet.interfaces.cli._methods import InSteps
 from discreet.privacy.act import Act
 from discreet.privacy.report import make_statement
 from discreet.tabular.tables import (
+    Column,
     CsvFormat,
     DataError,
     Kind,
@@ -23,6 +25,7 @@ from discreet.tabular.tables import (
     read_table,
     schema_from_bounds,
     schema_from_toml,
+    to_steps,
 )
 
 RUN = CliRunner()
@@ -284,6 +287,27 @@ def test_what_is_known_of_a_column_whose_bounds_are_bought_is_kept(people) -> No
     for wrong, said in (("kind = 'date'", "bounds are bought of numbers alone"), ("stepp = 1", "stepp")):
         draft.write_text(f'person = "id"\n[columns.age]\n{wrong}\nbounds = "private"\n')
         assert said in run(*buy, "--out", "other.toml", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "step", "bounds", "expected"),
+    [
+        (Kind.REAL, 5, (16.0, 64.0), (15.0, 65.0)),
+        (Kind.REAL, 0.3, (-4.0, 1.0), (-4.2, 1.2)),
+        (Kind.REAL, 1, (0.0, 0.5), (0.0, 1.0)),
+        (Kind.REAL, None, (-0.5, 64.0), (-0.5, 64.0)),
+        (Kind.COUNT, None, (-0.5, 0.5), (0, 1)),
+    ],
+)
+def test_bought_bounds_are_whole_steps(kind, step, bounds, expected) -> None:
+    """Steps are counted from the lower bound: from 16 on, a dose of 100 would be moved to 101."""
+    known = Column(name="dose", kind=kind, bounds=(0, 1000), step=step, unit="mg")
+    found = _private_schema._as_known(Column(name="dose", kind=Kind.REAL, bounds=bounds), known)
+    assert (found.bounds, found.kind, found.step, found.unit) == (expected, kind, step, "mg")
+    if step is not None:
+        values = step * np.arange(-20, 20)
+        inside = values[(values >= expected[0]) & (values <= expected[1])]
+        np.testing.assert_allclose(to_steps(found, inside), inside)
 
 
 def test_a_second_purchase_says_the_cost_of_both(people) -> None:

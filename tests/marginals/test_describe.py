@@ -5,6 +5,7 @@ import datetime
 import importlib
 import itertools
 import json
+import pathlib
 from statistics import NormalDist
 
 import numpy as np
@@ -16,7 +17,7 @@ from tests.marginals.invented import exact, noisy
 from typer.testing import CliRunner
 
 import discreet as dp
-from discreet.interfaces.cli import _describe as describe_command, _run
+from discreet.interfaces.cli import _describe as describe_command, _methods, _run
 from discreet.interfaces.cli._app import app
 from discreet.interfaces.page._description import description_of
 from discreet.tabular.marginals import (
@@ -213,6 +214,7 @@ def test_groups_by_two_columns_of_a_real_release() -> None:
         assert group.columns["low"].mean.value == pytest.approx(columns["low"][inside].mean(), abs=0.3)
         assert group.num_persons is not None
         assert group.num_persons.value == pytest.approx(len(np.unique(columns["id"][inside])), abs=8)
+    assert "in each category of smoker × region where they have a row" in found.statement.mechanism
     # Twins take it, too: sums by two columns are in those of all.
     _, result = fit_twins(found.released, components=2, num_steps=2)
     assert abs(result.num_records - 6_000) < 30
@@ -231,6 +233,44 @@ def test_wrong_groups_by_two_columns_are_refused(by, said) -> None:
     many = column("many", *map(str, range(50)))
     with pytest.raises(ValueError, match=said):
         description_plan(dataclasses.replace(SCHEMA, columns=(*SCHEMA.columns, many)), epsilon=1.0, delta=1e-6, by=by)
+
+
+@pytest.mark.parametrize(
+    ("by", "pairs"),
+    [
+        (BOTH, []),
+        (BOTH, [("region", "smoker")]),
+        (["smoker", "region", *BOTH], []),
+        ([*BOTH, "region"], [("low", "smoker")]),
+    ],
+)
+@pytest.mark.parametrize("kept", [("smoker", "region"), ("smoker", "region", "low")])
+def test_whatever_is_planned_can_be_described(by, pairs, kept) -> None:
+    """Its groups are counted, with numbers or without, and whatever else has both columns: nothing is paid for and refused."""
+    schema = dataclasses.replace(SCHEMA, columns=tuple(x for x in SCHEMA.columns if x.name in kept))
+    plan = description_plan(
+        schema, epsilon=1.0, delta=1e-6, by=by, pairs=[pair for pair in pairs if {*pair} <= {*kept}]
+    )
+    table = people()
+    found = Description.of(noisy(exact(plan, table), np.random.default_rng(2)), by=by)
+    inside = (np.array(table["smoker"].to_pylist()) == "no") & (np.array(table["region"].to_pylist()) == "a")
+    group = next(group for group in found.groups if group.label == "no, a")
+    assert abs(group.num_records.value - inside.sum()) < 6 * plan.stddev(("smoker", "region"))
+    assert set(group.columns) == {"low"} & {*kept}
+    assert str(found)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        (column("smoker", "no", "yes"), column("region", "a", "b"), column("smoker × region", "no", "yes")),
+        (column("smoker", "no", "no, yes"), column("region", "a", "yes, a")),
+    ],
+)
+def test_groups_without_names_of_their_own_are_refused_before_anything_is_spent(columns) -> None:
+    schema = Schema(columns=columns)
+    with pytest.raises(ValueError, match=r"by has .* groups have no names of their own .* other names"):
+        description_plan(schema, epsilon=1.0, delta=1e-6, by=[BOTH[0]])
 
 
 def test_groups_without_records_have_a_dash_and_the_reason() -> None:
@@ -564,6 +604,12 @@ def test_in_the_shell(tmp_path, monkeypatch) -> None:
     assert "For a table of 10,000 records, intervals of 99.99999 % will be at most: mean of low ±" in " ".join(
         done.stderr.split()
     )
+    # Of visits some cells may be missing: then there are fewer values than records.
+    assert [" if no cell is missing" in part for part in " ".join(done.stderr.split()).split(" ± ")[1:4]] == [
+        False,
+        False,
+        True,
+    ]
     facts = json.loads(done.stdout)
     assert facts["files"] == [f"out/{name}" for name in FILES]
     groups = json.loads((tmp_path / "out/description.json").read_text())["groups"]
@@ -587,6 +633,12 @@ def test_in_the_shell(tmp_path, monkeypatch) -> None:
     assert run.invoke(app, ["report", "out", "--out", "again.html"]).exit_code == 0
     twin = run.invoke(app, ["fit", "--model", "twin", "--data", "out/twin.counts", "--out", "twin", "--json"])
     assert twin.exit_code == 0, twin.stderr
+    # In the folder of the description, too, the statement says then what holds of twins.
+    monkeypatch.setattr(_methods, "fit_counts", lambda _, released: fit_twins(released, components=2, num_steps=2))
+    for _ in range(2):
+        assert run.invoke(app, ["fit", "--model", "twin", "--data", "out/twin.counts", "--out", "out"]).exit_code == 0
+        assert "Pairs of columns were left out of the counts" in (tmp_path / "out/statement.json").read_text()
+        assert "Pairs of columns were left out of the counts" in (tmp_path / "out/report.html").read_text()
     assert json.loads(twin.stdout)["statement"]["epsilon"] == facts["statement"]["epsilon"]
     assert "Pairs of columns were left out of the counts" in twin.stdout
     assert run.invoke(app, ["synth", "twin", "--twins", "1", "--rows", "30", "--out", "rows"]).exit_code == 0
@@ -596,6 +648,24 @@ def test_in_the_shell(tmp_path, monkeypatch) -> None:
     damaged = run.invoke(app, ["report", "out"])
     assert damaged.exit_code == 2
     assert "description.json is damaged" in " ".join(damaged.stderr.split())
+
+
+def test_groups_are_refused_only_if_noise_hides_them(tmp_path, monkeypatch) -> None:
+    """Not if there are no other columns; and persons may have more rows than there are persons."""
+    monkeypatch.chdir(tmp_path)
+    rows = {"smoker": ["no", "yes"] * 100, "region": ["a"] * 200, "id": np.arange(200) // 4}
+    pyarrow.csv.write_csv(pyarrow.table(rows), tmp_path / "t.csv")
+    alone = Schema(columns=SCHEMA.columns[3:])
+    assert thin(alone, "smoker,region", 200) == 0
+    few = Schema(columns=alone.columns, person="id", max_rows=8)
+    assert [thin(few, "smoker", persons) for persons in (5, 100)] == [2, 0]
+
+
+def thin(schema: Schema, by: str, num_records: int) -> int:
+    """The exit code of a description of `t.csv` by groups."""
+    (pathlib.Path.cwd() / "s.toml").write_text(schema_to_toml(schema))
+    words = f"describe t.csv --schema s.toml --epsilon 5 --delta 1e-6 --by {by} --num-records {num_records} --overwrite"
+    return CliRunner().invoke(app, words.split()).exit_code
 
 
 @pytest.mark.parametrize("broken", ["write_statement", "write_page"])

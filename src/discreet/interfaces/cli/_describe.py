@@ -157,11 +157,13 @@ def _refuse_thin(plan: "dp.marginals.MarginalsPlan", key: str | tuple[str, str],
     names = (key,) if isinstance(key, str) else key
     sizes = {column.name: len(plan.levels.labels(column)) for column in plan.schema.columns if column.name in names}
     groups = math.prod(sizes.values())
-    each = max(1, num_records // groups)
-    if dp.marginals.half_widths(plan, each, by=[key]) == dp.marginals.half_widths(plan, 1, by=[key]):
+    # Persons may have up to so many rows; and there may be no other columns, whose figures noise could hide.
+    each = max(1, num_records * plan.max_rows // groups)
+    found = dp.marginals.half_widths(plan, each, by=[key])
+    if found and found == dp.marginals.half_widths(plan, 1, by=[key]):
         raise ValueError(
-            f"--by {','.join(names)} makes {groups} groups, of {each:,} records on average, and the noise hides so few: give "
-            "a larger --epsilon, or columns of fewer categories"
+            f"--by {','.join(names)} makes {groups} groups, of {each:,} {plan.counted} on average, and the noise hides so few: "
+            "give a larger --epsilon, or columns of fewer categories"
         )
 
 
@@ -173,7 +175,8 @@ def width_words(half_widths: "Mapping[str, float]", schema: "dp.tables.Schema", 
         if column.bounds is None:
             return f"shares of {name} ± {100 * width:.2g} %"
         unit = "days" if column.kind is dp.tables.Kind.DATE else column.unit
-        return f"mean of {name} ± {width:.3g}{unit and f' {unit}'}"
+        missing = " if no cell is missing" if column.may_be_missing else ""
+        return f"mean of {name} ± {width:.3g}{unit and f' {unit}'}{missing}"
 
     described = {column.name: column for column in schema.columns}
     found = [of(*each) for each in half_widths.items()]

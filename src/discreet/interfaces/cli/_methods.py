@@ -1268,7 +1268,8 @@ def fit_again(asked: "Asked") -> None:
     check_folder(out, overwrite=asked.overwrite or at_home)
     with folder_for_results(out):
         model, result = fit_counts(asked, released)
-        if not at_home:
+        # That of a description does not say yet what holds of twins.
+        if not at_home or stated == wanted != json.loads(result.statement.to_json()):
             files = [*write_statement(out, result.statement), released.save(out / COUNTS)]
         files += dp.synthetic.write_fitted(out, result, model)
         files.append(write_page(out).file)

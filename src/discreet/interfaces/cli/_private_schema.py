@@ -4,6 +4,7 @@ import dataclasses
 import math
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -247,8 +248,16 @@ def _as_known(column: "dp.tables.Column", known: "dp.tables.Column | None") -> "
     if known is None or column.bounds is None:
         return column
     low, high = column.limits
+    step = 1 if known.kind is dp.tables.Kind.COUNT else known.step
+    if step is not None:
+        # Steps are counted from the lower bound: from one that is no multiple, each value would be moved.
+        whole = Decimal(repr(step))
+        low = float(math.floor(low / step) * whole)
+        high = float(math.ceil(high / step) * whole)
     if known.kind is dp.tables.Kind.COUNT:
-        column = dataclasses.replace(column, kind=known.kind, bounds=(max(0, math.floor(low)), max(1, math.ceil(high))))
-    step = known.step if known.step is None or known.step <= high - low else None
+        low = max(0, int(low))
+        high = max(1, int(high))
     missing = known.missing if known.may_be_missing else column.missing
-    return dataclasses.replace(column, unit=known.unit, step=step, missing=missing)
+    return dataclasses.replace(
+        column, kind=known.kind, bounds=(low, high), unit=known.unit, step=known.step, missing=missing
+    )

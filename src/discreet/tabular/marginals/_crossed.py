@@ -13,7 +13,7 @@ import numpy as np
 
 from discreet.tabular.marginals._release import Marginals, Table
 from discreet.tabular.models import Levels
-from discreet.tabular.tables import Column, Kind, Schema
+from discreet.tabular.tables import Column, DataError, Kind, Schema
 
 MOST_GROUPS = 200
 """Pairs of categories: of more, each would have few records."""
@@ -36,7 +36,13 @@ def keys_of(by: Sequence[str | Sequence[str]] | str, schema: Schema) -> list[Tab
             )
         seen.add(frozenset(key))
         if len(key) == 2:
-            groups = len(_crossed(schema, key).categories)
+            try:
+                groups = len(_crossed(schema, key).columns[-1].categories)
+            except DataError as error:
+                raise ValueError(
+                    f"by has {' and '.join(key)}, whose groups have no names of their own ({error}): give the column or the "
+                    "categories other names"
+                ) from None
             if groups > MOST_GROUPS:
                 raise ValueError(
                     f"by has {' and '.join(key)}, which make {groups:,} groups, and at most {MOST_GROUPS} are counted: in more "
@@ -70,10 +76,9 @@ def crossed(released: Marginals, key: Table) -> Marginals:
     def in_order(table: Table) -> Table:
         return (*table[:-2], name) if table[-2:] == key else table
 
-    schema = dataclasses.replace(plan.schema, columns=(*plan.schema.columns, _crossed(plan.schema, key)))
     own = dataclasses.replace(
         plan,
-        schema=schema,
+        schema=_crossed(plan.schema, key),
         tables=tuple(map(moved, plan.tables)),
         sums=tuple(map(in_order, plan.sums)),
         persons=tuple(map(in_order, plan.persons)),
@@ -83,8 +88,14 @@ def crossed(released: Marginals, key: Table) -> Marginals:
     )
 
 
-def _crossed(schema: Schema, key: Table) -> Column:
+def _crossed(schema: Schema, key: Table) -> Schema:
+    """The schema with the column that stands for both, the last one.
+
+    Raises:
+        DataError: Its name is another column's, or two of its categories have one name.
+    """
     described = {column.name: column for column in schema.columns}
     one, other = (Levels(schema.without_person()).labels(described[name]) for name in key)
     categories = tuple(f"{first}, {second}" for first in one for second in other)
-    return Column(name=name_of(key), kind=Kind.CATEGORICAL, categories=categories)
+    column = Column(name=name_of(key), kind=Kind.CATEGORICAL, categories=categories)
+    return dataclasses.replace(schema, columns=(*schema.columns, column))

@@ -380,21 +380,21 @@ def description_plan(
             )
     keys = keys_of(by, schema)
     summed = [column.name for column in schema.columns if column.bounds]
-    known = {frozenset(pair) for pair in chosen}
-    across = []
-    for key, name in itertools.product(keys, names):
-        if name not in key and frozenset((name, *key)) not in known:
-            known.add(frozenset((name, *key)))
-            across.append((name, *key))
+    across = [(name, *key) for key, name in itertools.product(keys, names) if name not in key]
+    # The pair of a key may be asked for as a pair, too, or be a column by the other one.
+    asked = [*((name,) for name in names), *map(tuple, chosen)]
+    tables = {frozenset(table): table for table in asked}
+    for table in [*across, *keys]:
+        tables.setdefault(frozenset(table), table)
     given = dict(weights or {})
     each: dict[Any, int] = {
-        own: TABLE_WEIGHT * max(given.get(name, 1) for name in own)
-        for own in [*((name,) for name in names), *map(tuple, chosen), *across]
+        table: TABLE_WEIGHT * max(given.get(name, 1) for name in table) for table in [*asked, *tables.values()]
     }
     if summed:
         # Numbers of records divide sums. Their noise counts by z^2, about 1/4, and one number serves all summed columns.
         weight = max(TABLE_WEIGHT, round(SUM_WEIGHT * (len(summed) / 4) ** 0.25))
-        each |= {key: weight * max(given.get(name, 1) for name in key) for key in keys} if keys else {(): weight}
+        divisors = [tables[frozenset(key)] for key in keys] or [()]
+        each |= {table: weight * max((given.get(name, 1) for name in table), default=1) for table in divisors}
     sums = [(name, *key) for name in summed for key in keys] if keys else [(name,) for name in summed]
     return MarginalsPlan.calibrate(
         schema,

@@ -164,7 +164,7 @@ class _Sums(NamedTuple):
 
 
 def sums_of(released: Marginals) -> dict[tuple[str, ...], _Sums]:
-    """The estimates of each summed column as a whole, and of all sums by one column; those by two are in the whole."""
+    """The estimates of all sums that were released, and of each summed column as a whole."""
     plan = released.plan
     noisy = {own: released.sums_of(place) for place, own in enumerate(plan.sums)}
     variances = {own: (plan.drawn / weight) ** 2 for own, weight in zip(plan.sums, plan.sum_weights, strict=True)}
@@ -174,7 +174,7 @@ def sums_of(released: Marginals) -> dict[tuple[str, ...], _Sums]:
         precisions = np.array([1 / (variances[own] * noisy[own].shape[1]) for own in each])
         variance = 1 / precisions.sum()
         total = variance * sum(precision * noisy[own].sum(1) for own, precision in zip(each, precisions, strict=True))
-        for own in [own for own in each if len(own) < 3]:
+        for own in each:
             cells = noisy[own].shape[1]
             values = noisy[own] + ((total - noisy[own].sum(1)) / cells)[:, None]
             found[own] = _Sums(values, variances[own] * (1 - 1 / cells) + variance / cells**2)

@@ -591,7 +591,7 @@ class MarginalsPlan(GaussianPlan):
         )
 
     def _how_persons(self) -> str:
-        columns = [name for table in self.persons for name in table]
+        columns = [" × ".join(table) for table in self.persons if table]
         by = f", and in each category of {', '.join(columns)} where they have a row" if columns else ""
         return f"Persons were counted, too, each once: those of whom all rows were used, the others{by}. "
 

@@ -93,7 +93,7 @@ class CountMatrices(NamedTuple):
         measured: True for counted pairs, except impossible ones.
         numbers: Mean of z and of 1 - z^2 in each level, for each column that was summed; 0 for the levels of others.
         summed: For each sum, its row in `numbers`.
-        among: For each sum, the position of the level that its records have, which is the number of levels for all records.
+        among: For each sum, the positions of the two levels that its records have; the number of levels for any level.
         sums: The noisy sums.
         sum_stddev: Standard deviation of the noise on each, and of what is unknown within slices.
     """
@@ -104,7 +104,7 @@ class CountMatrices(NamedTuple):
     measured: Bool[np.ndarray, "matrix level level"]
     numbers: Float[np.ndarray, "number level"]
     summed: Int[np.ndarray, " sum"]
-    among: Int[np.ndarray, " sum"]
+    among: Int[np.ndarray, "2 sum"]
     sums: Float[np.ndarray, " sum"]
     sum_stddev: Float[np.ndarray, " sum"]
 
@@ -146,25 +146,28 @@ class CountMatrices(NamedTuple):
 
 
 def _sums(released: Marginals, unknown: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Of each sum, as in `CountMatrices`: its row among the numbers, its level, its value and standard deviation.
+    """Of each sum, as in `CountMatrices`: its row among the numbers, its levels, its value and standard deviation.
 
     What is unknown within slices of a category is that of the whole, by the category's share of the records.
     """
     plan = released.plan
     estimates = sums_of(released)
-    total = sum(plan.levels.sizes)
+    anything = np.array([sum(plan.levels.sizes)])
     found = []
     for place, column in enumerate(plan.summed):
         for own in [own for own in estimates if own[0] == column.name]:
             values = estimates[own].values.reshape(2, -1)
-            levels = np.r_[plan.levels.places[own[1]]] if len(own) > 1 else np.array([total])
-            counts = np.maximum(released.table(*own[1:]), 1.0) if own[1:] in plan.tables else np.ones(len(levels))
+            one, other = *(np.r_[plan.levels.places[name]] for name in own[1:]), *[anything] * (3 - len(own))
+            levels = np.stack([np.repeat(one, len(other)), np.tile(other, len(one))])
+            counted = any({*own[1:]} == {*table} for table in plan.tables)
+            counts = np.maximum(released.table(*own[1:]).ravel(), 1.0) if counted else np.ones(levels.shape[1])
             apart = unknown[2 * place : 2 * place + 2, None] * counts / counts.sum()
             stddevs = np.hypot(np.sqrt(estimates[own].variance), apart)
             for row in range(2):
-                found.append((np.full(len(levels), 2 * place + row), levels, values[row], stddevs[row]))
-    summed, among, values, stddevs = map(np.concatenate, zip(*found, strict=True)) if found else np.zeros((4, 0))
-    return summed.astype(int), among.astype(int), values.astype(np.float32), stddevs.astype(np.float32)
+                summed = np.full(levels.shape[1], 2 * place + row)
+                found.append(np.vstack([summed, levels, values[row], stddevs[row]]))
+    summed, *among, values, stddevs = np.concatenate([np.zeros((5, 0)), *found], axis=1)
+    return summed.astype(int), np.array(among, int), values.astype(np.float32), stddevs.astype(np.float32)
 
 
 def _within_slices(released: Marginals, numbers: np.ndarray) -> Float[np.ndarray, " number"]:
@@ -265,9 +268,7 @@ def counts_model(model: MixtureOfProducts) -> Callable[[float, CountMatrices], N
         counts = dist.Normal(expected, matrices.stddev).mask(matrices.measured).to_event(3)
         numpyro.sample("counts", counts, obs=matrices.counts)
         if matrices.sums.size:
-            weights, levels = _components(latents, model.levels.sizes)
-            among = _with_all(levels)[:, matrices.among] * (levels @ matrices.numbers.T)[:, matrices.summed]
-            sums = dist.Normal(records * (weights @ among), matrices.sum_stddev)
+            sums = dist.Normal(records * _shares_of_sums(latents, model.levels.sizes, matrices), matrices.sum_stddev)
             numpyro.sample("sums", sums.to_event(1), obs=matrices.sums)
 
     return program
@@ -279,6 +280,14 @@ def _shares(latents: Any, sizes: tuple[int, ...], within: Any) -> Float[Array, "
     shares = weights[:, None] * _with_all(levels)[:, within]
     pairs = jnp.einsum("km,ki,kj->mij", shares, levels, levels)
     return jnp.where(jnp.eye(levels.shape[1], dtype=bool), (shares.T @ levels)[:, None], pairs)
+
+
+def _shares_of_sums(latents: Any, sizes: tuple[int, ...], matrices: CountMatrices) -> Float[Array, " sum"]:
+    """Expected sums, divided by the number of records."""
+    weights, levels = _components(latents, sizes)
+    one, other = matrices.among
+    with_all = _with_all(levels)
+    return weights @ (with_all[:, one] * with_all[:, other] * (levels @ matrices.numbers.T)[:, matrices.summed])
 
 
 def _with_all(levels: Float[Array, "component level"]) -> Float[Array, "component level+1"]:
@@ -427,7 +436,7 @@ def fit_twins(
     matrices = CountMatrices.of(released)
 
     def fit(start: Any, matrices: CountMatrices, **schedule: Any) -> Any:
-        of_all = matrices.among == sum(model.levels.sizes)
+        of_all = (matrices.among == sum(model.levels.sizes)).all(axis=0)
         precise = matrices._replace(sum_stddev=np.where(of_all, np.float32(PRECISE), 1) * matrices.sum_stddev)
         return _maximise(program, start, records=released.num_records, matrices=precise, **schedule)
 
@@ -491,18 +500,21 @@ def _renoised(
     total = sum(model.levels.sizes)
     firsts = np.cumsum((0, *levels.sizes[:-1]))
     moved = -rows * np.asarray(_shares(latents, levels.sizes, matrices.within), np.float64)
-    pairs = -rows * np.asarray(_shares(latents, levels.sizes, np.array([total])), np.float64)[0]
+    sums = -rows * np.asarray(_shares_of_sums(latents, levels.sizes, matrices), np.float64)
+    groups, group = np.unique(matrices.among, axis=1, return_inverse=True)
     for first in range(0, rows, PIECE_ROWS):
         drawn = model.encode(model.draw(latents, min(PIECE_ROWS, rows - first), rng))
-        pairs += len(drawn) * levels.pair_shares(drawn)
+        places = drawn + firsts
+        has = np.zeros((len(drawn), total + 1), np.float32)
+        np.put_along_axis(has, places, 1.0, axis=1)
+        has[:, total] = 1
+        inside = (matrices.numbers @ has[:, :-1].T) @ (has[:, groups[0]] * has[:, groups[1]])
+        sums += inside[matrices.summed, group.ravel()]
         for place, level in enumerate(matrices.within):
-            chosen = drawn if level == total else drawn[(drawn + firsts == level).any(axis=1)]
+            chosen = drawn if level == total else drawn[(places == level).any(axis=1)]
             if len(chosen):
                 moved[place] += len(chosen) * levels.pair_shares(chosen)
     moved = alike * moved + matrices.stddev * rng.standard_normal(moved.shape)
-    # Of each pair of levels, and of each level: of all records.
-    among = np.vstack([pairs, np.diagonal(pairs)])[matrices.among]
-    sums = matrices.sums + alike * (matrices.numbers[matrices.summed] * among).sum(1)
-    sums = sums + matrices.sum_stddev * rng.standard_normal(len(sums))
+    sums = matrices.sums + alike * sums + matrices.sum_stddev * rng.standard_normal(len(sums))
     counts = np.where(matrices.measured, matrices.counts + moved, 0)
     return matrices._replace(counts=counts.astype(np.float32), sums=sums.astype(np.float32))
