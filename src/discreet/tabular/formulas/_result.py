@@ -186,7 +186,8 @@ class Regression(Posterior, Released, what="regression by a formula", parts=_par
             out_of_bounds: "refuse", or "clip": a number outside its bounds moves to the nearer one.
 
         Returns:
-            Means and 90 % intervals of them. Single targets vary more.
+            Means and 90 % intervals of them; NaN for rows that the schema drops, as nothing is known of these. Single targets
+            vary more.
 
         Raises:
             DataError: A cell that the schema does not allow.
@@ -200,6 +201,7 @@ class Regression(Posterior, Released, what="regression by a formula", parts=_par
 
     def _predicted(self, design: Design, rows: Any) -> Predicted:
         mean = mean_of(design, rows, self.predictive).mean(axis=0)
+        mean[~rows.present] = np.nan
         low, high = np.quantile(mean_of(design, rows, self.draws), ENDS, axis=0)
         return Predicted(mean, np.minimum(low, mean), np.maximum(high, mean))
 
