@@ -1,5 +1,6 @@
 """`discreet fit --formula`: a fit by a formula from the shell, and what does not go with one."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -52,6 +53,20 @@ def test_a_formula_is_fitted_written_and_charged(survey) -> None:
     again = call(*words)
     assert again.exit_code == 2
     assert "contains the statement of an earlier release" in " ".join(again.output.split())
+
+
+def test_one_row_of_each_person_is_used(survey) -> None:
+    lines = (survey / "survey.csv").read_text().split()
+    rows = [f"{place // 2},{line}" for place, line in enumerate(lines[1:])]
+    (survey / "survey.csv").write_text("\n".join([f"id,{lines[0]}", *rows]))
+    schema = dp.tables.schema_from_bounds(BOUNDS)
+    schema = dataclasses.replace(schema, person="id")
+    (survey / "schema.toml").write_text(dp.tables.schema_to_toml(schema))
+    words = ["fit", "--data", "survey.csv", "--schema", "schema.toml", "--epsilon", "3", "--json"]
+    done = RUN.invoke(app, [*words, "--formula", "ill ~ age", "--family", "bernoulli"])
+    assert done.exit_code == 0, done.output
+    statement = json.loads((survey / "discreet-fit" / "statement.json").read_text())
+    assert statement["plan"]["num_records"] == 1_500
 
 
 @pytest.mark.parametrize(

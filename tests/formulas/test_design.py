@@ -60,6 +60,7 @@ RIGHT = [
     "region + region:age + {cost / days} + I(age > 50)",
     "bs(age, df=4) + I(visits**3) + np.exp(cost / 200):region",
     "born + np.minimum(cost, 50)",
+    "I(bs(age, df=4)**2) + np.round(cost, 1)",
 ]
 
 
@@ -117,6 +118,32 @@ def test_fitted_columns_lie_about_the_unit_and_hardly_correlate(right: str) -> N
     apart = gram[1:] - np.diag(np.diag(gram[1:]))
     assert np.abs(apart).max() < 1e-6 * len(z)
     assert np.abs(gram[0]).max() < 1e-6 * len(z)
+
+
+def test_names_have_the_brackets_of_the_formula() -> None:
+    design = Design("ill ~ I((age - 50) / 10) + I(age - 50 / 10 + visits) + I(-visits**2)", SCHEMA, "bernoulli")
+    assert design.names[0] == "I((age - 50) / 10)"
+    assert design.names[1:] == ("I((age - (50 / 10)) + visits)", "I((-visits) ** 2)")
+
+
+def test_a_column_in_two_terms_has_the_coding_of_each() -> None:
+    nested = Design("ill ~ region / age", SCHEMA, "bernoulli")
+    assert nested.names == Design("ill ~ region + region:age", SCHEMA, "bernoulli").names
+
+
+@pytest.mark.parametrize("exponent", ["1.3", "2.7", "5"])
+def test_powers_of_splines_do_not_depend_on_the_place(exponent: str) -> None:
+    """NumPy's power of an array may round by the place in it."""
+    design = Design(f"ill ~ I((bs(age, df=4) + 2)**{exponent})", SCHEMA, "bernoulli")
+    cells = {name: np.resize(values, 1024) for name, values in table().items()}
+    whole = design.rows(cells).x
+    for value, row in zip(bs_of(cells["age"][:60]), whole[:60], strict=True):
+        assert row.tolist() == [pow(x + 2, float(exponent)) for x in value.tolist()]
+
+
+def bs_of(age: np.ndarray) -> np.ndarray:
+    cells = {name: values[: len(age)] for name, values in table().items()} | {"age": age}
+    return Design("ill ~ bs(age, df=4)", SCHEMA, "bernoulli").rows(cells).x
 
 
 def test_missing_cells_as_the_schema_says() -> None:

@@ -95,6 +95,35 @@ def test_effects_of_groups_and_what_results_do(tmp_path) -> None:
     assert result.to_arviz(jax.random.key(0), 10).posterior["age"].size == 10
 
 
+def test_what_was_learned_of_a_spread_that_the_noise_hides() -> None:
+    """Not all of it, as was said before."""
+    rng = np.random.default_rng(0)
+    cells = {"age": rng.uniform(20, 60, 400), "cost": rng.uniform(0, 9, 400), "visits": rng.poisson(2, 400).clip(0, 9)}
+    schema = dp.tables.schema_from_bounds("age=20:60,cost=0:9,visits=0:9")
+    schema = replace(schema, columns=(*schema.columns[:2], replace(schema.columns[2], kind="count")))
+    for formula, family, name in (
+        ("cost ~ age", "gaussian", "sigma"),
+        ("visits ~ age", "negbinomial", "concentration"),
+    ):
+        result = fit(formula, cells, schema, family, epsilon=0.05)
+        assert result.learned[name] < 0.7
+
+
+def test_a_key_is_for_one_fit_and_rows_that_are_dropped_have_no_prediction() -> None:
+    rng = np.random.default_rng(0)
+    cells = {"age": rng.uniform(20, 60, 3_000), "cost": rng.uniform(0, 9, 3_000), "ill": rng.choice(["n", "y"], 3_000)}
+    schema = dp.tables.schema_from_bounds("age=20:60,cost=0:9,ill=n|y")
+    schema = replace(schema, columns=(replace(schema.columns[0], missing="drop"), *schema.columns[1:]))
+    for formula, family in (("ill ~ age", "bernoulli"), ("cost ~ age", "gaussian")):
+        key = dp.random.key()
+        result = dp.regress(formula, cells, schema, family=family, epsilon=5.0, rng_key=key, progress_bar=False)
+        with pytest.raises(ValueError, match="drawn this noise before"):
+            dp.regress(formula, cells, schema, family=family, epsilon=5.0, rng_key=key, progress_bar=False)
+        found = result.predict({"age": [30.0, None]})
+        for part in found:
+            assert np.isfinite(part).tolist() == [True, False]
+
+
 def test_rows_without_a_target_count_nothing() -> None:
     """Whatever such a row holds has no effect, to the bit, by each of the three ways to fit."""
     table, schema, _ = grouped()

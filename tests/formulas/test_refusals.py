@@ -3,15 +3,21 @@
 import dataclasses
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
+from numpyro.handlers import seed, trace
 
 import discreet as dp
 from discreet.tabular.formulas import Design
+from discreet.tabular.formulas._design import TAKEN
+from discreet.tabular.formulas._model import in_units, model_of, records_of
+from discreet.tabular.models import FAMILIES
 from discreet.tabular.tables import Column, Kind, Schema
 
-from .test_design import SCHEMA, table
+from .test_design import LEFT, SCHEMA, table
 
 LOOKS = "looks at the cells"
 REFUSED = {
@@ -46,7 +52,117 @@ REFUSED = {
     "Surv(cost, region) ~ age": "kind binary",
     "ill[maybe] ~ age": "no category",
     "cost ~ age": "kind binary",
+    # formulae leaves out what follows, without a word.
+    "ill ~ age region": "'region' follows what is whole",
+    "ill ~ age | clinic": r"\(1 \| clinic\)",
+    "ill ~ age > 50": r"I\(age > 50\)",
+    "ill ~ age, region": "follows what is whole",
+    "ill ~ age) + region": "follows what is whole",
+    "ill ~ age % 2": "follows what is whole",
+    "ill ~ age**2": r"I\(age\*\*2\)",
+    "ill ~ region + (cost**2)": r"I\(age\*\*2\)",
+    "ill ~ 5 + age": "the number 5",
+    "5 ~ age": "the number 5",
+    "ill ~ (1 | clinic[a])": r"I\(clinic == 'a'\)",
+    "ill ~ .": "cannot be read",
+    # NumPy's options: memory that is not set, and results written over another column.
+    "ill ~ maximum(age, 50, where=False)": "without a name",
+    "ill ~ abs(age, where=False)": "one number",
+    "ill ~ sqrt(age, cost) + cost": "one number",
+    "ill ~ maximum(age, cost, visits) + visits": "one or two numbers",
+    "ill ~ T(region, reference='south')": "its option is ref=",
+    "ill ~ S(region, ref='south')": "its option is omit=",
+    "ill ~ age + offset(log(visits))": "The offset is not finite",
+    "ill ~ age + offset(5)": "the same to every row",
+    "ill ~ age + offset(log(5))": "the same to every row",
+    "ill ~ age + (log(visits) | clinic)": "not finite",
+    "ill ~ age + (I(age > 100) | clinic)": "cannot vary between levels",
 }
+
+CODE = [
+    "os.system('touch {file}')",
+    "I(age.__class__)",
+    "I(eval('1') + age)",
+    "bs(age, df=exec('1'))",
+    "bs(age, knots=np.load('{file}'))",
+    "(open('{file}') | clinic)",
+    "(1 | open('{file}', 'w'))",
+    "offset(np.memmap('{file}'))",
+    "I(age)(open('{file}', 'w'))",
+    "`open`('{file}', 'w')",
+    "np.lib.format.open('{file}')",
+    "np.np.log(cost)",
+    "C(open('{file}', 'w'))",
+    "T(region, ref=open('{file}', 'w'))",
+    "log(log(open('{file}', 'w')))",
+]
+
+
+@pytest.mark.parametrize("code", CODE)
+def test_a_formula_executes_nothing(code: str, tmp_path: Path) -> None:
+    code = code.format(file=tmp_path / "made")
+    for formula in (f"ill ~ age + {code}", f"{code} ~ age", f"prop({code}, 3) ~ age", f"Surv(cost, {code}) ~ age"):
+        with pytest.raises(ValueError, match=r"formula|left side"):
+            Design(formula, SCHEMA, "bernoulli")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("formula", "constants", "why"),
+    [
+        ("ill ~ sqrt(age)", {"sqrt": lambda cells: cells - cells.mean()}, "public number"),
+        ("ill ~ I(age - k)", {"k": np.zeros(1024)}, "public number"),
+        ("ill ~ I(age - k)", {"k": pandas.Series([1.0])}, "public number"),
+        ("ill ~ visits + (ill | clinic)", {"ill": 3}, "a column of the schema"),
+    ],
+)
+def test_constants_are_public_values(formula: str, constants: dict, why: str) -> None:
+    """A function of all cells, or numbers by the row's place, would make a row's part depend on others."""
+    with pytest.raises(ValueError, match=why):
+        Design(formula, SCHEMA, "bernoulli", constants)
+
+
+def test_names_and_categories_that_results_have_for_other_things() -> None:
+    """A coefficient by the name of the family's `shape` was lost, and its interval that of the other."""
+    shape = Column(name="shape", kind=Kind.REAL, bounds=(0, 1))
+    with pytest.raises(ValueError, match="'shape' has the name"):
+        Design("cost ~ age + shape", Schema(columns=(*SCHEMA.columns, shape)), "gamma")
+    level = Column(name="region[south]", kind=Kind.REAL, bounds=(0, 1))
+    with pytest.raises(ValueError, match="have one name"):
+        Design("ill ~ region + `region[south]`", Schema(columns=(*SCHEMA.columns, level)), "bernoulli")
+    odd = Column(name="odd", kind=Kind.CATEGORICAL, categories=("missing", "b"), missing="indicator")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="'missing' beside the level"):
+        Design("ill ~ age + odd", Schema(columns=(*SCHEMA.columns, odd)), "bernoulli")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_family_has_a_number_by_another_name(family: str) -> None:
+    design = Design(f"{LEFT.get(family, 'visits')} ~ age", SCHEMA, family)
+    names = set(in_units(design, model_draws(design)))
+    assert {name for name in names if name.isidentifier()} <= {"age", *TAKEN}
+
+
+def model_draws(design: Design) -> dict[str, np.ndarray]:
+    sites = trace(seed(model_of(design), 0)).get_trace(records_of(design, design.rows(table())))
+    return {
+        name: np.asarray(site["value"])[None]
+        for name, site in sites.items()
+        if site["type"] == "sample" and not site["is_observed"]
+    }
+
+
+def test_more_successes_than_trials() -> None:
+    with pytest.raises(ValueError, match="said to be of 5 trials"):
+        Design("prop(visits, 5) ~ age", SCHEMA, "binomial")
+    design = Design("prop(visits, days) ~ age", SCHEMA, "binomial")
+    cells = table() | {"days": np.ones(60, int)}
+    with pytest.raises(ValueError, match="more successes than trials"):
+        design.rows(cells)
+    assert design.rows(cells, out_of_bounds="clip").y.max() == 1  # type: ignore[union-attr]
+    days = dataclasses.replace(SCHEMA.columns[5], missing="indicator")
+    schema = Schema(columns=(*SCHEMA.columns[:5], days, *SCHEMA.columns[6:]))
+    with pytest.raises(ValueError, match="numbers of trials"):
+        Design("prop(visits, days) ~ age", schema, "binomial")
 
 
 @pytest.mark.parametrize("formula", REFUSED)

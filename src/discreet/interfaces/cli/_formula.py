@@ -10,7 +10,14 @@ from discreet._validate import finite_or_none
 from discreet.interfaces.cli import _options as options
 from discreet.interfaces.cli._methods import AGAIN, NUM_DRAWS, Method
 from discreet.interfaces.cli._report import npz, profile_of, write_page
-from discreet.interfaces.cli._run import PLAN_IS_SPENT, budget_line, keep_compiled_programs, say_price, write_first
+from discreet.interfaces.cli._run import (
+    PLAN_IS_SPENT,
+    budget_line,
+    keep_compiled_programs,
+    row_order,
+    say_price,
+    write_first,
+)
 from discreet.interfaces.cli._statement import warn
 from discreet.interfaces.cli._tables import check_whole
 from discreet.interfaces.cli._terminal import say_json, say_lines, settings, spent, write_file, write_json
@@ -54,6 +61,11 @@ class ByFormula(Method):
         self.schema = self.design.schema
         warn(self.schema, asked.seed, asked.ledger, asked.data, by_bounds=asked.bounds is not None)
         self.table = dp.tables.read_table(asked.data, self.schema)
+        if person := self.schema.person:
+            order = row_order(asked.seed)
+            if order is None and asked.checkpoint is not None:
+                order = dp.storage.kept_secret(asked.checkpoint / "persons.key")
+            self.table = self.table.filter(dp.tables.keep_one_row_a_person(self.table.column(person), key=order))
         count = len(self.table) if asked.num_records is None else asked.num_records
         delta = options.delta_of(asked.delta, count, asked.ledger)
         relation = options.relation_of(asked.relation)

@@ -32,10 +32,10 @@ def of_each(function: Callable[..., float]) -> Callable[..., Any]:
     def of_all(*arrays: Any) -> Any:
         import pandas
 
-        if not any(isinstance(array, pandas.Series) for array in arrays):
-            return one(*arrays)
         cells = [np.asarray(array, np.float64) for array in arrays]
-        return pandas.Series(np.asarray(np.frompyfunc(one, len(arrays), 1)(*cells), np.float64))
+        found = np.asarray(np.frompyfunc(one, len(arrays), 1)(*cells), np.float64)
+        # Of a column; otherwise of a number, or of the columns of a spline.
+        return pandas.Series(found) if found.ndim == 1 else found[()]
 
     return of_all
 

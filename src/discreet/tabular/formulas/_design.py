@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 NUM_ROWS = 1024
 _MISSING = "missing"
+TAKEN = ("Intercept", "sigma", "nu", "shape", "precision", "zero", "concentration")
+"""Names of what families have beside coefficients."""
 _ALIASED = 1e-6  # of a column's length: what is left of one that others make up
 
 
@@ -131,7 +133,7 @@ class Design:
         if schema.max_rows > 1:
             raise DataError(
                 f"the schema's person may have {schema.max_rows} rows, and a formula uses one row per person: set max_rows = 1 "
-                "(one row of each is then used), or fit the estimators or a model of your own"
+                "and keep one row of each, or fit the estimators or a model of your own"
             )
         target = self.formula.target
         beside = [target.beside] if isinstance(target.beside, str) and target.beside else []
@@ -144,6 +146,19 @@ class Design:
                 f"The formula {self.formula.text!r} has {absent[0]!r}, which the schema does not describe"
                 f"{f': {meant}' if meant else '; describe it, or give its public value in constants'}."
             )
+        if both := set(self.formula.constants) & set(named):
+            raise RefusedError(f"constants has {both.pop()!r}, which is a column of the schema: give it another name.")
+        if taken := sorted(set(TAKEN) & self.formula.names):
+            raise RefusedError(
+                f"The column {taken[0]!r} has the name of a number that families have beside coefficients: rename it, in the "
+                "schema as well."
+            )
+        for column in schema.columns:
+            if column.name in wanted and column.missing is Missing.INDICATOR and _MISSING in column.categories:
+                raise DataError(
+                    f"column '{column.name}' has a category {_MISSING!r} beside the level of that name for missing cells: rename "
+                    "it"
+                )
         kept = {*wanted, *([schema.weight] if schema.weight else [])}
         columns = tuple(column for column in schema.columns if column.name in kept)
         bought = schema.bought
@@ -186,10 +201,16 @@ class Design:
             )
         if target.call == "prop" and isinstance(target.beside, str):
             trials = next(x for x in self.schema.columns if x.name == target.beside)
-            if trials.kind is not Kind.COUNT or trials.limits[0] < 1:
+            if trials.kind is not Kind.COUNT or trials.limits[0] < 1 or trials.missing is Missing.INDICATOR:
                 raise DataError(
-                    f"column '{trials.name}' has numbers of trials: describe it as kind count with bounds from 1"
+                    f"column '{trials.name}' has numbers of trials: describe it as kind count with bounds from 1, and missing "
+                    'cells, if there are any, as missing = "drop"'
                 )
+        elif target.call == "prop" and int(target.beside) < column.limits[1]:
+            raise DataError(
+                f"column '{column.name}' has bounds {column.rule()}, and is said to be of {target.beside} trials: give bounds "
+                "up to that number"
+            )
         if target.call == "Surv":
             event = next(x for x in self.schema.columns if x.name == target.beside)
             if event.kind is not Kind.BINARY or event.may_be_missing:
@@ -245,6 +266,9 @@ class Design:
             spline = call.stateful_transform
             spline._centering_matrix = Columns(spline._centering_matrix)
         self._offsets = [term for term in terms.common_terms if getattr(term, "kind", "") == "offset"]
+        for term in self._offsets:
+            if isinstance(term.components[0].call.eval(template, term.components[0].env).x, int | float):
+                raise RefusedError(f"{term.name} adds the same to every row, as the intercept does: take it out.")
         if self._offsets and self.family.num_classes is not None:
             raise RefusedError(
                 f"The formula {self.formula.text!r} has an offset, which would add the same to all categories: take it out."
@@ -264,7 +288,14 @@ class Design:
         x = self._common(template)
         if self._indicators:
             x[::7, len(self.names) - len(self._indicators) :] = 1
-        self._check_finite(x)
+        if len(set(self.names)) < len(self.names):
+            raise RefusedError(
+                f"Two columns of the formula {self.formula.text!r} have one name, of {', '.join(self.names)}: rename a column of "
+                "the table."
+            )
+        _check_finite(self.names, x)
+        if self._offsets:
+            _check_finite(["The offset"], np.reshape(self._offset(template), (-1, 1)))  # type: ignore[arg-type]
         self.groupings: tuple[Grouping, ...] = tuple(self._groupings(terms.group_terms))
         self._coordinates(x)
         self._scale_varying(template)
@@ -281,14 +312,6 @@ class Design:
             if parts
             else np.zeros((len(frame), 0))
         )
-
-    def _check_finite(self, x: np.ndarray) -> None:
-        for name, column in zip(self.names, x.T, strict=True):
-            if not np.isfinite(column).all():
-                raise RefusedError(
-                    f"{name} is not finite everywhere within the public bounds: narrow the bounds, or shift the number first, "
-                    "as in log(x + 1)."
-                )
 
     def _groupings(self, terms: Sequence[Any]) -> list[Grouping]:
         found: dict[str, list[str]] = {}
@@ -377,9 +400,15 @@ class Design:
         self.middles: list[np.ndarray] = []
         self.halves: list[np.ndarray] = []
         for grouping, varying in zip(self.groupings, self._varying(template), strict=True):
-            low, high = varying.min(axis=0), varying.max(axis=0)
+            _check_finite(grouping.terms, varying)
+            low = varying.min(axis=0)
+            high = varying.max(axis=0)
             constant = np.array([term == "1" for term in grouping.terms])
             # Without effects on the intercept there is nothing that would take the middle up.
+            for name in np.array(grouping.terms, object)[~constant & (low == high)]:
+                raise RefusedError(
+                    f"{name} is the same within all bounds, so it cannot vary between levels: take it out."
+                )
             kept = constant if constant.any() else ~constant
             self.middles.append(np.where(kept, 0.0, (low + high) / 2))
             self.halves.append(np.where(constant, 1.0, (high - low) / 2))
@@ -427,6 +456,15 @@ class Design:
                 y = self._target_of(numbers)
             frame[name] = self._cells(column, numbers)
         data = pandas.DataFrame(frame)
+        beside = self._beside(data) if with_target else ()
+        if self.formula.target.call == "prop" and y is not None and beside:
+            above = present & (y > beside[0])
+            if above.any() and out_of_bounds == "refuse":
+                raise DataError(
+                    f"column '{self.target.name}' has more successes than trials in some rows: correct the table, or set "
+                    'out_of_bounds = "clip", with which these count as all'
+                )
+            y = np.minimum(y, beside[0])
         groups = []
         for grouping in self.groupings:
             codes = np.zeros(size, np.int64)
@@ -436,7 +474,7 @@ class Design:
         return Rows(
             x=self._common(data, [absent[name] for name in self._indicators]),
             y=y,
-            beside=self._beside(data) if with_target else (),
+            beside=beside,
             offset=self._offset(data),
             groups=tuple(groups),
             varying=tuple(self._varying(data)),
@@ -494,6 +532,15 @@ class Design:
         middle, width = self.unit
         y = (y - middle) / width
         return np.maximum(y, LEAST_TIME) if self.family.units in ("log", "hazard") else y
+
+
+def _check_finite(names: Sequence[str], x: np.ndarray) -> None:
+    for name, column in zip(names, x.T, strict=True):
+        if not np.isfinite(column).all():
+            raise RefusedError(
+                f"{name} is not finite everywhere within the public bounds: narrow the bounds, or shift the number first, as in "
+                "log(x + 1)."
+            )
 
 
 def _labels(term: Any) -> list[str]:

@@ -7,19 +7,21 @@ which they are first evaluated: that is one made from the schema (`_design`). Wh
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from discreet._validate import RefusedError, near, require
+from discreet._validate import RefusedError, is_real, near, require
 
 _SPLINES = ("bs",)
 _CODINGS = ("C", "S", "T")
 _OTHERS = ("I", "offset")
+MOST_KNOTS = 512
+_OF_TWO = ("log", "maximum", "minimum", "round")
 _TARGETS = ("prop", "proportion", "p", "Surv", "censored")
 _INSTEAD = {
     "scale": "I((x - 50) / 10), with a public mean and spread",
@@ -77,7 +79,7 @@ class Formula:
         """The names that calls of the right side may have."""
         from discreet.tabular.formulas._alike import functions
 
-        return {**functions(), **{_own(name): _coded(name) for name in _CODINGS}, "pi": math.pi, **self.constants}
+        return {**self.constants, **functions(), **{_own(name): _coded(name) for name in _CODINGS}}
 
 
 def parsed(text: str, constants: Mapping[str, Any] | None = None) -> Formula:
@@ -88,31 +90,38 @@ def parsed(text: str, constants: Mapping[str, Any] | None = None) -> Formula:
         MissingPackageError: formulae is not installed.
     """
     require("formulae", extra="formula", what="A formula")
-    from formulae import model_description
-    from formulae.terms.terms import Intercept
+    from formulae.terms.terms import Intercept, Model
 
     from discreet.tabular.formulas._alike import power
 
     if not isinstance(text, str):
         raise RefusedError(f"formula is a {type(text).__name__}: give a text, such as 'ill ~ age + region'.")
     try:
-        found = model_description(text)
+        found = _terms_of(text)
     except Exception as error:  # formulae has errors of many classes
         raise RefusedError(
             f"The formula {text!r} cannot be read: {error}. An example is 'ill ~ age * region'."
         ) from None
+    if not isinstance(found, Model):
+        found = Model(found)
     if found.response is None:
         raise RefusedError(f"The formula {text!r} has no left side: name the column to explain, as in 'ill ~ age'.")
     target = _target_of(found.response.term.components[0])
     found.response = None
-    public = dict(constants or {})
+    public = {name: _public(name, value) for name, value in (constants or {}).items()}
+    for factor in _factors(found):
+        # Those of a/b are in two terms, and a component has one coding.
+        factor.components = copy.deepcopy(factor.components)
+    for component in (*_components(found), target):
+        _refuse_what_is_no_column(component, text)
+    for component in _components(found):
+        if hasattr(component, "call"):
+            component.name = _shown(component.call)
     for part in _parts(found):
         if hasattr(part, "callee"):
             _check(part, text)
         elif getattr(part, "op", None) is operator.pow:
             part.op = power
-    for term in found.common_terms:
-        _refuse_levels(term, text)
     if Intercept() not in found.common_terms:
         raise RefusedError(
             f"The formula {text!r} has no intercept, which is part of every fit: leave out 0 + and - 1. `predict` gives the "
@@ -128,13 +137,56 @@ def parsed(text: str, constants: Mapping[str, Any] | None = None) -> Formula:
     return formula
 
 
-def _refuse_levels(term: Any, text: str) -> None:
-    for component in getattr(term, "components", ()):
-        if getattr(component, "reference", None) is not None:
-            raise RefusedError(
-                f"The formula {text!r} has {component.name}[{component.reference}] on its right side: write "
-                f"I({component.name} == '{component.reference}')."
-            )
+def _terms_of(text: str) -> Any:
+    """As `formulae.model_description`, which leaves out, without a word, all that follows what it can read."""
+    from formulae.parser import Parser
+    from formulae.resolver import Resolver
+    from formulae.scanner import Scanner
+
+    parser = Parser(Scanner(text).scan())
+    tree = parser.parse()
+    if not parser.at_end():
+        raise ValueError(
+            f"{parser.peek().lexeme!r} follows what is whole: join terms by +, and write groups and comparisons in brackets, "
+            "as in (1 | clinic) and I(age > 50)"
+        )
+    if _is_power_of_one(tree):
+        raise ValueError("** is there for products of terms: write I(age**2) for the square of a number")
+    return Resolver(tree).resolve()
+
+
+def _is_power_of_one(tree: Any) -> bool:
+    """True if a column by itself has a power outside of a function: formulae takes that as the column."""
+    from formulae.expr import Binary, Call, Variable
+
+    if not isinstance(tree, Binary):
+        return hasattr(tree, "expression") and _is_power_of_one(tree.expression)
+    if tree.operator.kind == "STAR_STAR" and isinstance(tree.left, Variable | Call):
+        return True
+    return _is_power_of_one(tree.left) or _is_power_of_one(tree.right)
+
+
+def _public(name: str, value: Any) -> Any:
+    """A constant; a function or an array of cells would not be one."""
+    value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    numbers = list(value) if isinstance(value, list | tuple) else [value]
+    if isinstance(value, str) or (len(numbers) <= MOST_KNOTS and all(map(is_real, numbers))):
+        return value
+    raise RefusedError(
+        f"constants has {name!r}, a {type(value).__name__}: give a public number, a text, or a list of up to {MOST_KNOTS} "
+        "numbers, as of knots."
+    )
+
+
+def _refuse_what_is_no_column(component: Any, text: str) -> None:
+    name = getattr(component, "name", getattr(component, "column", ""))
+    if not isinstance(name, str):
+        raise RefusedError(f"The formula {text!r} has the number {name} as a column: name one, or take it out.")
+    if getattr(component, "reference", None) is not None:
+        raise RefusedError(
+            f"The formula {text!r} has {name}[{component.reference}] on its right side: write "
+            f"I({name} == '{component.reference}')."
+        )
 
 
 def _target_of(component: Any) -> Target:
@@ -161,16 +213,37 @@ def _target_of(component: Any) -> Target:
 
 def _parts(terms: Any) -> Iterator[Any]:
     """All calls and operations in the terms, with those in their arguments."""
+    for component in _components(terms):
+        yield from _within(getattr(component, "call", None))
+
+
+def _components(terms: Any) -> Iterator[Any]:
+    for factor in _factors(terms):
+        yield from factor.components
+
+
+def _factors(terms: Any) -> Iterator[Any]:
     for term in terms.terms:
-        factors = [term.expr, term.factor] if hasattr(term, "factor") else [term]
-        for component in (component for factor in factors for component in getattr(factor, "components", ())):
-            yield from _within(getattr(component, "call", None))
+        for factor in [term.expr, term.factor] if hasattr(term, "factor") else [term]:
+            if hasattr(factor, "components"):
+                yield factor
 
 
 def spline_calls(terms: Any) -> list[Any]:
     """The calls of splines with a constraint that was computed from the table on which they were first evaluated."""
     calls = [part for part in _parts(terms) if getattr(part, "callee", "") in _SPLINES]
     return [call for call in calls if call.stateful_transform._centering_matrix is not None]
+
+
+def _shown(part: Any) -> str:
+    """A call in words. Formulae's own leave out brackets: I((x - 50) / 10) would be I(x - 50 / 10)."""
+    if hasattr(part, "callee"):
+        named = [f"{name}={_shown(value)}" for name, value in part.kwargs.items()]
+        return f"{part.callee}({', '.join([*map(_shown, part.args), *named])})"
+    if not hasattr(part, "op"):
+        return str(part)
+    shown = [f"({_shown(x)})" if hasattr(x, "op") else _shown(x) for x in part.args]
+    return f" {part.symbol} ".join(shown) if len(shown) > 1 else f"{part.symbol}{shown[0]}"
 
 
 def _within(part: Any) -> Iterator[Any]:
@@ -191,6 +264,13 @@ def _check(call: Any, text: str) -> None:
             )
         call.callee = _own(name)
     elif name in CELLWISE:
+        # NumPy's own have more, as `where`, which leaves what is in the memory in the other rows.
+        most = 2 if name in _OF_TWO else 1
+        if call.kwargs or not 1 <= len(call.args) <= most:
+            raise RefusedError(
+                f"The formula {text!r} has {call}: give {name}() {'one or two numbers' if most > 1 else 'one number'}, without "
+                "a name."
+            )
         call.callee = name
     elif name not in (*_SPLINES, *_OTHERS):
         if name in _INSTEAD:
@@ -221,9 +301,11 @@ def _coded(name: str) -> Callable[..., Any]:
             raise ValueError(
                 f"{name}() is for columns of categories: describe the column as one of a few in the schema"
             )
-        contrast = (
-            by if name == "C" else Sum(options.get("omit", by)) if name == "S" else Treatment(options.get("ref", by))
-        )
+        option = {"S": "omit", "T": "ref"}.get(name, "contrast")
+        if unknown := set(options) - {option}:
+            raise ValueError(f"{name}() has no {unknown.pop()}=: its option is {option}=")
+        by = options.get(option, by)
+        contrast = by if name == "C" else Sum(by) if name == "S" else Treatment(by)
         box = CategoricalBox(np.asarray(cells), contrast, None)
         box._levels = list(cells.cat.categories)
         return box

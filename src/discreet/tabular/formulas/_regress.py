@@ -26,6 +26,7 @@ from discreet.tabular.formulas._result import NUM_DRAWS, Regression
 from discreet.tabular.tables import Schema
 
 _WIDTH = 1.6448536269514722
+_EVENLY = (np.arange(NUM_DRAWS) + 0.5) / NUM_DRAWS
 
 
 def regress(
@@ -175,7 +176,9 @@ def _in_closed_form(key: PRNGKeyArray, design: Design, rows: Rows, plan: Any, pa
         draws["concentration"] = np.exp((low + high) / 2 + (high - low) / 2 / _WIDTH * deviates)
         predictive["concentration"] = np.array([result.dispersion])
     variances = np.diag(result.covariance) / np.maximum(1 - result.learned, 1e-12)
-    return *_named(design, draws, predictive, _of_normals(design, variances.reshape(-1, len(names) + 1))), result
+    prior = _of_normals(design, variances.reshape(-1, len(names) + 1))
+    prior["concentration"] = np.exp2(10 * _EVENLY - 4.25)  # the range of `dispersion_range`
+    return *_named(design, draws, predictive, prior), result
 
 
 def _by_moments(key: PRNGKeyArray, design: Design, rows: Rows, plan: Any, paid_by: dict[str, Any]) -> Fitted:
@@ -187,8 +190,10 @@ def _by_moments(key: PRNGKeyArray, design: Design, rows: Rows, plan: Any, paid_b
     fit_key, draw_key = _keys(key, None)
     mask = rows.present if plan.drops else None
     result = fit_moments(fit_key, features(design, rows), design.scaled_target(rows.y), plan, mask=mask, **paid_by)
+    draws = dict(result.posterior(draw_key, NUM_DRAWS))
     prior = _of_normals(design, np.ones((1, len(design.kept) + 1)))
-    return *_named(design, dict(result.posterior(draw_key, NUM_DRAWS)), dict(result.to_predict), prior), result
+    prior["sigma"] = _EVENLY  # flat up to the bound
+    return *_named(design, draws, dict(result.to_predict), prior), result
 
 
 def _as_model(key: PRNGKeyArray, design: Design, rows: Rows, plan: Any, paid_by: dict[str, Any]) -> Fitted:

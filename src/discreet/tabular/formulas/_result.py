@@ -185,6 +185,7 @@ class Regression(Posterior, Released, what="regression by a formula", parts=_par
         Returns:
             Draws of each row's mean, of categories their probabilities, and of a new target, in the target's unit; these are NaN
             for numbers of successes and for times. `estimate` is of draws that are shrunk where the noise hides a coefficient.
+            All are NaN for rows that the schema drops, as nothing is known of these.
 
         Raises:
             DataError: A cell that the schema does not allow.
@@ -197,9 +198,13 @@ class Regression(Posterior, Released, what="regression by a formula", parts=_par
         size = max(1, _AT_ONCE // (held * max(design.family.num_classes or 1, len(design.target.categories))))
         starts = range(0, len(rows.x), size)
         best = [mean_of(design, rows[at : at + size], self.predictive).mean(axis=0) for at in starts]
-        return Predictions(
-            np.concatenate(best), mean_of(design, rows, draws), outcomes_of(design, rows, draws, of_outcomes)
-        )
+        estimate = np.concatenate(best)
+        mean = mean_of(design, rows, draws)
+        outcomes = outcomes_of(design, rows, draws, of_outcomes)
+        estimate[~rows.present] = np.nan
+        mean[:, ~rows.present] = np.nan
+        outcomes[:, ~rows.present] = np.nan
+        return Predictions(estimate, mean, outcomes)
 
     def log_density(self, table: Any) -> Float[np.ndarray, " row"]:
         """The log of the mean density, over draws to predict with, of each row's known target. Not private.
