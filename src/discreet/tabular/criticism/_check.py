@@ -23,7 +23,7 @@ from discreet.privacy.report import Statement
 from discreet.tabular.criticism._figures import Counted, Figures, Tables, in_units, mean_of
 from discreet.tabular.criticism._replicates import Expected, replicate
 from discreet.tabular.marginals import Marginals, release_of
-from discreet.tabular.tables import Column, Kind, Schema, encode_features
+from discreet.tabular.tables import Column, Kind, Schema
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -213,6 +213,8 @@ def check(
     Reference:
         Gelman, Meng and Stern, Posterior predictive assessment of model fitness, Statistica Sinica 1996.
     """
+    from discreet.tabular.tables import encode_features  # needs pyarrow
+
     probability("level", level, hint="0.9 is the default.")
     of_each = -(-integer("num_replicates", num_replicates, 100) // _REFITS)
     released = release_of(counts)
