@@ -123,6 +123,31 @@ def test_log_density_is_of_the_mean_over_draws() -> None:
         fit.predict(X[:, :1])
 
 
+@pytest.mark.parametrize(
+    ("family", "mean"), [("binary", [0.5, 2, -1]), ("counts", [0.5, 1, -1]), ("classes", np.arange(9) / 4)]
+)
+def test_a_missing_cell_is_no_outcome(family: str, mean: Any) -> None:
+    """Neither of the features nor of the target: a missing one counted as 0, or as the last class."""
+    fit = regression(family, mean)
+    x = X.copy()
+    x[2, 1] = math.nan
+    found = fit.predict(x, key=KEY, num_samples=50)
+    whole = fit.predict(X, key=KEY, num_samples=50)
+    for part, other in ((found.estimate, whole.estimate), (found.mean[0], whole.mean[0])):
+        assert np.isnan(part[2]).all()
+        np.testing.assert_allclose(np.delete(part, 2, axis=0), np.delete(other, 2, axis=0))
+    assert np.isnan(found.outcomes[:, 2]).all()
+    assert np.isfinite(np.delete(found.outcomes, 2, axis=1)).all()
+    y = np.array([0, math.nan, 1, 0, 1, 0, 1])
+    np.testing.assert_array_equal(np.isnan(fit.log_density(x, y)), [False, True, True, *[False] * 4])
+
+
+def test_what_is_no_class_has_no_density_and_is_not_quoted() -> None:
+    fit = regression("classes", np.arange(9.0) / 4)
+    found = fit.log_density(X, np.array([0, 1, 2, -1, 3, 0.5, -4e9]))
+    np.testing.assert_array_equal(np.isnan(found), [False] * 3 + [True] * 4)
+
+
 def own(x: Any, y: Any = None) -> None:
     w = numpyro.sample("w", dist.Normal(0, 1))
     with numpyro.plate("data", len(x)):
@@ -142,3 +167,5 @@ def test_an_own_model_predicts_by_the_same_words() -> None:
     y = np.array([1, 4])
     wanted = np.log(stats.poisson.pmf(y, np.exp(draws["w"][:, None] * x)).mean(axis=0))
     np.testing.assert_allclose(fit.log_density(own, x, y), wanted, rtol=1e-4)
+    with pytest.raises(ValueError, match="no known outcome"):
+        fit.log_density(own, x)

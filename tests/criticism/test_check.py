@@ -8,13 +8,16 @@ import math
 from typing import Any
 
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pyarrow
 import pytest
 
 import discreet as dp
 from discreet.methods.moments import MomentsPlan, MomentsResult
-from discreet.methods.newton import NewtonPlan, NewtonResult, fit_newton
+from discreet.methods.newton import DPNewtonResult, ModelPlan, NewtonPlan, NewtonResult, fit_newton
 from discreet.privacy.query import Query
+from discreet.privacy.report import Unit
 from discreet.tabular.criticism import _replicates
 from discreet.tabular.criticism._figures import Counted, Figures, mean_of
 from discreet.tabular.marginals import MarginalsResult
@@ -26,6 +29,7 @@ GROUP = Column(name="group", kind=Kind.CATEGORICAL, categories=("a", "b", "c"))
 SMOKER = Column(name="smoker", kind=Kind.BINARY, categories=("no", "yes"))
 VISITS = Column(name="visits", kind=Kind.COUNT, bounds=(0, 20))
 ILL = Column(name="ill", kind=Kind.BINARY, categories=("no", "yes"))
+GROUP_2 = dataclasses.replace(GROUP, name="other")
 PAY = Column(name="pay", kind=Kind.REAL, bounds=(0, 100))
 COEFFICIENTS = np.array([0.1, 0.4, -0.2, -0.2, 0.5])  # intercept, three groups, smoker
 TERMS: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
@@ -239,6 +243,70 @@ def test_wrong_input_is_refused(options: Any, asked: Any, message: str) -> None:
     table["ill"] = np.where(table["smoker"] == "yes", "no", "yes")
     with pytest.raises(ValueError, match=message):
         checked(regression("binary"), described(table, ILL, **options), **asked)
+
+
+@pytest.mark.parametrize(
+    ("fit", "target", "message"),
+    [
+        (regression("counts"), ILL, "poisson, and the target 'ill' is binary, for which check takes bernoulli"),
+        (regression("binary"), VISITS, "bernoulli, and the target 'visits' is count, for which check takes poisson or"),
+        (regression("binary"), PAY, "takes gaussian"),
+        (regression("binary"), GROUP_2, "takes categorical"),
+    ],
+)
+def test_the_fit_of_another_target_is_refused(fit: NewtonResult, target: Column, message: str) -> None:
+    """Before the refits: their outcomes were the target's levels, or none of these."""
+    table = people(0, 300)
+    values = {"ill": table["smoker"], "visits": np.arange(300) % 3, "pay": np.arange(300) / 9, "other": table["group"]}
+    found = described(table | {target.name: values[target.name]}, target)
+    with pytest.raises(ValueError, match=message):
+        checked(fit, found)
+
+
+def own(x: Any, y: Any = None) -> None:
+    intercept = numpyro.sample("intercept", dist.Normal(0, 1))
+    weights = numpyro.sample("weights", dist.Normal(0, 1).expand([4]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Bernoulli(logits=intercept + x @ weights), obs=y)
+
+
+def counting(x: Any, y: Any = None) -> None:
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Poisson(numpyro.sample("intercept", dist.Normal(0, 1)) ** 2 + 3), obs=y)
+
+
+@pytest.mark.usefixtures("quick_twins")
+def test_own_models_are_checked_with_their_model() -> None:
+    """A right one passes, one without an effect does not; what has no model, or other outcomes, is refused."""
+    table = people(3)
+    rng = np.random.default_rng(3)
+    table["ill"] = np.where(rng.random(N) < 1 / (1 + np.exp(-line_of(table))), "yes", "no")
+    found = described(table, ILL)
+    plan = ModelPlan.calibrate(num_records=N, **TERMS)
+    told: dict[str, Any] = dict.fromkeys(("clipped", "counted", "ratio", "moved", "lack"), 1.0)
+    statement = plan.state(reproducible=False, num_touched=5, num_latents=5, fitted="own")
+    told |= {"learned": {}, "plan": plan, "statement": statement}
+    for mean, fits in ((COEFFICIENTS, True), (COEFFICIENTS * [1, 1, 1, 1, 0], False)):
+        draws = mean + 0.01 * rng.normal(size=(100, 5))
+        fit = DPNewtonResult(draws={"intercept": draws[:, 0], "weights": draws[:, 1:]}, **told)
+        assert checked(fit, found, model=own, num_replicates=100).fits is fits
+    with pytest.raises(TypeError, match="its model, as model="):
+        checked(fit, found)
+    with pytest.raises(TypeError, match="check got dict"):
+        checked({}, found, model=own)
+    with pytest.raises(ValueError, match="no positions among the 2 categories"):
+        checked(fit, found, model=counting)
+
+
+@pytest.mark.usefixtures("quick_twins")
+def test_what_protects_rows_and_what_protects_persons_is_not_added_up() -> None:
+    """A row of a person who has others is replaced in the fit where it is removed from the counts."""
+    found = described(counts(0), VISITS, rng_key=None, non_private_seed=False)
+    fit = regression("counts")
+    fit = dataclasses.replace(fit, statement=fit.plan.state(reproducible=False, unit=Unit("person", 3)))
+    check = checked(fit, found, num_replicates=100)
+    assert math.isinf(check.epsilon)
+    assert "unlike units" in str(check)
 
 
 def test_a_table_is_refused() -> None:

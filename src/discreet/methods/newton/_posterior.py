@@ -149,13 +149,16 @@ class OfCoefficients(Posterior):
 
         Returns:
             Draws of each row's mean or class probabilities, and of a new outcome. Their spread has all noise in it; `estimate`
-            is of the coefficients to predict with, which are shrunk where the noise hides them.
+            is of the coefficients to predict with, which are shrunk where the noise hides them. A row with a missing feature has
+            NaN.
 
         Raises:
             ValueError: Other features than in the fit, or no such family of the fit.
         """
         likelihood = likelihood_of(self.family_of(family))
         rows = self._features(x)
+        missing = np.logical_not(np.isfinite(rows).all(axis=-1))
+        rows = np.where(missing[..., None], 0.0, rows)
         scale = float(getattr(x, "target_scale", 1.0))
         centre = float(getattr(x, "target_centre", 0.0))
         rng = np.random.default_rng(words_of(random.key() if key is None else key))
@@ -166,6 +169,10 @@ class OfCoefficients(Posterior):
             also = also.reshape(-1, *[1] * (line.ndim - 1))
         best = likelihood.mean(self._lines(rows, self.to_predict)).mean(axis=0)
         found = best, likelihood.mean(line), likelihood.draw(rng, line, also)
+        if missing.any():
+            found = tuple(np.asarray(part, np.float64) for part in found)
+            for part, places in zip(found, (missing, np.s_[:, missing], np.s_[:, missing]), strict=True):
+                part[places] = np.nan
         return Predictions(*(found if (scale, centre) == (1.0, 0.0) else (part * scale + centre for part in found)))
 
     def log_density(self, x: Any, y: Any = None, *, family: str | None = None) -> Float[np.ndarray, " row"]:

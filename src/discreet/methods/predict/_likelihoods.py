@@ -30,7 +30,7 @@ class Likelihood(abc.ABC):
 
     @abc.abstractmethod
     def log_density(self, line: np.ndarray, y: np.ndarray, also: Any) -> np.ndarray:
-        """The log density, or log probability, of a known outcome of each."""
+        """The log density, or log probability, of a known outcome of each; NaN where it is missing, or no class."""
 
 
 class _Bernoulli(Likelihood):
@@ -43,7 +43,9 @@ class _Bernoulli(Likelihood):
 
     def log_density(self, line: np.ndarray, y: np.ndarray, also: Any) -> np.ndarray:
         del also
-        return -np.logaddexp(0.0, np.where(y > 0.5, -line, line))
+        with np.errstate(invalid="ignore"):  # of missing features
+            found = -np.logaddexp(0.0, np.where(y > 0.5, -line, line))
+        return np.where(np.isnan(y), np.nan, found)
 
 
 class _Categorical(Likelihood):
@@ -56,8 +58,10 @@ class _Categorical(Likelihood):
 
     def log_density(self, line: np.ndarray, y: np.ndarray, also: Any) -> np.ndarray:
         del also
-        known = np.broadcast_to(y.astype(np.int64)[..., None], (*line.shape[:-1], 1))
-        return np.take_along_axis(log_softmax(line, axis=-1), known, axis=-1)[..., 0]
+        classes = np.arange(line.shape[-1])
+        is_class = y[..., None] == classes
+        found = np.where(is_class, log_softmax(line, axis=-1), 0.0).sum(axis=-1)
+        return np.where(is_class.any(axis=-1), found, np.nan)
 
 
 class _Poisson(Likelihood):

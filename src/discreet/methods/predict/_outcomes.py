@@ -96,7 +96,8 @@ def log_density_of(
 
     Returns:
         A function of the model's arguments for rows with their outcomes. It gives one number a row, in nats, and these are not
-        private; of a row of several numbers, or rows of a person, their sum. It raises what `model_predictions` does.
+        private; of a row of several numbers, or rows of a person, their sum. It raises what `model_predictions` does, and a
+        ValueError without outcomes.
     """
     draws = {name: jnp.asarray(value) for name, value in draws.items()}
     of_draws = math.log(num_draws_of(draws))
@@ -107,6 +108,10 @@ def log_density_of(
 
         def one(draw: Mapping[str, Any]) -> Any:
             found = trace_at(model, draw, args, kwargs)[name]
+            if not found["is_observed"]:
+                raise ValueError(
+                    f"The model draws {name!r} itself, so there is no known outcome: pass the outcomes of the rows, too."
+                )
             density = found["fn"].log_prob(found["value"])
             return density.reshape(len(density), -1).sum(axis=1)
 

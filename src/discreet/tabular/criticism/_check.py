@@ -18,18 +18,19 @@ from discreet._validate import LEVEL, finite_or_none, integer, notebook_html, pr
 from discreet.methods.newton import OfCoefficients
 from discreet.privacy import random
 from discreet.privacy.accounting import composed, upper
+from discreet.privacy.released import Released
 from discreet.privacy.report import Statement
 from discreet.tabular.criticism._figures import Counted, Figures, Tables, in_units, mean_of
 from discreet.tabular.criticism._replicates import Expected, replicate
 from discreet.tabular.formulas import Regression
 from discreet.tabular.marginals import Marginals, release_of
-from discreet.tabular.tables import Column, Kind, Schema, encode_features
+from discreet.tabular.tables import Column, Kind, Schema
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
 ALARM = 0.05
-"""How often a right model is said not to fit, at most: the level of the verdict."""
+"""The level of the verdict: about how often a right model is said not to fit, as far as `check` is exact."""
 _REPLICATES = 400
 _REFITS = 10
 _LINES = 60
@@ -65,7 +66,8 @@ class Check:
         p: Chance that some figure is as far from what is expected as the farthest one, if the fit is right.
         level: Level of the intervals.
         shares: Released shares of the target's levels, and those of some replicates, (1 + replicate, level).
-        epsilon: What the fit and the counts cost together, at `delta`; infinite if one of them is not private, or unknown.
+        epsilon: What the fit and the counts cost together, at `delta`; infinite if one of them is not private, or they
+            protect unlike units.
         delta: That delta.
         statements: The statements of both.
     """
@@ -82,7 +84,7 @@ class Check:
 
     @property
     def fits(self) -> bool:
-        """False if `p` is below 0.05, which it is in at most 5 % of checks of right models."""
+        """False if `p` is below 0.05; docs/criticism.md has how often that was so of right models."""
         return self.p >= ALARM
 
     @property
@@ -135,7 +137,10 @@ class Check:
         if math.isfinite(self.epsilon):
             spent = f"Fit and counts together: ε = {upper(self.epsilon)} at δ = {self.delta:g}. The check costs nothing more."
         else:
-            spent = "Fit or counts are NOT PRIVATE, or of unlike relations: see their statements. The check costs nothing more."
+            spent = (
+                "Fit or counts are NOT PRIVATE, or of unlike units or relations: see their statements. The check costs nothing "
+                "more."
+            )
         return "\n".join([*lines, spent])
 
     def __repr__(self) -> str:
@@ -210,6 +215,8 @@ def check(
     Reference:
         Gelman, Meng and Stern, Posterior predictive assessment of model fitness, Statistica Sinica 1996.
     """
+    from discreet.tabular.tables import encode_features  # needs pyarrow
+
     probability("level", level, hint="0.9 is the default.")
     of_each = -(-integer("num_replicates", num_replicates, 100) // _REFITS)
     released = release_of(counts)
@@ -218,10 +225,12 @@ def check(
     schema = _schema(released, result.design.target.name if isinstance(result, Regression) else target)
     column = schema.target_column
     assert column is not None
-    if isinstance(result, Regression):
-        _refuse_target(result, column)
     counted = Counted(released.plan, column)
     _refuse(counted, schema)
+    if isinstance(result, Regression):
+        _refuse_target(result, column)
+    else:
+        _refuse_fit(result, model, family, column)
     key = random.check_key(random.key() if rng_key is None else rng_key)
     of_outcomes, of_rows = jax.random.split(key)
     keys = iter(jax.random.split(of_outcomes, _REFITS + 1))
@@ -239,8 +248,15 @@ def check(
         used = np.asarray(np.isfinite(x).reshape(len(x), -1).all(axis=1))
         x = np.where(used.reshape(-1, *[1] * (x.ndim - 1)), x, 0)
         if isinstance(result, OfCoefficients):
-            return result.predict(x, **options, family=family).outcomes, used
-        return result.predict(model, x, None, **options).outcomes, used
+            outcomes = result.predict(x, **options, family=family).outcomes
+        else:
+            outcomes = result.predict(model, x, None, **options).outcomes
+        if column.bounds is None and not np.isin(outcomes, np.arange(len(column.categories))).all():
+            raise ValueError(
+                f"The fit's outcomes are no positions among the {len(column.categories)} categories of {column.name!r}: it is of "
+                "another target, or of one that was coded otherwise than by tables.encode."
+            )
+        return outcomes, used
 
     rng = np.random.default_rng(np.asarray(jax.random.key_data(random.as_threefry(of_rows))))
     expected = replicate(predict, released, counted, num_refits=_REFITS, of_each=of_each, rng=rng)
@@ -297,6 +313,26 @@ def _refuse(counted: Counted, schema: Schema) -> None:
         )
 
 
+def _refuse_fit(result: Any, model: Any, family: str | None, column: Column) -> None:
+    """Refuse what is no fit, and the fit of another kind of target."""
+    if not isinstance(result, OfCoefficients):
+        if model is None or not isinstance(result, Released) or not hasattr(result, "predict"):
+            raise TypeError(
+                f"check got {type(result).__name__}: pass the result of a regression or a line, or that of dp.fit together with "
+                "its model, as model=."
+            )
+        return
+    found = result.family_of(family)
+    wanted = ("poisson", "negative_binomial") if column.kind is Kind.COUNT else ("gaussian",)
+    if column.bounds is None:
+        wanted = ("bernoulli", "categorical") if len(column.categories) == 2 else ("categorical",)
+    if found not in wanted:
+        raise ValueError(
+            f"The fit is {found}, and the target {column.name!r} is {column.kind.value}, for which check takes "
+            f"{' or '.join(wanted)}: give target=, or a fit of the target as tables.encode makes it."
+        )
+
+
 def _compared(
     figures: Figures, column: Column, observed: Tables, expected: Expected, level: float
 ) -> tuple[tuple[CheckedFigure, ...], float]:
@@ -337,7 +373,9 @@ def _compared(
 def _together(result: Any, released: Marginals) -> tuple[float, float]:
     """What the fit and the counts cost together, and at which delta; infinite where one has no guarantee."""
     delta = max(result.statement.delta, released.statement.delta)
-    private = result.statement.is_private and released.statement.is_private
-    if not private or result.plan.relation != released.plan.relation:
+    one, other = result.statement, released.statement
+    # What protects a person's only row does not protect it among several, nor the other way round.
+    alike = (one.unit, one.relation) == (other.unit, other.relation)
+    if not (alike and one.is_private and other.is_private):
         return math.inf, delta
     return composed(result.plan, released.plan).epsilon(delta), delta

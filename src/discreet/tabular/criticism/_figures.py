@@ -77,6 +77,17 @@ class Counted:
         """Number of the target's levels."""
         return self.size_of(self.target.name)
 
+    @functools.cached_property
+    def middles(self) -> Float[np.ndarray, " level"] | None:
+        """The middle of each level of the target, mapped from its bounds to [-1, 1]; NaN of missing cells. None: categories."""
+        if self.target.bounds is None:
+            return None
+        edges = self.plan.levels.edges(self.target)
+        low, high = self.target.limits
+        middles = (edges[:-1] + edges[1:] - (self.target.kind is not Kind.REAL)) / 2
+        z = (2 * middles - low - high) / (high - low)
+        return np.append(z, np.full(self.size - len(z), np.nan))
+
     def size_of(self, name: str) -> int:
         """Number of a column's levels."""
         return self.plan.levels.sizes[self.place(name)]
@@ -166,13 +177,7 @@ class Figures:
         self._present[-1] -= target.may_be_missing
         self._shares = self._estimate([typical])[0]
         self._shares = np.maximum(self._shares, 0) / max(self._shares.sum(), 1.0)
-        self._z = None
-        if target.bounds is not None:
-            edges = self._levels.edges(target)
-            low, high = target.limits
-            middles = (edges[:-1] + edges[1:] - (target.kind is not Kind.REAL)) / 2
-            z = (2 * middles - low - high) / (high - low)
-            self._z = np.append(z, np.zeros(counted.size - len(z)))
+        self._z = None if counted.middles is None else np.nan_to_num(counted.middles)
         self._groups = {name: list(self._groups_of(name, typical.pairs[name])) for name in counted.others}
         self._kept = self._present * ((self._shares >= _RARE) | (self._z is None))
         self._middle = 0.0

@@ -73,7 +73,7 @@ def replicate(
         outcomes, used = predict(table, number)
         if counted.target.may_be_missing:
             used = used & (levels[:, place] < counted.size - 1)
-        given = _z_of_levels(counted, levels[:, place])
+        given = None if counted.middles is None else counted.middles[levels[:, place]]
         found = []
         for y in outcomes:
             z = None if given is None else np.where(used, _z_of(counted.target, y), given)
@@ -106,14 +106,3 @@ def _levels_of(counted: Counted, z: np.ndarray | None, y: np.ndarray) -> np.ndar
     edges = counted.plan.levels.edges(target)
     value = np.nan_to_num(value, nan=low) if target.kind is Kind.REAL else np.rint(np.nan_to_num(value, nan=low))
     return np.clip(np.searchsorted(edges, value, side="right") - 1, 0, len(edges) - 2)
-
-
-def _z_of_levels(counted: Counted, level: np.ndarray) -> np.ndarray | None:
-    """Values for levels of a target with bounds, the middle of each; NaN where missing."""
-    if counted.target.bounds is None:
-        return None
-    edges = counted.plan.levels.edges(counted.target)
-    low, high = counted.target.limits
-    middles = (edges[:-1] + edges[1:] - (counted.target.kind is not Kind.REAL)) / 2
-    z = np.append((2 * middles - low - high) / (high - low), np.nan)
-    return z[np.minimum(level, len(z) - 1)]

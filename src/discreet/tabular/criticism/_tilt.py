@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.optimize import minimize
+from scipy.special import logsumexp, softmax
 
 from discreet.tabular.marginals import Marginals
 
@@ -21,7 +23,6 @@ _RARE = 0.002
 """Share of the rows of levels that have no part in products: noise in many empty cells would hide the others."""
 _MOST_PRODUCTS = 36
 """Of two columns; with more, the mixture alone says how they go together."""
-_STEPS = 30
 
 
 def tilt(
@@ -87,30 +88,18 @@ def _codes(released: Marginals, name: str, level: Int[np.ndarray, " row"]) -> Fl
 def _weights(
     measured: Float[np.ndarray, "row mean"], wanted: Float[np.ndarray, " mean"], variances: Float[np.ndarray, " mean"]
 ) -> Float[np.ndarray, " row"]:
-    """The weights for which the means are the wanted ones, by damped steps of Newton's method in the dual."""
+    """The weights for which the means are the wanted ones, as far as the variances say, from the dual."""
     apart = measured - wanted
-    slopes = np.zeros(len(wanted))
 
     def dual(slopes: np.ndarray) -> tuple[float, np.ndarray]:
         line = apart @ slopes
-        top = line.max()
-        weights = np.exp(line - top)
-        return float(top + np.log(weights.mean()) + variances @ slopes**2 / 2), weights / weights.sum()
+        value = logsumexp(line) + variances @ slopes**2 / 2
+        return float(value), softmax(line) @ apart + variances * slopes
 
-    value, weights = dual(slopes)
-    for _ in range(_STEPS):
+    def curvature(slopes: np.ndarray) -> np.ndarray:
+        weights = softmax(apart @ slopes)
         mean = weights @ apart
-        gradient = mean + variances * slopes
-        curvature = (apart * weights[:, None]).T @ apart - np.outer(mean, mean) + np.diag(variances)
-        way = -np.linalg.solve(curvature + 1e-9 * np.eye(len(mean)), gradient)
-        if -gradient @ way < 1e-8:
-            break
-        step = 1.0
-        while step > 1e-4:
-            found = dual(slopes + step * way)
-            if found[0] <= value + 1e-4 * step * (gradient @ way):
-                break
-            step /= 2
-        slopes = slopes + step * way
-        value, weights = found
-    return weights
+        return (apart * weights[:, None]).T @ apart - np.outer(mean, mean) + np.diag(variances)
+
+    found = minimize(dual, np.zeros(len(wanted)), jac=True, hess=curvature, method="trust-exact")
+    return softmax(apart @ found.x)

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from discreet._jax import in_own_settings, one_process, refuse_traced
-from discreet._validate import LEVEL, finite_or_none, integer, notebook_html, positive, probability
+from discreet._validate import LEVEL, finite_or_none, integer, notebook_html, probability, real
 from discreet.methods.newton import DPNewtonResult
 from discreet.methods.predict import log_density_of
 from discreet.privacy import random
@@ -33,13 +33,14 @@ from discreet.privacy.report import RECORD, Statement, Unit, headline
 from discreet.tabular.scores._metrics import EXCESS, Estimate
 from discreet.tabular.scores._plan import ONE, BoundedSums
 from discreet.tabular.scores._terms import in_batches, last_and_others, rows_of_persons
-from discreet.tabular.tables import read_table
 
 _MOST_FITS = 20
 _WORST = -1e9
 """The log density that stands for one that is no number, or infinite."""
 _SMALL = 0.25
 """Mean of the squared differences from the fits' mean, in nats, up to which stacking weights follow from two moments."""
+_MOST_CLIPPED = 0.05
+"""Share of the rows that were clipped, up to which their moments are those of the differences."""
 _REDRAWS = 100
 
 
@@ -49,8 +50,8 @@ class ComparisonPlan(GaussianPlan):
 
     Attributes:
         num_fits: Number of fits, 2 to 20.
-        max_difference: B, the bound on a record's difference of two log densities, in nats; larger ones count as that. Of more
-            fits the differences from their mean are shortened together.
+        max_difference: B, the bound on a record's difference of two log densities, in nats, 1e-6 to 1e6; larger ones count as
+            that. Of more fits the differences from their mean are shortened together.
         noise_multiplier: Standard deviation of the noise on the sums, divided by `sensitivity`.
         delta: The delta at which epsilon is stated.
         relation: The neighbouring relation.
@@ -67,7 +68,8 @@ class ComparisonPlan(GaussianPlan):
     def __post_init__(self) -> None:
         super().__post_init__()
         integer("num_fits", self.num_fits, 2, _MOST_FITS, hint="Compare a few fits, each with a name.")
-        positive("max_difference", self.max_difference, hint="1 nat is a density 2.7 times as large.")
+        # Within these, no square of a difference overflows.
+        real("max_difference", self.max_difference, 1e-6, 1e6, hint="1 nat is a density 2.7 times as large.")
         integer("max_rows", self.max_rows, most=2**20)
 
     @classmethod
@@ -124,9 +126,10 @@ class ComparisonPlan(GaussianPlan):
             method="private comparison of fits",
             mechanism=(
                 f"The log densities of each held-out row under {self.num_fits} fits, less their mean, were added, and so were "
-                f"their products; differences of two fits count as at most {self.max_difference:g} nats. One {unit.noun}'s sums "
-                f"have a Euclidean norm of at most {self.sensitivity:.6g}. Gaussian noise of standard deviation "
-                f"{self.noise:.6g} was added to each of the {self.width} sums."
+                "their products; rows were counted, and those whose differences were shortened. Differences of two fits count as "
+                f"at most {self.max_difference:g} nats. One {unit.noun}'s sums have a Euclidean norm of at most "
+                f"{self.sensitivity:.6g}. Gaussian noise of standard deviation {self.noise:.6g} was added to each of the "
+                f"{self.width} sums."
             ),
             plan={
                 "fits": self.num_fits,
@@ -222,9 +225,10 @@ class Comparison(Released, what="private comparison of fits", parts=(ComparisonP
         value = float(totals[one] - totals[other])
         products = self._products
         squares = float(products[one, one] + products[other, other] - 2 * products[one, other])
-        # The noise of the squares has four times this spread: they may be so much larger than they seem.
+        # The squares may be larger than they seem by their noise; the mean nearer to 0, and the rows more, by theirs.
         unsure = 2 * noise * self.plan.max_difference
-        spread = max(squares - value**2 / self.num_rows, 0.0) + unsure
+        least = max(abs(value) - z * noise, 0.0) ** 2 / (self.num_rows + 2 * z * EXCESS * self.plan.noise)
+        spread = max(squares - least, 0.0) + unsure
         sampling = z * math.sqrt(self.plan.max_rows * spread)
         return Estimate(value, z * noise, sampling, (-math.inf, math.inf), self.level)
 
@@ -243,7 +247,7 @@ class Comparison(Released, what="private comparison of fits", parts=(ComparisonP
         """Stacking weights, each with a range: what redraws of noise and sampling give in 90 of 100 cases.
 
         The weights w with the largest mean of log(sum of w exp(l)), which is w'm + (sum of w diag(M) - w'Mw) / 2 up to third
-        powers of differences, for their means m and products M. NaN where differences are too large for that.
+        powers of differences, for their means m and products M. NaN where differences are too large for that, or clipped.
 
         Reference:
             Yao, Vehtari, Simpson and Gelman, Using stacking to average Bayesian predictive distributions, Bayesian Analysis 2018.
@@ -251,7 +255,8 @@ class Comparison(Released, what="private comparison of fits", parts=(ComparisonP
         size = len(self.names)
         rows = self.num_rows
         products = self._products
-        if np.trace(products) > _SMALL * rows or self.num_rows < 3 * 2 * self.plan.noise:
+        hidden = rows < 3 * 2 * self.plan.noise
+        if hidden or self.clipped > _MOST_CLIPPED or np.trace(products) > _SMALL * rows:
             return dict.fromkeys(self.names, (math.nan, math.nan, math.nan))
         rng = np.random.default_rng(0)
         values, vectors = np.linalg.eigh(products)
@@ -302,7 +307,8 @@ class Comparison(Released, what="private comparison of fits", parts=(ComparisonP
             )
         lines.append(
             f"Sums over about {self.num_rows:,.0f} rows, in nats, against '{self.names[0]}', with noise and sampling; about "
-            f"{100 * self.clipped:.2g} % of the rows differ by more than {self.plan.max_difference:g} and count as that."
+            f"{100 * self.clipped:.2g} % of the rows have differences above {self.plan.max_difference:g}, shortened to that"
+            f"{', all of a row alike' if len(rows) > 2 else ''}."
         )
         return "\n".join([*lines, headline(self.statement)])
 
@@ -408,13 +414,13 @@ _Asked = tuple[Callable[..., Any], Any]
 
 def _asked(fits: Any) -> tuple[tuple[str, ...], list[_Asked]]:
     """The names, and for each the function from arrays to log densities; or from a table, and its schema."""
-    if not isinstance(fits, Mapping) or len(fits) < 2:
+    if not isinstance(fits, Mapping) or len(fits) < 2 or not all(isinstance(name, str) for name in fits):
         raise TypeError(
-            "fits are compared by their names: pass a dictionary of two or more, as {'small': fit_a, 'large': fit_b}."
+            "fits are compared by their names: pass a dictionary of two or more texts, as {'small': fit_a, 'large': fit_b}."
         )
     asked = []
     for name, fit in fits.items():
-        if isinstance(fit, tuple) and len(fit) == 2:
+        if isinstance(fit, tuple) and len(fit) == 2 and hasattr(fit[0], "draws"):
             result, model = fit
             asked.append((log_density_of(model, result.draws), None))
         elif callable(found := getattr(fit, "log_density", fit)) and not isinstance(fit, DPNewtonResult):
@@ -422,9 +428,9 @@ def _asked(fits: Any) -> tuple[tuple[str, ...], list[_Asked]]:
         else:
             raise TypeError(
                 f"{name!r} is {type(fit).__name__}, which has no log density: pass the result of a regression or a line, "
-                "(result, model) of a model of your own, or a function from the held-out arrays to log densities."
+                "(result, model) of dp.fit of a model of your own, or a function from the held-out arrays to log densities."
             )
-    return tuple(map(str, fits)), asked
+    return tuple(fits), asked
 
 
 def _plan(
@@ -469,6 +475,8 @@ def _of_table(asked: list[_Asked], held_out: tuple[Any, ...]) -> Float[np.ndarra
         raise ValueError(
             "Results by a formula are compared with each other, on one table: pass the held-out table alone."
         )
+
+    from discreet.tabular.tables import read_table  # which imports pyarrow
 
     def of(density: Callable[..., Any], schema: Any) -> np.ndarray:
         table = read_table(held_out[0], schema)
