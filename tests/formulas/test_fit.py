@@ -120,7 +120,7 @@ def test_a_key_is_for_one_fit_and_rows_that_are_dropped_have_no_prediction() -> 
         with pytest.raises(ValueError, match="drawn this noise before"):
             dp.regress(formula, cells, schema, family=family, epsilon=5.0, rng_key=key, progress_bar=False)
         found = result.predict({"age": [30.0, None]})
-        for part in found:
+        for part in (found.estimate, found.mean[0], found.outcomes[0]):
             assert np.isfinite(part).tolist() == [True, False]
 
 

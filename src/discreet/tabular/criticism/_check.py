@@ -242,7 +242,7 @@ def check(
             if column.bounds is not None and column.kind is not Kind.COUNT:
                 low, high = column.limits
                 outcomes = (2 * outcomes - low - high) / (high - low)
-            used = np.isfinite(outcomes).all(axis=0)
+            used = np.asarray(np.isfinite(outcomes).all(axis=0))
             return np.where(used, outcomes, 0), used
         x = np.asarray(encode_features(table, schema).x if features is None else features(table))
         used = np.asarray(np.isfinite(x).reshape(len(x), -1).all(axis=1))

@@ -12,6 +12,8 @@ convex, and solved by Newton's method. Means and spreads of single features stay
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.optimize import minimize
@@ -94,7 +96,8 @@ def _weights(
     def dual(slopes: np.ndarray) -> tuple[float, np.ndarray]:
         line = apart @ slopes
         value = logsumexp(line) + variances @ slopes**2 / 2
-        return float(value), softmax(line) @ apart + variances * slopes
+        weights: Any = softmax(line)
+        return float(value), weights @ apart + variances * slopes
 
     def curvature(slopes: np.ndarray) -> np.ndarray:
         weights = softmax(apart @ slopes)
