@@ -124,7 +124,10 @@ def test_the_disk_holds_the_results_before_the_budget_is_spent(tmp_path: Path, m
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("fit survey.csv", "Write --data survey.csv for survey.csv. Missing --model, --epsilon, --schema or --bounds."),
+        (
+            "fit survey.csv",
+            "Write --data survey.csv for survey.csv. Missing --model or --formula, --epsilon, --schema or --bounds.",
+        ),
         (
             "fit survey.csv --model logistic --epsilon 1 --schema s.toml",
             "Write --data survey.csv for survey.csv. For the options",

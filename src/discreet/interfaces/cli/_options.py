@@ -236,7 +236,7 @@ ModelToPlan = Annotated[str | None, _model]
 Formula = Annotated[
     str | None,
     _table(
-        help="In place of --model and --target: 'ill ~ age * region + (1 | clinic)', as in brms and Bambi. Needs "
+        help="Or a formula: 'ill ~ age * region + (1 | g)'. As in brms and Bambi, in place of --model and --target; needs "
         "discreet[formula]."
     ),
 ]
@@ -252,8 +252,10 @@ Family = Annotated[
         "--family",
         metavar="<family>",
         autocompletion=_complete_family,
-        help="With --formula: gaussian, student, bernoulli, binomial, categorical, cumulative, poisson, negbinomial, "
-        "zero_inflated_poisson, zero_inflated_negbinomial, hurdle_poisson, hurdle_negbinomial, gamma, beta, weibull, piecewise.",
+        show_default=False,
+        help="Of --formula: gaussian, bernoulli and others. These are student, binomial, categorical, cumulative, "
+        "poisson, negbinomial, zero_inflated_poisson, zero_inflated_negbinomial, hurdle_poisson, hurdle_negbinomial, gamma, "
+        "beta, weibull and piecewise.",
     ),
 ]
 Target = Annotated[str | None, _table(help="Column to predict.")]

@@ -243,6 +243,8 @@ def _all_missing(context: Any) -> str:
     missing = [x.opts[0] if x.opts[0].startswith("-") else x.metavar or x.human_readable_name for x in required]
     if not missing:
         return ""
+    if command.name == "fit" and not (given.get("model") or given.get("formula")):
+        missing.append("--model or --formula")
     if command.name == "fit" and not given.get("epsilon"):
         # It may be left out where the data are counts that were released.
         missing.append("--epsilon")
