@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 import discreet as dp
 from discreet.interfaces.cli._app import app
+from discreet.tabular.formulas import _regress
 
 RUN = CliRunner()
 BOUNDS = "age=20:60,region=north|south,ill=no|yes"
@@ -85,3 +86,14 @@ def test_what_does_not_go_with_a_formula_is_refused(survey, words, why) -> None:
     assert done.exit_code == 2
     assert why in " ".join(done.output.split())
     assert not (survey / "discreet-fit").exists()
+
+
+@pytest.mark.parametrize(("formula", "family"), [("ill ~ age", "bernoulli"), ("age ~ ill", "gaussian")])
+def test_a_fit_that_dies_after_its_release_says_that_it_spent(survey, monkeypatch, formula, family) -> None:
+    def die(*_) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(_regress, "_named", die)
+    died = call("--formula", formula, "--family", family)
+    assert died.exit_code == 1
+    assert "count the ε of the whole plan as spent" in " ".join(died.output.split())

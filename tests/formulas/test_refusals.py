@@ -170,7 +170,7 @@ def test_a_formula_is_refused_before_a_key_is_used(formula: str) -> None:
     key = dp.random.key()
     with pytest.raises(ValueError, match=REFUSED[formula]):
         dp.regress(formula, table(), SCHEMA, family="bernoulli", epsilon=1.0, rng_key=key)
-    assert not dp.random.is_used(key)
+    assert not dp.random.is_spent(key)
 
 
 @pytest.mark.parametrize(

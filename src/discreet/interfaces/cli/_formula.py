@@ -99,7 +99,7 @@ class ByFormula(Method):
                 progress_bar=asked.progress_bar,
             )
         except BaseException:
-            if asked.seed is None and dp.random.is_used(key):
+            if asked.seed is None and dp.random.is_spent(key):
                 spent(f"it stopped before it wrote a statement, so {PLAN_IS_SPENT}")
             raise
         spent(f"no statement was written, so {PLAN_IS_SPENT}")

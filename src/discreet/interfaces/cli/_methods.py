@@ -521,7 +521,7 @@ class OfRecords(Method, ABC):
                 warnings.simplefilter("ignore", dp.inference.UseWarning)  # `say` and the statement say the same
                 yield
         except BaseException as error:
-            if self.asked.seed is None and dp.random.is_used(key):
+            if self.asked.seed is None and dp.random.is_spent(key):
                 spent(f"it stopped before it wrote a statement, so {PLAN_IS_SPENT}")
             elif own is not None and isinstance(error, Exception):
                 raise own.explain(error) from error

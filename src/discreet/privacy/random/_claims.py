@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from discreet._jax import untraced
-from discreet.privacy.random._keys import is_reproducible
+from discreet.privacy.random._keys import Purpose, is_reproducible, subkey
 
 INIT = -1
 """The step of a fit's beginning, for callers that make its steps one by one."""
@@ -34,6 +34,11 @@ def is_used(key: PRNGKeyArray, step: int | Int[Array, ""] | None = None) -> bool
         return False
     used = _used.get(digest, set())
     return used == _ALL or bool(used and step is None) or (step is not None and int(step) in used)
+
+
+def is_spent(key: PRNGKeyArray) -> bool:
+    """True if noise was drawn in this process from a secret key, or from its subkey for any purpose."""
+    return any(map(is_used, (key, *(subkey(key, purpose) for purpose in Purpose))))
 
 
 def check_unused(key: PRNGKeyArray, step: int | Int[Array, ""] | None = None) -> None:

@@ -151,22 +151,21 @@ def _fitted(
 Fitted = tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, float], Any]
 
 
-def _keys(key: PRNGKeyArray, checkpoint: Path | str | None) -> tuple[PRNGKeyArray, PRNGKeyArray]:
-    """The key of the fit, and that of draws from its posterior: a fit that continues draws the same ones."""
-    fit_key, draw_key = jax.random.split(key)
+def _draw_key(key: PRNGKeyArray, checkpoint: Path | str | None = None) -> PRNGKeyArray:
+    """The key of draws from the posterior: a fit that continues draws the same ones."""
     if checkpoint is not None and not random.is_reproducible(key):
         words = np.frombuffer(kept_secret(Path(checkpoint) / "draws.key"), "<u4")
-        draw_key = random.key_from_words(words, reproducible=False)
-    return fit_key, draw_key
+        return random.key_from_words(words, reproducible=False)
+    return random.subkey(key, random.Purpose.POSTERIOR)
 
 
 def _in_closed_form(key: PRNGKeyArray, design: Design, rows: Rows, plan: Any, paid_by: dict[str, Any]) -> Fitted:
     """By `fit_newton`."""
     assert rows.y is not None
-    fit_key, draw_key = _keys(key, paid_by.get("checkpoint"))
+    draw_key = _draw_key(key, paid_by.get("checkpoint"))
     names = [design.names[place] for place in design.kept]
     how = {"mask": rows.present if plan.drops else None, "levels": design.levels, "names": names, **paid_by}
-    result = fit_newton(fit_key, features(design, rows), rows.y, plan, **how)
+    result = fit_newton(key, features(design, rows), rows.y, plan, **how)
     draws = dict(result.posterior(draw_key, NUM_DRAWS))
     predictive = dict(result.to_predict)
     if design.family.name == "negbinomial":
@@ -187,10 +186,9 @@ def _by_moments(key: PRNGKeyArray, design: Design, rows: Rows, plan: Any, paid_b
     if paid_by.pop("checkpoint", None) is not None:
         raise RefusedError("checkpoint is for fits that take long: gaussian without groups and offsets has none.")
     paid_by.pop("progress_bar", None)
-    fit_key, draw_key = _keys(key, None)
     mask = rows.present if plan.drops else None
-    result = fit_moments(fit_key, features(design, rows), design.scaled_target(rows.y), plan, mask=mask, **paid_by)
-    draws = dict(result.posterior(draw_key, NUM_DRAWS))
+    result = fit_moments(key, features(design, rows), design.scaled_target(rows.y), plan, mask=mask, **paid_by)
+    draws = dict(result.posterior(_draw_key(key), NUM_DRAWS))
     prior = _of_normals(design, np.ones((1, len(design.kept) + 1)))
     prior["sigma"] = _EVENLY  # flat up to the bound
     return *_named(design, draws, dict(result.to_predict), prior), result
