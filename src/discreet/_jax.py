@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import lru_cache, partial, wraps
+from functools import cache, lru_cache, partial, wraps
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -312,9 +312,11 @@ _HI_PROGRAMS = ("Ldexp", "Frexp", "Nonzero", "SearchSorted", "Einsum")
 _HI_PRIMITIVE = getattr(sys.modules.get("jax._src.hijax"), "call_hi_primitive_p", None)
 
 
-_SEARCH = jax.make_jaxpr(jnp.searchsorted)(jax.ShapeDtypeStruct((2,), np.float32), 0.0)
-hi_primitives = tuple({e.primitive for x in programs_in(_SEARCH) for e in x.jaxpr.eqns if e.primitive is _HI_PRIMITIVE})
-"""The primitive of such equations, in releases whose own functions use it."""
+@cache
+def hi_primitives() -> tuple[Primitive, ...]:
+    """The primitive of such equations, in releases whose own functions use it."""
+    program = jax.make_jaxpr(jnp.searchsorted)(jax.ShapeDtypeStruct((2,), np.float32), 0.0)
+    return tuple({e.primitive for x in programs_in(program) for e in x.jaxpr.eqns if e.primitive is _HI_PRIMITIVE})
 
 
 def is_opaque(equation: JaxprEqn) -> bool:

@@ -94,12 +94,12 @@ def captured(checker: Checker, value: Any) -> Value:
 _SMALL = 2**18  # includes the thresholds of a sampler, whose values determine its law
 
 
-@rule(p.jit_p, p.remat_p, p.closed_call_p, p.custom_jvp_call_p, p.custom_vjp_call_p, *hi_primitives, table=INLINED)
+@rule(p.jit_p, p.remat_p, p.closed_call_p, p.custom_jvp_call_p, p.custom_vjp_call_p, *hi_primitives(), table=INLINED)
 def _call(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Value]:
     """Walk through the called program; custom derivative rules were applied at trace time."""
     params: Any = equation.params
     program = params["jaxpr"] if "jaxpr" in params else params.get("call_jaxpr")
-    jaxpr, consts = inner(checker, inner_programs(equation)[0] if equation.primitive in hi_primitives else program)
+    jaxpr, consts = inner(checker, inner_programs(equation)[0] if equation.primitive in hi_primitives() else program)
     return checker.walk(jaxpr, consts, operands)
 
 
