@@ -301,16 +301,8 @@ def softmax_of_products(w, xs, ys, mask, key):
 
 @beside(0)
 def softmax_of_products_whose_rounding_is_not_small(w, xs, ys, mask, key):
+    # XLA of JAX 0.10 rounds `a * b` for the maximum, on processors, and not where the maximum is subtracted: it returns NaN.
     return noise(key, dp.sum_records(jax.nn.softmax(products(xs, ys, 1e12)), mask), 1.0)
-
-
-def test_a_softmax_of_large_products_may_be_no_number():
-    """XLA rounds `a * b` for the maximum, and not where the maximum is subtracted: so large numbers have no proof."""
-    x = np.random.default_rng(0).uniform(-1, 1, (N, D)).astype(np.float32)
-    if jax.default_backend() != "cpu":
-        pytest.skip("as XLA compiles it for processors")
-    found = jax.jit(lambda x, y: jax.nn.softmax(products(x, y, 1e12)).sum(0))(x, 1e12 * x[:, 1])
-    assert np.isnan(np.asarray(found)).any()
 
 
 @beside(0)
