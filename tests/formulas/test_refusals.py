@@ -15,7 +15,7 @@ from discreet.tabular.formulas import Design
 from discreet.tabular.formulas._design import TAKEN
 from discreet.tabular.formulas._model import in_units, model_of, records_of
 from discreet.tabular.models import FAMILIES
-from discreet.tabular.tables import Column, Kind, Schema
+from discreet.tabular.tables import Column, Kind, Missing, Schema
 
 from .test_design import LEFT, SCHEMA, table
 
@@ -130,7 +130,7 @@ def test_names_and_categories_that_results_have_for_other_things() -> None:
     level = Column(name="region[south]", kind=Kind.REAL, bounds=(0, 1))
     with pytest.raises(ValueError, match="have one name"):
         Design("ill ~ region + `region[south]`", Schema(columns=(*SCHEMA.columns, level)), "bernoulli")
-    odd = Column(name="odd", kind=Kind.CATEGORICAL, categories=("missing", "b"), missing="indicator")  # type: ignore[arg-type]
+    odd = Column(name="odd", kind=Kind.CATEGORICAL, categories=("missing", "b"), missing=Missing.INDICATOR)
     with pytest.raises(ValueError, match="'missing' beside the level"):
         Design("ill ~ age + odd", Schema(columns=(*SCHEMA.columns, odd)), "bernoulli")
 
@@ -158,7 +158,7 @@ def test_more_successes_than_trials() -> None:
     cells = table() | {"days": np.ones(60, int)}
     with pytest.raises(ValueError, match="more successes than trials"):
         design.rows(cells)
-    assert design.rows(cells, out_of_bounds="clip").y.max() == 1  # type: ignore[union-attr]
+    assert np.max(design.rows(cells, out_of_bounds="clip").y) == 1
     days = dataclasses.replace(SCHEMA.columns[5], missing="indicator")
     schema = Schema(columns=(*SCHEMA.columns[:5], days, *SCHEMA.columns[6:]))
     with pytest.raises(ValueError, match="numbers of trials"):

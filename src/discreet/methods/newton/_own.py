@@ -33,7 +33,6 @@ from jaxtyping import Bool, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
 from discreet._jax import in_own_settings, one_process, refuse_traced
-from discreet._validate import ENDS, integer
 from discreet.methods.inference import (
     Latents,
     NoPointError,
@@ -77,7 +76,7 @@ from discreet.methods.newton._model import (
     program_of,
 )
 from discreet.methods.newton._model_plan import NUM_GRADIENTS, STAGES, ModelPlan, Stage
-from discreet.methods.newton._posterior import Named, Posterior, label
+from discreet.methods.newton._posterior import OfDraws, label
 from discreet.methods.newton._sampling import draw, of_each
 from discreet.methods.newton._saved import SavedReleases
 from discreet.methods.newton._sums import Parts, layout_of
@@ -121,7 +120,7 @@ WIDEST = 2.0
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class DPNewtonResult(Posterior, Released, what="private Newton fit of a model", parts=(ModelPlan, Relation)):
+class DPNewtonResult(OfDraws, Released, what="private Newton fit of a model", parts=(ModelPlan, Relation)):
     """The posterior of a model's global latents: privacy noise and sampling noise are both in it.
 
     Everything in it is covered by `statement`.
@@ -151,16 +150,6 @@ class DPNewtonResult(Posterior, Released, what="private Newton fit of a model", 
     statement: Statement
 
     @property
-    def estimate(self) -> dict[str, np.ndarray]:
-        """Posterior mean of each latent."""
-        return {name: value.mean(axis=0) for name, value in self.draws.items()}
-
-    @property
-    def interval(self) -> dict[str, np.ndarray]:
-        """The 90 % interval of each latent: low and high, (2, ...)."""
-        return {name: np.quantile(value, ENDS, axis=0) for name, value in self.draws.items()}
-
-    @property
     def dropped(self) -> Share:
         """Share of the records that do not count, with the standard error of its noise."""
         return Share(1 - self.counted, self.plan.noise(STAGES[-1].lengths) / self.plan.num_records)
@@ -169,19 +158,6 @@ class DPNewtonResult(Posterior, Released, what="private Newton fit of a model", 
     def converged(self) -> bool:
         """True if more gradients would hardly move the estimate, and agree with the curvature."""
         return is_settled(self.moved, self.lack)
-
-    def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
-        """Draws of each latent, (draw, ...), picked at random from `draws`. At no cost.
-
-        Args:
-            key: Any JAX key.
-            num_samples: Number of draws.
-        """
-        secret = random.subkey(random.check_key(key), random.Purpose.POSTERIOR)
-        held = len(next(iter(self.draws.values())))
-        replace = integer("num_samples", num_samples) > held
-        picked = np.asarray(jax.random.choice(secret, held, (num_samples,), replace))
-        return {name: value[picked] for name, value in self.draws.items()}
 
     def predict(
         self,
@@ -220,14 +196,6 @@ class DPNewtonResult(Posterior, Released, what="private Newton fit of a model", 
         Args and errors are those of `predict.log_density_of`.
         """
         return log_density_of(model, self.draws, site=site, **kwargs)(*args)
-
-    @property
-    def _means(self) -> Named:
-        return self.estimate
-
-    @property
-    def _shares(self) -> Named:
-        return self.learned
 
 
 def refuse_others(model: Any) -> None:

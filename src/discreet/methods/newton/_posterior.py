@@ -10,6 +10,7 @@ import abc
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+import jax
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 from scipy.special import logsumexp, ndtri
@@ -90,6 +91,44 @@ class Posterior(abc.ABC):
                 decimals = int(np.clip(1 - np.floor(np.log10(max(high - low, 1e-9))), 0, 9))
                 mean, *ends = (f"{number:.{decimals}f}" for number in (value[place], low, high))
                 yield label(name, place), mean, " to ".join(ends), f"{100 * max(share, 0):.0f} %"
+
+
+class OfDraws(Posterior):
+    """A posterior of which there are draws, by name, and the share learned of each."""
+
+    draws: Named
+    learned: Named
+
+    @property
+    def estimate(self) -> dict[str, np.ndarray]:
+        """Posterior mean of each latent."""
+        return {name: value.mean(axis=0) for name, value in self.draws.items()}
+
+    @property
+    def interval(self) -> dict[str, np.ndarray]:
+        """The 90 % interval of each latent: low and high, (2, ...)."""
+        return {name: np.quantile(value, ENDS, axis=0) for name, value in self.draws.items()}
+
+    @property
+    def _means(self) -> Named:
+        return self.estimate
+
+    @property
+    def _shares(self) -> Named:
+        return self.learned
+
+    def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
+        """Draws of each latent, (draw, ...), picked at random from `draws`. At no cost.
+
+        Args:
+            key: Any JAX key.
+            num_samples: Number of draws.
+        """
+        secret = random.subkey(random.check_key(key), random.Purpose.POSTERIOR)
+        held = len(next(iter(self.draws.values())))
+        replace = integer("num_samples", num_samples) > held
+        picked = np.asarray(jax.random.choice(secret, held, (num_samples,), replace))
+        return {name: value[picked] for name, value in self.draws.items()}
 
 
 class OfCoefficients(Posterior):

@@ -121,7 +121,9 @@ class Design:
     def __init__(self, text: str, schema: Schema, family: str, constants: Mapping[str, Any] | None = None) -> None:
         self.formula: Formula = parsed(text, constants)
         self.schema = self._of_columns(schema)
-        self.target: Column = self.schema.target_column  # type: ignore[assignment]
+        target = self.schema.target_column
+        assert target is not None
+        self.target: Column = target
         self.family: Family = self._family(family)
         self._described = {column.name: column for column in self.schema.columns}
         self._evaluate_template()
@@ -294,8 +296,9 @@ class Design:
                 "the table."
             )
         _check_finite(self.names, x)
-        if self._offsets:
-            _check_finite(["The offset"], np.reshape(self._offset(template), (-1, 1)))  # type: ignore[arg-type]
+        offset = self._offset(template)
+        if offset is not None:
+            _check_finite(["The offset"], offset[:, None])
         self.groupings: tuple[Grouping, ...] = tuple(self._groupings(terms.group_terms))
         self._coordinates(x)
         self._scale_varying(template)
@@ -492,7 +495,8 @@ class Design:
         if not self._offsets:
             return None
         with np.errstate(all="ignore"):
-            return sum(np.reshape(term.eval_new_data(data), len(data)).astype(np.float64) for term in self._offsets)  # type: ignore[return-value]
+            each = [np.reshape(term.eval_new_data(data), len(data)).astype(np.float64) for term in self._offsets]
+        return np.asarray(sum(each))
 
     def _target_of(self, numbers: np.ndarray) -> np.ndarray:
         level = self.formula.target.level

@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 from scipy.special import logsumexp
 
-from discreet._validate import ENDS, RefusedError, choice, integer, near
+from discreet._validate import RefusedError, choice, integer, near
 from discreet.methods.moments import MomentsPlan
-from discreet.methods.newton import ModelPlan, NewtonPlan, Posterior
+from discreet.methods.newton import ModelPlan, NewtonPlan, OfDraws
 from discreet.methods.predict import Predictions
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation
@@ -99,7 +99,7 @@ def _parts() -> tuple[type, ...]:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Regression(Posterior, Released, what="regression by a formula", parts=_parts):
+class Regression(OfDraws, Released, what="regression by a formula", parts=_parts):
     """The posterior of a regression by a formula: privacy noise and sampling noise are both in it.
 
     Everything in it is covered by `statement`. Names are those of the formula, numbers in the units of its columns.
@@ -125,37 +125,6 @@ class Regression(Posterior, Released, what="regression by a formula", parts=_par
     learned: Mapping[str, float]
     plan: Any
     statement: Statement
-
-    @property
-    def estimate(self) -> dict[str, np.ndarray]:
-        """Posterior mean of each."""
-        return {name: value.mean(axis=0) for name, value in self.draws.items()}
-
-    @property
-    def interval(self) -> dict[str, np.ndarray]:
-        """The 90 % interval of each: low and high, (2,)."""
-        return {name: np.quantile(value, ENDS, axis=0) for name, value in self.draws.items()}
-
-    @property
-    def _means(self) -> Named:
-        return self.estimate
-
-    @property
-    def _shares(self) -> Mapping[str, Any]:
-        return self.learned
-
-    def posterior(self, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
-        """Draws of each, (draw,), picked at random from `draws`; at no cost.
-
-        Args:
-            key: Any JAX key.
-            num_samples: Number of draws.
-        """
-        secret = random.subkey(random.check_key(key), random.Purpose.POSTERIOR)
-        held = len(next(iter(self.draws.values())))
-        replace = integer("num_samples", num_samples) > held
-        picked = np.asarray(jax.random.choice(secret, held, (num_samples,), replace))
-        return {name: value[picked] for name, value in self.draws.items()}
 
     @property
     def design(self) -> Design:
