@@ -12,8 +12,6 @@ convex, and solved by Newton's method. Means and spreads of single features stay
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.optimize import minimize
@@ -96,11 +94,11 @@ def _weights(
     def dual(slopes: np.ndarray) -> tuple[float, np.ndarray]:
         line = apart @ slopes
         value = logsumexp(line) + variances @ slopes**2 / 2
-        weights: Any = softmax(line)
+        weights = np.asarray(softmax(line))
         return float(value), weights @ apart + variances * slopes
 
     def curvature(slopes: np.ndarray) -> np.ndarray:
-        weights = softmax(apart @ slopes)
+        weights = np.asarray(softmax(apart @ slopes))
         mean = weights @ apart
         return (apart * weights[:, None]).T @ apart - np.outer(mean, mean) + np.diag(variances)
 
