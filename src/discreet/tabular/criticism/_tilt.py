@@ -93,12 +93,12 @@ def _weights(
 
     def dual(slopes: np.ndarray) -> tuple[float, np.ndarray]:
         line = apart @ slopes
-        value = logsumexp(line) + variances @ slopes**2 / 2
-        weights = np.asarray(softmax(line))
+        value = np.asarray(logsumexp(line)) + variances @ slopes**2 / 2
+        weights = softmax(line)
         return float(value), weights @ apart + variances * slopes
 
     def curvature(slopes: np.ndarray) -> np.ndarray:
-        weights = np.asarray(softmax(apart @ slopes))
+        weights = softmax(apart @ slopes)
         mean = weights @ apart
         return (apart * weights[:, None]).T @ apart - np.outer(mean, mean) + np.diag(variances)
 
