@@ -211,7 +211,7 @@ def _programs() -> None:
     negated = jax.make_jaxpr(lambda x: -x)(jax.ShapeDtypeStruct((N, D), np.float32))
     call = p.closed_call_p.get_bind_params({"call_jaxpr": negated})
     each(p.closed_call_p.name, lambda x: p.closed_call_p.bind(x, **call), ROWS)
-    if hi_primitives:
+    if hi_primitives():
         each("call_hi_primitive", lambda x: jnp.searchsorted(jnp.arange(-1.0, 1.0, 0.25), x), ROWS)
         each("call_hi_primitive", lambda x: [jax.vmap(jnp.searchsorted)(x, x), jnp.searchsorted(x[:, 0], x)], ROWS)
     each("custom_jvp_call", jax.nn.relu, (*ROWS, *SUMS))
