@@ -243,7 +243,7 @@ def measure(scale: Scale) -> list[Outcome]:
 
 def _one(name: str, questions: tuple[Question, ...], table: pyarrow.Table, scale: Scale) -> Outcome:
     outcome = Outcome(f"figures-{name.replace(' ', '-')}", f"{name} of {len(table):,} rows, ε = {EPSILON:g}")
-    draws = scale.size(scale.steps(DRAWS), 2)
+    draws = scale.size(scale.steps(DRAWS), 10)
     right = {question: truth(table, question) for question in questions}
     ours = Ours(table, questions)
     held: dict[Question, list[float]] = {question: [] for question in questions}

@@ -275,9 +275,11 @@ def test_figures_are_compared_with_the_tables_own(monkeypatch: pytest.MonkeyPatc
         assert outcome.skipped == {"OpenDP": "no wheel"}
         for question in outcome.facts.values():
             assert question["diffprivlib"] == pytest.approx(1e-3)
-            assert 0 < question["discreet"] < 10 * question["half-width"]
+            # A quantile may be exact in all draws.
+            assert 0 <= question["discreet"] < 10 * question["half-width"]
         held = next(figure for figure in outcome.figures if figure.name == "95 % intervals that hold")
-        assert held.value >= 75
+        # A right one holds in fewer than 6 of 10 draws once in 15,000 runs.
+        assert held.value >= 60
         words = "questions with an error of at most that of diffprivlib"
         counted = [figure.value for figure in outcome.figures if figure.name == words]
         exactly = sum(question["discreet"] <= question["diffprivlib"] for question in outcome.facts.values())
