@@ -85,7 +85,7 @@ def moments_of(latents: Latents) -> PriorDraws:
         ValueError: Draws of the prior are not finite.
     """
     keys = _prior_keys()
-    found = np.asarray(jax.jit(functools.partial(jax.lax.map, latents.drawn))(keys), np.float64)
+    found = np.asarray(run_once(functools.partial(jax.lax.map, latents.drawn))(keys), np.float64)
     if not np.isfinite(found).all():
         bad = latents.split(~np.isfinite(found).all(axis=0))
         name = next(name for name, value in bad.items() if value.any())
@@ -106,7 +106,7 @@ def _ruled(latents: Latents, one: np.ndarray, other: np.ndarray) -> Bool[np.ndar
         return np.zeros(size, bool)
     mixed = np.append(one[:size], other[size:])
     points = np.array([one, mixed], np.float64 if latents.wide else np.float32)
-    slopes = np.asarray(jax.jit(jax.vmap(jax.grad(latents.log_prior)))(points))[:, :size]
+    slopes = np.asarray(run_once(jax.vmap(jax.grad(latents.log_prior)))(points))[:, :size]
     return ~np.isclose(slopes[0], slopes[1], rtol=1e-3, atol=0)
 
 

@@ -16,10 +16,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 from scipy.linalg import solve_triangular
 
+from discreet._jax import run_once
 from discreet.methods.inference import Latents
 from discreet.methods.newton._algebra import Matrix, Vector
 
@@ -34,10 +36,22 @@ DEGREES = 8  # of freedom
 _WIDER = 1.2  # of the t than the chains, in standard deviations
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@functools.partial(run_once, static_argnums=(0, 1))
 def of_each(method: Callable[..., Any], latents: Latents, vectors: Array) -> Any:
     """What a method of the latents makes of each vector."""
     return jax.vmap(functools.partial(method, latents))(vectors)
+
+
+@functools.partial(run_once, static_argnums=(0, 1))
+def _log_density(latents: Latents, apart: bool, precision: Array, pull: Array, vectors: Array) -> Array:
+    volume: Any = 0.0
+    if apart:
+        vectors, volume = jax.vmap(functools.partial(Latents.together, latents))(vectors)
+    with jax.enable_x64(latents.wide):
+        prior = jax.vmap(latents.log_prior)(vectors.astype(np.float64 if latents.wide else np.float32))
+    own = vectors[:, : len(pull)]
+    likelihood = own @ pull - jnp.sum((own @ precision) * own, axis=1) / 2
+    return prior.astype(np.float64) + likelihood + volume
 
 
 class _Target(NamedTuple):
@@ -50,13 +64,8 @@ class _Target(NamedTuple):
 
     def log_density(self, vectors: Chains) -> Float[np.ndarray, " chain"]:
         """The logarithm of the density of each vector, but for a constant."""
-        vectors, volume = self.vectors(vectors)
-        own = vectors[:, : len(self.pull)]
-        with jax.enable_x64(self.latents.wide):
-            own_type = np.float64 if self.latents.wide else np.float32
-            prior = of_each(Latents.log_prior, self.latents, vectors.astype(own_type))
-        likelihood = own @ self.pull - np.sum((own @ self.precision) * own, axis=1) / 2
-        return np.asarray(prior, np.float64) + likelihood + volume
+        with jax.enable_x64(True):
+            return np.asarray(_log_density(self.latents, self.apart, self.precision, self.pull, vectors))
 
     def vectors(self, vectors: Chains) -> tuple[Chains, Float[np.ndarray, " chain"]]:
         """The vectors of the target's own ones, and the logarithms of the volumes."""
@@ -86,26 +95,33 @@ def _sweeps(target: _Target, states: Chains, centre: Vector, root: Matrix, rng: 
 
     white = solve_triangular(root, (states - centre).T, lower=True).T
     height = log_ratio(white)
-    for _ in range(SWEEPS):
+    left = np.full(count, SWEEPS)
+    way = np.empty_like(white)
+    level, low, high = np.empty((3, count))
+    # No chain waits for another before its last sweep: the slowest of all takes three times as long as most.
+    begins = np.full(count, True)
+    while left.any():
+        new = int(begins.sum())
         # Given the state, the scale of the t is inverse gamma.
-        scale = (DEGREES + np.sum(np.square(white), axis=1)) / rng.chisquare(DEGREES + size, count)
-        way = rng.standard_normal((count, size)) * np.sqrt(scale)[:, None]
-        level = height + np.log(rng.random(count))
-        high = 2 * np.pi * rng.random(count)
-        low = high - 2 * np.pi
-        place = white
-        there = np.full(count, -np.inf)
-        while (looking := (there < level) & (high - low > 1e-9)).any():
-            # The next place on the ellipse, between angles that shrink towards the state's own, which is 0.
-            angle = low + (high - low) * rng.random(count)
-            now = white * np.cos(angle)[:, None] + way * np.sin(angle)[:, None]
-            low = np.where(looking & (angle < 0), angle, low)
-            high = np.where(looking & (angle >= 0), angle, high)
-            place = np.where(looking[:, None], now, place)
-            there = np.where(looking, log_ratio(now), there)
-        accepted = there >= level
-        white = np.where(accepted[:, None], place, white)
-        height = np.where(accepted, there, height)
+        lengths = np.sum(np.square(white[begins]), axis=1)
+        scale = (DEGREES + lengths) / rng.chisquare(DEGREES + size, new)
+        way[begins] = rng.standard_normal((new, size)) * np.sqrt(scale)[:, None]
+        level[begins] = height[begins] + np.log(rng.random(new))
+        high[begins] = 2 * np.pi * rng.random(new)
+        low[begins] = high[begins] - 2 * np.pi
+        # The next place on the ellipse, between angles that shrink towards the state's own, which is 0.
+        angle = low + (high - low) * rng.random(count)
+        place = white * np.cos(angle)[:, None] + way * np.sin(angle)[:, None]
+        there = log_ratio(place)
+        moves = (there >= level) & (left > 0)
+        white[moves] = place[moves]
+        height[moves] = there[moves]
+        low = np.where(angle < 0, angle, low)
+        high = np.where(angle >= 0, angle, high)
+        # A chain that finds no other place stays.
+        over = (moves | (high - low <= 1e-9)) & (left > 0)
+        left -= over
+        begins = over & (left > 0)
     return centre + white @ root.T
 
 
