@@ -25,14 +25,11 @@ from tests.methods import (
     Method,
     N,
     X,
-    bought,
-    by_moments,
-    by_newton,
+    by_langevin,
     by_steps,
     calibrated,
     counted,
     model,
-    of_a_model,
     one_sample,
     plan,
     ranked,
@@ -49,7 +46,7 @@ from discreet.methods.newton import NewtonPlan, _model, _releases, _sums
 from discreet.privacy.accounting import profile
 from discreet.privacy.act import Act
 from discreet.privacy.mechanisms import GAUSSIAN
-from discreet.privacy.query import padded
+from discreet.privacy.query import GaussianPlan, padded
 from discreet.privacy.report import RECORD, Unit
 from discreet.privacy.verify import check_expected
 from discreet.tabular.scores import ScorePlan
@@ -148,11 +145,14 @@ def less_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.essential
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
-@pytest.mark.parametrize("method", [bought, by_moments, by_newton, of_a_model, counted, ranked, scored, standardised])
+@pytest.mark.parametrize("method", [x for x in METHODS if x not in (by_steps, by_langevin, one_sample, selected)])
 def test_the_programs_are_the_plan_and_with_less_noise_they_are_refused(
     method: Method, relation: dp.Relation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Together they cost what the plan does, and not less: that would be noise for nothing."""
+    """Together they cost what the plan does, and not less: that would be noise for nothing.
+
+    Fits in steps compare their whole loop with the plan; a posterior sample and a selection have no noise of their own.
+    """
     compared: list[Any] = []
 
     def begin(self: Act) -> None:
@@ -168,7 +168,10 @@ def test_the_programs_are_the_plan_and_with_less_noise_they_are_refused(
         method(dp.random.key(), relation=relation)
     ((event, plan),) = compared
     proved, paid = (profile(x, relation).epsilon(1e-6) for x in (event, plan.event()))
-    assert 0.98 * paid < proved <= paid * (1 + 1e-6)
+    hint = f"proved {proved:.4g}, paid {paid:.4g}: under REPLACE_ONE counts need less noise (GaussianPlan)"
+    assert 0.98 * paid < proved <= paid * (1 + 1e-6), hint
+    if not isinstance(plan, GaussianPlan):
+        return
     if method is not counted:  # its choices are no Gaussians
         assert profile(GAUSSIAN.event(plan.noise_multiplier), relation).epsilon(1e-6) == pytest.approx(paid, rel=2e-3)
     less_noise(monkeypatch)
@@ -328,10 +331,11 @@ def test_a_key_that_is_none_is_refused(method: Method, key: Any) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_the_number_of_records_is_the_plans_or_secret(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where one record is added, statements of tables of two sizes are the same, but for what is said by the releases."""
-    statements = [method(dp.random.key(), x=x).statement.with_use("", "") for x in (X, X[:-1])]
+    found = [method(dp.random.key(), x=x) for x in (X, X[:-1])]
+    statements = [x.statement.with_use("", "") for x in found]
     whole, less = (dataclasses.replace(x, notes=x.notes[:1], data_warnings=()) for x in statements)
     assert whole == less
-    if method in (bought, counted, ranked, scored, selected):  # their plans know no number
+    if not hasattr(found[0].plan, "num_records"):
         return
     monkeypatch.setattr(Act, "begin", lambda self: pytest.fail("begun"))
     with pytest.raises(ValueError, match=rf"{N - 1} records.*num_records( is |=){N}, a public number"):
@@ -357,7 +361,8 @@ def stats(repository: Path) -> Any:
 
 def test_every_method_has_every_option_that_it_needs(repository: Path) -> None:
     asked = stats(repository)
-    assert not any(asked.holes().values())
+    holes = {name: words for name, words in asked.holes().items() if words}
+    assert not holes, "add them, or enter the method in NEEDLESS (tools/stats.py), with the reason in other-methods.md"
     for word, names in asked.NEEDLESS.items():
         assert all(word in asked.lacking()[name] for name in names), f"some of {names} have {word} by now"
     page = (repository / "docs" / "other-methods.md").read_text(encoding="utf-8")

@@ -113,18 +113,19 @@ def methods() -> dict[str, tuple[Callable[..., Any], type]]:
 
 OPTIONS = "ledger", "person", "max_rows", "checkpoint", "mesh", "progress_bar", "require_proof"
 RESULTS = "plan", "statement", "save", "to_dict", "_repr_html_", "to_arviz"
-_QUERIES = "moments", "counts", "private schemas", "scores", "comparison", "standardisation"
+_SUMS = "private schemas", "scores", "comparison", "standardisation"
+_QUERIES = "moments", "counts", *_SUMS
 _NEWTON = "Newton", "Newton of models"
 NEEDLESS: dict[str, tuple[str, ...]] = {
     "person": ("counts", "private schemas"),
     "max_rows": (*_QUERIES, "Newton"),
     "checkpoint": (*_QUERIES, "one posterior sample", "selection"),
     "mesh": (*_QUERIES, *_NEWTON, "one posterior sample", "selection"),
-    "progress_bar": ("moments", "private schemas", "scores", "comparison", "standardisation", "selection"),
+    "progress_bar": (*_SUMS, "moments", "selection"),
     "require_proof": (*_QUERIES, *_NEWTON, "one posterior sample", "selection"),
-    "to_arviz": ("counts", "private schemas", "scores", "comparison", "standardisation", "selection"),
+    "to_arviz": (*_SUMS, "counts", "selection"),
 }
-"""Methods that need no such option or result: docs/other-methods.md has the reasons."""
+"""Methods that need no such option or result: docs/other-methods.md has the reasons. `_SUMS` are methods of one query there."""
 
 
 def lacking() -> dict[str, list[str]]:

@@ -90,6 +90,7 @@ class Gaussian(NamedTuple):
         """As in `Noise`."""
         return planned_gaussian(key, total, *self)
 
+    @in_own_settings
     def drawn(self, dim: int) -> float:
         """Standard deviation of the noise that is drawn, on a grid of integers, for each of `dim` numbers."""
         return math.prod(GAUSSIAN.drawn(self.stddev, self.noise_multiplier, dim, self.room))
@@ -97,6 +98,9 @@ class Gaussian(NamedTuple):
 
 class Choice(NamedTuple):
     """The number of a large one of these sums, by the exponential mechanism.
+
+    The plan of one choice has the event `BoundedRangeDpEvent(epsilon)` and the slack `CHOICE.slack`. The largest epsilon for a
+    budget is `1 / calibrate_noise_multiplier(lambda x: BoundedRangeDpEvent(1 / x), ...)`.
 
     Attributes:
         epsilon: The privacy range.
@@ -122,6 +126,9 @@ _HINT = "It should be well below one over the number of records."
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GaussianPlan:
     """What plans of queries with Gaussian noise have in common. Public.
+
+    Under REPLACE_ONE the event has neighbours whose sums are two bounds apart. Counts are sqrt(2) apart, so their noise is
+    `neighbours(relation).of_cells / neighbours(relation).distance` times that of other sums.
 
     Attributes:
         noise_multiplier: Noise standard deviation over the bound of one record, of all releases together.
