@@ -872,13 +872,21 @@ _R = TypeVar("_R")
 def in_own_settings(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Run a function outside of the mesh of `jax.set_mesh`, as its program sets all shardings itself, and by JAX's usual rules.
 
-    `jax_numpy_dtype_promotion`, `jax_transfer_guard` and `jax_disable_jit` find faults in a user's program. NumPyro's programs
-    mix types, and the results of a fit are moved to the host.
+    What finds faults in a user's program finds none here, and an error after the debit would lose the budget: programs of NumPyro
+    mix types and ranks, results are moved to the host, and a loss that was not released is NaN.
     """
 
     @wraps(function)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with jax.numpy_dtype_promotion("standard"), jax.transfer_guard("allow"), jax.disable_jit(False):
+        with (
+            jax.numpy_dtype_promotion("standard"),
+            jax.numpy_rank_promotion("allow"),
+            jax.transfer_guard("allow"),
+            jax.disable_jit(False),
+            jax.debug_nans(False),
+            jax.debug_infs(False),
+            jax.debug_key_reuse(False),
+        ):
             if jax.sharding.get_abstract_mesh().empty:
                 return function(*args, **kwargs)
             with jax.set_mesh(jax.sharding.Mesh(np.empty((), object), ())):

@@ -815,7 +815,7 @@ def private_marginals(
     refuse_traced("private_marginals")
     one_process("private_marginals", [])
     key = random.secret_key(rng_key, "private_marginals", non_private_seed)
-    if plan.choices and not plan.open:
+    if plan.open < plan.choices:
         raise ValueError("private_marginals: the plan's pairs were chosen already: calibrate a new plan with choices")
     act = Act.on(plan, key, random.Purpose.MARGINALS, ledger=ledger)
     rows = _FEW_ROWS if plan.open else max(1, LAST // plan.max_rows)
