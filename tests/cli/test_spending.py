@@ -252,9 +252,15 @@ def book(tmp_path, monkeypatch: pytest.MonkeyPatch) -> dp.Ledger:
     return dp.Ledger.create("book.ledger", dataset="t", epsilon=3.0, delta=1e-4)
 
 
-@pytest.mark.parametrize("words", RELEASING.values(), ids=RELEASING)
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("secretcell"), MemoryError()])
-def test_what_ends_between_debit_and_release_is_no_refusal(words, error, book, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [
+        *((what, KeyboardInterrupt()) for what in RELEASING),
+        ("scores", ValueError("secretcell")),
+        ("steps", MemoryError()),
+    ],
+)
+def test_what_ends_between_debit_and_release_is_no_refusal(what, error, book, monkeypatch) -> None:
     """Of counts, scores and bounds it was said that nothing was spent, and the ledger had the debit."""
     begin = Act.begin
 
@@ -263,22 +269,22 @@ def test_what_ends_between_debit_and_release_is_no_refusal(words, error, book, m
         raise error
 
     monkeypatch.setattr(Act, "begin", ends)
-    outcome = RUN.invoke(app, words.split())
+    outcome = RUN.invoke(app, RELEASING[what].split())
     assert len(book.debits) == 1, outcome.stderr
     assert "its budget is spent; no statement was written, so count the ε of the whole plan as spent" in said(outcome)
     assert "secretcell" not in said(outcome)
     assert outcome.exit_code == (130 if isinstance(error, KeyboardInterrupt) else 1)
 
 
-@pytest.mark.parametrize("words", RELEASING.values(), ids=RELEASING)
-def test_a_ledger_that_cannot_be_written_to_is_a_refusal(words, book, monkeypatch) -> None:
+@pytest.mark.parametrize("what", ["counts", "Newton", "steps"])
+def test_a_ledger_that_cannot_be_written_to_is_a_refusal(what, book, monkeypatch) -> None:
     """It can be read, so it is the debit that is refused, behind the claim of the key."""
 
     def locked(*_):
         raise dp.ledger.LedgerError("book.ledger cannot be opened (Permission denied).")
 
     monkeypatch.setattr(ledger, "_appending", locked)
-    outcome = RUN.invoke(app, words.split())
+    outcome = RUN.invoke(app, RELEASING[what].split())
     assert "Refused: book.ledger cannot be opened (Permission denied)." in said(outcome)
     assert outcome.exit_code == 2
     assert not book.debits
