@@ -12,6 +12,7 @@ import pytest
 from dp_accounting import DpEvent
 
 import discreet as dp
+from discreet._jax import one_release
 from discreet._validate import RefusedError, positive, probability, refuse
 from discreet.privacy.accounting import calibrate_noise_multiplier
 from discreet.privacy.act import Act
@@ -94,6 +95,7 @@ class Counts:
         return count_cells(levels, mask, (self.bins,), ((0,),), (1,))
 
 
+@one_release
 def private_histogram(
     key: Any, x: np.ndarray, plan: HistogramPlan, *, person: str | None = None, ledger: dp.Ledger | None = None
 ) -> Histogram:

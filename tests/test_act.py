@@ -400,7 +400,7 @@ def test_the_number_of_records_is_the_plans_or_secret(method: Method, monkeypatc
         method(dp.random.key(), x=X[:-1], relation=REPLACE)
 
 
-@pytest.mark.parametrize("method", [method for method in METHODS if method is not selected])
+@pytest.mark.parametrize("method", METHODS)
 def test_under_a_trace_is_refused(method: Method) -> None:
     """The key is no tracer here, so nothing but the trace itself shows that the records are."""
     allowed = {"non_private_seed": True} if method in ASK_FOR_A_SEED else {}
