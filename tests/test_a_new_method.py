@@ -15,7 +15,7 @@ from tests import test_act
 from tests.test_act import ADD, REPLACE, ledger as ledger
 
 import discreet as dp
-from discreet._jax import one_process, refuse_traced
+from discreet._jax import one_release
 from discreet._validate import RefusedError, refuse
 from discreet.privacy.accounting import neighbours
 from discreet.privacy.act import Act
@@ -89,12 +89,11 @@ class Counts(NamedTuple):
         return count_cells(levels, mask, (self.bins,), ((0,),), (1,))
 
 
+@one_release
 def private_histogram(
     key: Any, x: Any, plan: HistogramPlan, *, person: str | None = None, ledger: dp.Ledger | None = None
 ) -> Histogram:
     """Refuse, prove, begin, run, state. `x` has one row of each person."""
-    refuse_traced("private_histogram")
-    one_process("private_histogram", [x])
     x = np.asarray(x)
     if x.ndim != 1 or not np.all((x >= plan.edges[0]) & (x <= plan.edges[-1])):
         raise RefusedError("x must be one column of numbers between the first and the last edge, without NaN.")

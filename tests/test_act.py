@@ -50,6 +50,7 @@ from discreet.privacy.query import GaussianPlan, padded
 from discreet.privacy.report import RECORD, Unit
 from discreet.privacy.verify import check_expected
 from discreet.tabular.scores import ScorePlan
+from discreet.tabular.tables import schema_from_bounds
 
 SCORE = score_plan()
 pytestmark = pytest.mark.filterwarnings("ignore::discreet.methods.inference.UseWarning")
@@ -242,12 +243,73 @@ def test_what_is_not_private_is_charged_to_no_ledger(ledger: dp.Ledger) -> None:
             Act(SCORE, dp.random.key(), statement, ledger=ledger)
 
 
-@pytest.mark.parametrize("method", METHODS)
+BOUNDED = schema_from_bounds("x=0:1,y=no|yes")
+TABLE = {"x": X, "y": np.where(X > 0.5, "yes", "no")}
+PRICE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
+
+
+def described(key: Any, **options: Any) -> Any:
+    return dp.describe(TABLE, BOUNDED, **PRICE, rng_key=key, **options)
+
+
+def twinned(key: Any, **options: Any) -> Any:
+    return dp.twins(TABLE, BOUNDED, **PRICE, rng_key=key, num_twins=1, **options)
+
+
+def by_formula(key: Any, **options: Any) -> Any:
+    return dp.regress("y ~ x", TABLE, BOUNDED, family="bernoulli", **PRICE, rng_key=key, **options)
+
+
+def estimated(key: Any, **options: Any) -> Any:
+    del key
+    return dp.estimators.LogisticRegression(bounds=(0, 1), num_steps=5, **PRICE).fit(X[:, None], X > 0.5, **options)
+
+
+WHOLE = described, twinned, by_formula, estimated
+"""What calls a method, and makes more of its release before it returns."""
+
+
+@pytest.mark.parametrize("method", [*METHODS, *WHOLE])
 def test_settings_of_jax_that_find_faults_stop_no_method(method: Method, ledger: dp.Ledger) -> None:
-    """Where a release failed by them after the debit, the budget was lost."""
-    with jax.numpy_dtype_promotion("strict"), jax.transfer_guard("disallow"):
+    """Where a release failed by them after the debit, the budget was lost: a chain's loss is NaN where it was not released."""
+    with (
+        jax.numpy_dtype_promotion("strict"),
+        jax.numpy_rank_promotion("raise"),
+        jax.transfer_guard("disallow"),
+        jax.debug_nans(True),
+        jax.debug_infs(True),
+        jax.debug_key_reuse(True),
+    ):
         method(dp.random.key(), ledger=ledger)
     assert len(ledger.debits) == 1
+
+
+class EndedError(Exception):
+    """What no method expects."""
+
+
+@pytest.mark.parametrize("method", [*METHODS, *WHOLE])
+@pytest.mark.parametrize("where", ["claimed", "debited"])
+def test_what_ends_behind_the_claim_is_not_released_and_debited_once(
+    method: Method, where: str, ledger: dp.Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And another act with the key is refused."""
+    debit, key = dp.Ledger.debit, dp.random.key()
+
+    def ends(self: dp.Ledger, *of: Any, **terms: Any) -> Any:
+        assert self is ledger
+        assert where == "claimed" or debit(self, *of, **terms)
+        raise EndedError
+
+    monkeypatch.setattr(dp.Ledger, "debit", ends)
+    with pytest.raises(EndedError) as caught:
+        method(key, ledger=ledger)
+    assert not hasattr(caught.value, "partial_result")
+    monkeypatch.undo()
+    if method is not estimated:  # which makes its own key
+        with pytest.raises(ValueError, match="This key has drawn this noise before"):
+            method(key, ledger=ledger)
+    assert len(ledger.debits) == (where == "debited")
 
 
 @pytest.mark.parametrize("method", [method for method in METHODS if method is not counted])
@@ -342,7 +404,7 @@ def test_the_number_of_records_is_the_plans_or_secret(method: Method, monkeypatc
         method(dp.random.key(), x=X[:-1], relation=REPLACE)
 
 
-@pytest.mark.parametrize("method", [method for method in METHODS if method is not selected])
+@pytest.mark.parametrize("method", METHODS)
 def test_under_a_trace_is_refused(method: Method) -> None:
     """The key is no tracer here, so nothing but the trace itself shows that the records are."""
     allowed = {"non_private_seed": True} if method in ASK_FOR_A_SEED else {}

@@ -156,6 +156,17 @@ def test_the_act_alone_claims_keys_and_debits() -> None:
     assert found == {("privacy/act.py", "claim"), ("privacy/act.py", "debit")}
 
 
+def test_methods_refuse_traces_and_several_processes_in_one_place() -> None:
+    """One of them, selection, did not refuse traces; a loop meets its other processes first."""
+    lacking = set()
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            text = ast.unparse(node) if isinstance(node, ast.FunctionDef) else ""
+            if "Act.on(" in text and not text.startswith("@one_release\n"):
+                lacking.add((name_of(path), text.splitlines()[0]))
+    assert not lacking
+
+
 # A loop is many sums under one proof, and may run without it (`require_proof=False`), so it is no query.
 PROVE = {"privacy/query.py", "methods/inference/_proof.py"}
 

@@ -869,20 +869,49 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def in_own_settings(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Run a function outside of the mesh of `jax.set_mesh`, as its program sets all shardings itself, and by JAX's usual rules.
+@contextmanager
+def _own_settings() -> Iterator[None]:
+    """Outside of the mesh of `jax.set_mesh`, as programs of discreet set all shardings themselves, and by JAX's usual rules.
 
-    `jax_numpy_dtype_promotion`, `jax_transfer_guard` and `jax_disable_jit` find faults in a user's program. NumPyro's programs
-    mix types, and the results of a fit are moved to the host.
+    What finds faults in a user's program finds none here, and an error after the debit would lose the budget: programs of NumPyro
+    mix types and ranks, results are moved to the host, and a loss that was not released is NaN.
     """
+    with (
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+        jax.transfer_guard("allow"),
+        jax.disable_jit(False),
+        jax.debug_nans(False),
+        jax.debug_infs(False),
+        jax.debug_key_reuse(False),
+    ):
+        if jax.sharding.get_abstract_mesh().empty:
+            yield
+            return
+        with jax.set_mesh(jax.sharding.Mesh(np.empty((), object), ())):
+            yield
+
+
+def in_own_settings(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Run a function in discreet's own settings of JAX."""
 
     @wraps(function)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with jax.numpy_dtype_promotion("standard"), jax.transfer_guard("allow"), jax.disable_jit(False):
-            if jax.sharding.get_abstract_mesh().empty:
-                return function(*args, **kwargs)
-            with jax.set_mesh(jax.sharding.Mesh(np.empty((), object), ())):
-                return function(*args, **kwargs)
+        with _own_settings():
+            return function(*args, **kwargs)
+
+    return called
+
+
+def one_release(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Run a private method in discreet's own settings of JAX, in one process and outside of JAX's transformations."""
+
+    @wraps(function)
+    def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        refuse_traced(function.__qualname__)
+        one_process(function.__qualname__, [*args, *kwargs.values()])
+        with _own_settings():
+            return function(*args, **kwargs)
 
     return called
 

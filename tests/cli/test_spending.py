@@ -10,11 +10,15 @@ import pytest
 from typer.testing import CliRunner
 
 import discreet as dp
+from discreet import ledger
 from discreet.interfaces.cli import _options, _report, _terminal
 from discreet.interfaces.cli._app import app
 from discreet.interfaces.cli._methods import InSteps
+from discreet.privacy.act import Act
 from discreet.privacy.random import claim
 from discreet.privacy.report import make_statement
+
+from .world import SCHEMA
 
 RUN = CliRunner()
 
@@ -221,3 +225,66 @@ def test_the_default_delta_follows_public_numbers_alone(tmp_path, monkeypatch) -
     assert asked == [3e-6, 1e-6, 3e-6, 1e-6, 3e-8, 1e-6]
     with pytest.raises(ValueError, match="num_records"):
         _options.suggest_delta(0, None)
+
+
+TABLE = "age,smoker\n" + "20,no\n60,yes\n" * 500
+BOUNDED = "--bounds age=0:100,smoker=no|yes --epsilon 1 --delta 1e-6 --ledger book.ledger --out out"
+RELEASING = {
+    "counts": f"describe table.csv {BOUNDED}",
+    "scores": "score fitted --data table.csv --epsilon 1 --delta 1e-6 --ledger book.ledger --out scored",
+    "bounds": "schema init table.csv --private-bounds --epsilon 1 --delta 1e-6 --ledger book.ledger --out new.toml",
+    "twins": f"fit --data table.csv --model twin {BOUNDED}",
+    "a formula": f"fit --data table.csv --formula smoker~age --family bernoulli {BOUNDED}",
+    "Newton": f"fit --data table.csv --model logistic --target smoker {BOUNDED}",
+    "moments": f"fit --data table.csv --model linear --target age {BOUNDED}",
+    "steps": f"fit --data table.csv --model logistic --target smoker --steps 3 --yes {BOUNDED}",
+}
+
+
+@pytest.fixture
+def book(tmp_path, monkeypatch: pytest.MonkeyPatch) -> dp.Ledger:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_terminal.settings, "debug", False)
+    Path("table.csv").write_text(TABLE)
+    Path("fitted").mkdir()
+    np.savez("fitted/posterior.npz", weights=np.zeros((3, 1)), intercept=np.zeros(3))
+    Path("fitted/summary.json").write_text(json.dumps({"model": "logistic", "schema": SCHEMA}))
+    return dp.Ledger.create("book.ledger", dataset="t", epsilon=3.0, delta=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [
+        *((what, KeyboardInterrupt()) for what in RELEASING),
+        ("scores", ValueError("secretcell")),
+        ("steps", MemoryError()),
+    ],
+)
+def test_what_ends_between_debit_and_release_is_no_refusal(what, error, book, monkeypatch) -> None:
+    """Of counts, scores and bounds it was said that nothing was spent, and the ledger had the debit."""
+    begin = Act.begin
+
+    def ends(self: Act) -> None:
+        begin(self)
+        raise error
+
+    monkeypatch.setattr(Act, "begin", ends)
+    outcome = RUN.invoke(app, RELEASING[what].split())
+    assert len(book.debits) == 1, outcome.stderr
+    assert "its budget is spent; no statement was written, so count the ε of the whole plan as spent" in said(outcome)
+    assert "secretcell" not in said(outcome)
+    assert outcome.exit_code == (130 if isinstance(error, KeyboardInterrupt) else 1)
+
+
+@pytest.mark.parametrize("what", ["counts", "Newton", "steps"])
+def test_a_ledger_that_cannot_be_written_to_is_a_refusal(what, book, monkeypatch) -> None:
+    """It can be read, so it is the debit that is refused, behind the claim of the key."""
+
+    def locked(*_):
+        raise dp.ledger.LedgerError("book.ledger cannot be opened (Permission denied).")
+
+    monkeypatch.setattr(ledger, "_appending", locked)
+    outcome = RUN.invoke(app, RELEASING[what].split())
+    assert "Refused: book.ledger cannot be opened (Permission denied)." in said(outcome)
+    assert outcome.exit_code == 2
+    assert not book.debits

@@ -186,6 +186,10 @@ def test_a_chain_that_leaves_the_numbers_says_so() -> None:
         result = chain.run(dp.random.key(1), XS, progress_bar=False, require_proof=False)
     assert result.diverged_at is not None
     assert 2 < result.diverged_at < 40
+    # Where warnings are errors, the chain was lost.
+    with pytest.raises(RuntimeWarning, match="left the finite numbers") as caught:
+        chain.run(dp.random.key(1), XS, progress_bar=False, require_proof=False)
+    assert caught.value.__dict__["partial_result"].statement == result.statement
     with pytest.raises(ValueError, match="smaller step_size"):
         result.posterior(dp.random.key(1), 1)
 

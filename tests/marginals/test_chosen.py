@@ -108,6 +108,10 @@ def test_the_dependent_pair_is_chosen_and_counted_and_none_is_twice(tmp_path) ->
     read = Marginals.load(kept[1].save(tmp_path / "part.counts"))
     assert read.plan == kept[1].plan
     assert read.plan.open == 1
+    # Pairs that were chosen by a release are no plan of another one.
+    for done in (read.plan, found.plan):
+        with pytest.raises(ValueError, match="pairs were chosen already"):
+            private_marginals(dp.random.key(), people(), done, ledger=ledger)
     # Pairs that are in no table are named, since no interval of what relates them can be trusted.
     for part in kept:
         note = fit_twins(part, components=2, num_steps=2)[1].statement.notes[-1]

@@ -57,7 +57,7 @@ import numpy.typing as npt
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from discreet._dp_accounting import DpEvent
-from discreet._jax import in_own_settings, one_process, refuse_traced
+from discreet._jax import one_release
 from discreet._validate import fraction, positive, real, refuse
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation, neighbours, upper
@@ -552,7 +552,7 @@ class _Thresholded(NamedTuple):
         return jnp.where(texts & (noisy <= self.threshold), 0.0, noisy)
 
 
-@in_own_settings
+@one_release
 def private_schema(
     rng_key: PRNGKeyArray,
     table: Any,
@@ -595,8 +595,6 @@ def private_schema(
     >>> bool(low == 0 and high >= 64)
     True
     """
-    refuse_traced("private_schema")
-    one_process("private_schema", [])
     key = random.secret_key(rng_key, "private_schema", non_private_seed)
     act = Act.on(plan, key, random.Purpose.SCHEMA, ledger=ledger, unit=Unit(plan.person))
     texts, counts, last = _count(table, plan, person_key)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from discreet._jax import in_own_settings, one_process, refuse_traced
+from discreet._jax import one_release
 from discreet._validate import integer
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation
@@ -166,7 +166,7 @@ def sums_of(
     return sum_records(rows, mask)
 
 
-@in_own_settings
+@one_release
 def private_standardisation(
     rng_key: PRNGKeyArray,
     x: npt.ArrayLike,
@@ -221,8 +221,6 @@ def private_standardisation(
     >>> bool(0.999 < dp.accounting.composed(first, plan).epsilon(1e-6) <= 1)
     True
     """
-    refuse_traced("private_standardisation")
-    one_process("private_standardisation", [x])
     key = random.secret_key(rng_key, "private_standardisation", non_private_seed)
     cells, lows, highs = _checked(x, low, high, plan)
     act = Act.on(plan, key, random.Purpose.STANDARDISATION, ledger=ledger, unit=Unit(person))

@@ -19,7 +19,6 @@ from discreet.interfaces.cli import _options as options
 from discreet.interfaces.cli._options import REGRESSIONS, TWIN, choose_model, delta_of
 from discreet.interfaces.cli._report import COUNTS, draw_picture, facts_in, write_page
 from discreet.interfaces.cli._run import (
-    PLAN_IS_SPENT,
     RELEASED,
     ROOM,
     check_folder,
@@ -36,6 +35,7 @@ from discreet.interfaces.cli._statement import (
 )
 from discreet.interfaces.cli._tables import Table, check_whole, how_converted
 from discreet.interfaces.cli._terminal import (
+    PLAN_IS_SPENT,
     check_file,
     folder_for_results,
     refusing,

@@ -11,7 +11,6 @@ from discreet.interfaces.cli import _options as options
 from discreet.interfaces.cli._methods import AGAIN, NUM_DRAWS, Method
 from discreet.interfaces.cli._report import npz, profile_of, write_page
 from discreet.interfaces.cli._run import (
-    PLAN_IS_SPENT,
     budget_line,
     keep_compiled_programs,
     row_order,
@@ -20,7 +19,15 @@ from discreet.interfaces.cli._run import (
 )
 from discreet.interfaces.cli._statement import warn
 from discreet.interfaces.cli._tables import check_whole
-from discreet.interfaces.cli._terminal import say_json, say_lines, settings, spent, write_file, write_json
+from discreet.interfaces.cli._terminal import (
+    PLAN_IS_SPENT,
+    say_json,
+    say_lines,
+    settings,
+    spent,
+    write_file,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from discreet.interfaces.cli._fit import Asked
@@ -86,22 +93,16 @@ class ByFormula(Method):
     def run(self) -> None:
         asked = self.asked
         keep_compiled_programs(settings.compilation_cache)
-        key = dp.random.key(asked.seed)
-        try:
-            self.result = dp.formulas.fitted(
-                self.design,
-                self.table,
-                self.plan,
-                out_of_bounds=str(asked.out_of_bounds),
-                rng_key=key,
-                ledger=self.book(),
-                checkpoint=asked.checkpoint,
-                progress_bar=asked.progress_bar,
-            )
-        except BaseException:
-            if asked.seed is None and dp.random.is_spent(key):
-                spent(f"it stopped before it wrote a statement, so {PLAN_IS_SPENT}")
-            raise
+        self.result = dp.formulas.fitted(
+            self.design,
+            self.table,
+            self.plan,
+            out_of_bounds=str(asked.out_of_bounds),
+            rng_key=dp.random.key(asked.seed),
+            ledger=self.book(),
+            checkpoint=asked.checkpoint,
+            progress_bar=asked.progress_bar,
+        )
         spent(f"no statement was written, so {PLAN_IS_SPENT}")
         self.members.remedy = (AGAIN, dp.inference.START_AGAIN)
 

@@ -59,7 +59,6 @@ from discreet.interfaces.cli._report import (
 )
 from discreet.interfaces.cli._run import (
     CHECKPOINT,
-    PLAN_IS_SPENT,
     RELEASED,
     ROOM,
     budget_line,
@@ -72,8 +71,10 @@ from discreet.interfaces.cli._run import (
 from discreet.interfaces.cli._statement import about_words, complete_statement, dropped_cells, facts_about, warn
 from discreet.interfaces.cli._tables import check_whole, unit_of
 from discreet.interfaces.cli._terminal import (
+    PLAN_IS_SPENT,
     continue_hint,
     folder_for_results,
+    has_begun,
     on_terminal,
     say_error,
     say_json,
@@ -513,18 +514,15 @@ class OfRecords(Method, ABC):
             spent(f"it was started earlier, so {PLAN_IS_SPENT}")
 
     @contextmanager
-    def _spending(self, key: "PRNGKeyArray") -> Iterator[None]:
-        """Report the budget as spent, if an error comes after the key was used."""
-        own = self.own
+    def _explained(self) -> Iterator[None]:
+        """Explain errors of a model of the user's own, as long as nothing is spent."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", dp.inference.UseWarning)  # `say` and the statement say the same
                 yield
-        except BaseException as error:
-            if self.asked.seed is None and dp.random.is_spent(key):
-                spent(f"it stopped before it wrote a statement, so {PLAN_IS_SPENT}")
-            elif own is not None and isinstance(error, Exception):
-                raise own.explain(error) from error
+        except Exception as error:
+            if self.own is not None and not has_begun():
+                raise self.own.explain(error) from error
             raise
 
     @property
@@ -834,7 +832,7 @@ class InSteps(OfRecords):
         self.say_spent()
         if asked.progress_bar and members.first:
             say_error("Compiling the fit, which takes up to a minute. Steps follow.")
-        with self._spending(fit_key):
+        with self._explained():
             result = dpsvi.run(
                 fit_key,
                 *arguments,
@@ -919,7 +917,6 @@ class InSums(OfRecords):
     most_cells = 2**26  # It needs three copies of the table in 64 bits
     instead = InSteps
     waiting = "Measuring noisy sums. It takes some seconds."
-    purpose: ClassVar[Any]
 
     @classmethod
     def check(cls, asked: "Asked") -> None:
@@ -966,7 +963,7 @@ class InSums(OfRecords):
         self.say_spent()
         if self.asked.progress_bar:
             say_error(self.waiting)
-        with self._spending(dp.random.subkey(fit_key, dp.random.Purpose[self.purpose])):
+        with self._explained():
             result = self.fit(fit_key, person=self.schema.person, ledger=self.book())
         return result, draw_key
 
@@ -981,7 +978,6 @@ class Moments(InSums):
 
     by = MethodName.MOMENTS
     models = (LINEAR,)
-    purpose = "MOMENTS"
     hints = (
         f"{TO_PREDICT} Features and target are scaled to [-1, 1] by their bounds. sigma has no interval: one would hold only for "
         "normal residuals with the same spread everywhere. Where they have long tails, sigma is smaller than their standard "
@@ -1022,7 +1018,6 @@ class Newton(InSums):
 
     by = MethodName.NEWTON
     models = (*FAMILIES,)
-    purpose = "NEWTON"
     several_rows = True
     continues = True
 
@@ -1077,7 +1072,6 @@ class OwnNewton(InSums):
     """A fit of the user's model to a few noisy gradients, by `DPNewton`, unless the model has a guide or is refused by it."""
 
     by = MethodName.NEWTON
-    purpose = "NEWTON"
     weighs = False
     why_not_weighed = "a model of your own counts each record once: fit a built-in regression"
     several_rows = True

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import discreet as dp
 from discreet._validate import near
 from discreet.interfaces.cli import _options as options
-from discreet.interfaces.cli._run import PLAN_IS_SPENT, RELEASED, keep_compiled_programs, row_order, say_spent
+from discreet.interfaces.cli._run import RELEASED, keep_compiled_programs, row_order, say_spent
 from discreet.interfaces.cli._statement import warn
 from discreet.interfaces.cli._terminal import (
+    PLAN_IS_SPENT,
     check_file,
     folder_for_results,
     say_lines,

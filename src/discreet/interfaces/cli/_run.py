@@ -161,7 +161,6 @@ def check_folder(out: Path, checkpoint: Path | None = None, *, overwrite: bool) 
         )
 
 
-PLAN_IS_SPENT = "count the ε of the whole plan as spent"
 RELEASED = "The release was made"
 ROOM = 2**24
 """Bytes of the disk that are reserved for the files of results before anything is spent."""

@@ -48,6 +48,7 @@ class Settings:
     compilation_cache: Path | None = None  # Folder of compiled programs; None: no cache
     spent: str | None = None  # None while no budget is spent; then where its statement is to be found
     done: str = "The fit ran"  # The action that spent it
+    claimed: int = 0  # Number of claimed keys when the command started
     arguments: tuple[str, ...] | None = None  # The words of the command line, where it was started from one
     document: IO[str] | None = None  # Stream of the JSON document, if any; None: standard output
     continue_with: str | None = None  # The command that continues the running fit, if there is one
@@ -63,6 +64,16 @@ def spent(where: str, done: str = "The fit ran") -> None:
     settings.done = done
 
 
+PLAN_IS_SPENT = "count the ε of the whole plan as spent"
+
+
+def has_begun() -> bool:
+    """True if the command has spent a budget, or a secret key was claimed since it started, which comes just before the debit."""
+    if settings.spent is None and dp.random.num_claimed() > settings.claimed:
+        spent(f"no statement was written, so {PLAN_IS_SPENT}", "A release began")
+    return settings.spent is not None
+
+
 def continue_hint() -> str:
     """The command that continues the running fit, as a sentence; empty where there is none."""
     return f" Continue with: {settings.continue_with}" if settings.continue_with else ""
@@ -74,12 +85,14 @@ def refusing(command: Callable[P, None]) -> Callable[P, None]:
     ValueError and TypeError are our refusals of bad input, as long as no budget is spent, and so is a path that leads
     nowhere: exit code 2. A full disk, or an output that cannot be written: exit code 1. Anything else is a fault: exit
     code 1, and since its message may quote a cell, only its kind is shown. Ctrl-C: exit code 130. Each says whether the
-    budget is spent. `--debug` shows the traceback.
+    budget is spent: also where it ended between the debit and the release, of which the command knows nothing yet, and
+    a claimed key does. `--debug` shows the traceback.
     """
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
         settings.spent = None
+        settings.claimed = dp.random.num_claimed()
         try:
             with _only_json() if kwargs.get("as_json") else nullcontext():
                 command(*args, **kwargs)
@@ -87,7 +100,7 @@ def refusing(command: Callable[P, None]) -> Callable[P, None]:
             raise
         except KeyboardInterrupt:
             what = "Stopped before the first step: nothing was spent."
-            if settings.spent is not None:
+            if has_begun():
                 what = f"Stopped by Ctrl-C. {settings.done} and its budget is spent; {settings.spent}."
             say_error(what + continue_hint())
             raise typer.Exit(130) from None
@@ -131,7 +144,8 @@ def _answer(error: Exception) -> int:
     """Say what went wrong; the exit code."""
     reason = error.strerror if isinstance(error, OSError) else None
     # A ledger that refuses in the last moment, since another process has spent what was left, debits nothing.
-    if settings.spent is not None and not isinstance(error, dp.ledger.SpentError):
+    refused = dp.ledger.SpentError if settings.spent is not None else (dp.ledger.SpentError, dp.ledger.LedgerError)
+    if not isinstance(error, refused) and has_begun():
         failed = f"{type(error).__name__}{f' ({reason})' if reason else ''}. Add --debug to see more."
         if isinstance(error, RefusedError):
             failed = str(error)

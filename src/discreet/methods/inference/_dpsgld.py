@@ -205,8 +205,8 @@ class DPSGLD:
             kwargs: Likewise.
 
         Returns:
-            Draws, iterates and the statement. A chain that left the finite numbers says so by a RuntimeWarning, and in
-            `diverged_at`.
+            Draws, iterates and the statement. A chain that left the finite numbers says so by a RuntimeWarning, which as an error
+            has the chain as `partial_result`, and in `diverged_at`.
 
         Raises:
             PrivacyError: The verifier found no proof, or a worse event than the plan's.
@@ -230,15 +230,7 @@ class DPSGLD:
         tail = self._tail(outcome)
         draws, fine = self._constrained(outcome.trace.iterates)
         diverged_at = None if fine.all() else int(outcome.trace.steps[np.argmin(fine)])
-        if diverged_at is not None:
-            warnings.warn(
-                f"The chain left the finite numbers: first seen after step {diverged_at}. The step size is too large for "
-                f"this model (eta is {self.step_sizes[0]:.3g} at the start); the budget is spent all the same. "
-                "Try step sizes on artificial data of the same shape.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-        return DPSGLDResult(
+        result = DPSGLDResult(
             draws={name: x[tail] for name, x in draws.items()},
             draw_steps=outcome.trace.steps[tail],
             step_sizes=self.step_sizes,
@@ -249,6 +241,15 @@ class DPSGLD:
             steps_completed=outcome.steps_completed,
             diverged_at=diverged_at,
         )
+        if diverged_at is not None:
+            warning = RuntimeWarning(
+                f"The chain left the finite numbers: first seen after step {diverged_at}. The step size is too large for "
+                f"this model (eta is {self.step_sizes[0]:.3g} at the start); the budget is spent all the same. "
+                "Try step sizes on artificial data of the same shape."
+            )
+            warning.__dict__["partial_result"] = result  # where warnings are errors
+            warnings.warn(warning, stacklevel=3)
+        return result
 
     def _tail(self, outcome: DPSVIResult) -> np.ndarray:
         """The rows of the trace that are draws, in order."""

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 from numpyro.infer import NUTS
 
-from discreet._jax import in_own_settings, refuse_traced
+from discreet._jax import one_release
 from discreet._validate import integer, is_real, positive, real
 from discreet.methods.inference._chains import Diagnostics, diagnose, run_chains
 from discreet.methods.inference._dpsvi import explain_steps
@@ -325,7 +325,7 @@ class OnePosteriorSample:
         """Pure epsilon of all draws together, if they are exact."""
         return self.plan.epsilon
 
-    @in_own_settings
+    @one_release
     def run(
         self,
         rng_key: PRNGKeyArray,
@@ -356,7 +356,6 @@ class OnePosteriorSample:
         Raises:
             ValueError, TypeError: Wrong input, before any budget is spent.
         """
-        refuse_traced("run")
         key = random.check_key(rng_key)
         records = take_apart(args, kwargs, programs=(self.model,))
         if not neighbours(self.relation).hides_membership and self.num_records not in (None, records.size):

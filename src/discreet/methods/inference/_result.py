@@ -177,12 +177,10 @@ def warn_of_use(result: Any, before: Statement, *, stacklevel: int = 4) -> None:
     found = [warning for warning in result.statement.data_warnings if warning not in before.data_warnings]
     if result.statement.use == NOT_USABLE:
         found.insert(0, use_words(result.statement))
-    try:
-        for warning in found:
-            warnings.warn(warning, UseWarning, stacklevel=stacklevel)
-    except UseWarning as error:
-        error.__dict__["partial_result"] = result
-        raise
+    for words in found:
+        warning = UseWarning(words)
+        warning.__dict__["partial_result"] = result
+        warnings.warn(warning, stacklevel=stacklevel)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, PRNGKeyArray
 
-from discreet._jax import in_own_settings, one_process, refuse_traced
+from discreet._jax import one_release
 from discreet._validate import choice
 from discreet.methods.inference import Share, warn_of_use
 from discreet.methods.moments._gradients import LastStage, reach_of
@@ -99,7 +99,7 @@ class MomentsResult(
         return drawn | {"sigma": np.interp(rng.random(num_samples), np.append(0, np.cumsum(chances)), ends)}
 
 
-@in_own_settings
+@one_release
 def fit_moments(
     rng_key: PRNGKeyArray,
     x: Float[np.ndarray, "record feature"],
@@ -149,8 +149,6 @@ def fit_moments(
     Reference:
         Bernstein and Sheldon, Differentially private Bayesian linear regression, NeurIPS 2019.
     """
-    refuse_traced("fit_moments")
-    one_process("fit_moments", [x, y])
     key = random.check_key(rng_key)
     rows = np.asarray(x, np.float64)
     target = np.asarray(y, np.float64)

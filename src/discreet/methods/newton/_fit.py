@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float, PRNGKeyArray
 from scipy.special import ndtri
 from tqdm.auto import tqdm
 
-from discreet._jax import in_own_settings, one_process, refuse_traced
+from discreet._jax import one_release
 from discreet._validate import ENDS, choice
 from discreet.methods.inference import Share, warn_of_use
 from discreet.methods.newton._algebra import (
@@ -207,7 +207,7 @@ class _Records:
         return self._saved.release(self._programs[kind, rows, noise], public, self._parts)
 
 
-@in_own_settings
+@one_release
 def fit_newton(
     rng_key: PRNGKeyArray,
     x: Float[np.ndarray, "record *row feature"],
@@ -274,8 +274,6 @@ def fit_newton(
         Avella-Medina, Bradshaw and Loh, Differentially private inference via noisy optimization, Ann. Stat. 2023, for noisy
         Newton steps with weights of the features; Bernstein and Sheldon, NeurIPS 2019, for both noises in one likelihood.
     """
-    refuse_traced("fit_newton")
-    one_process("fit_newton", [x, y])
     key = random.check_key(rng_key)
     table = _checked(x, y, mask, weights, levels, plan)
     names = names_of(names, plan)

@@ -32,7 +32,7 @@ import numpyro
 from jaxtyping import Bool, Float, PRNGKeyArray
 from tqdm.auto import tqdm
 
-from discreet._jax import in_own_settings, one_process, refuse_traced
+from discreet._jax import one_release
 from discreet.methods.inference import (
     Latents,
     NoPointError,
@@ -270,7 +270,7 @@ class DPNewton:
         self.placeholder = placeholder
         self.static_kwargs = static_kwargs
 
-    @in_own_settings
+    @one_release
     def run(
         self,
         rng_key: PRNGKeyArray,
@@ -303,8 +303,6 @@ class DPNewton:
             PrivacyError: A release could not be proved.
             UseWarning: A warning, where the noise hides the model; as an error it has the fit as `partial_result`.
         """
-        refuse_traced("run")
-        one_process("DPNewton", [*args, *kwargs.values()])
         key = random.check_key(rng_key)
         records = take_apart(args, kwargs, programs=(self.model,))
         with exclusive(checkpoint):

@@ -9,7 +9,7 @@ from discreet.privacy.random._claims import (
     INIT as INIT,
     check_unused as check_unused,
     claim as claim,
-    is_spent as is_spent,
+    num_claimed as num_claimed,
 )
 from discreet.privacy.random._discrete import discrete_gaussian as discrete_gaussian
 from discreet.privacy.random._keys import (

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from discreet._jax import untraced
-from discreet.privacy.random._keys import Purpose, is_reproducible, subkey
+from discreet.privacy.random._keys import is_reproducible
 
 INIT = -1
 """The step of a fit's beginning, for callers that make its steps one by one."""
@@ -36,9 +36,9 @@ def is_used(key: PRNGKeyArray, step: int | Int[Array, ""] | None = None) -> bool
     return used == _ALL or bool(used and step is None) or (step is not None and int(step) in used)
 
 
-def is_spent(key: PRNGKeyArray) -> bool:
-    """True if noise was drawn in this process from a secret key, or from its subkey for any purpose."""
-    return any(map(is_used, (key, *(subkey(key, purpose) for purpose in Purpose))))
+def num_claimed() -> int:
+    """Number of secret keys whose noise was claimed in this process."""
+    return len(_used)
 
 
 def check_unused(key: PRNGKeyArray, step: int | Int[Array, ""] | None = None) -> None:

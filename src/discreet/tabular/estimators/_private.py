@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from discreet._jax import in_own_settings
 from discreet._validate import integer, positive, require, shown
 from discreet.methods.inference import DPSVI, DPSVIResult
 from discreet.methods.newton import NewtonPlan, fit_newton
@@ -181,6 +182,7 @@ class PrivateRegression(BaseEstimator, abc.ABC):
         with exclusive(checkpoint):
             return self._fit_rows(X, y, groups, sample_weight, person, ledger, options)
 
+    @in_own_settings
     def _fit_rows(
         self,
         X: Any,

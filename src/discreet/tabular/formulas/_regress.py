@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from discreet._jax import in_own_settings
 from discreet._validate import ENDS, RefusedError, positive
 from discreet.methods.inference import NoPointError
 from discreet.methods.moments import MomentsPlan, fit_moments
@@ -127,6 +128,7 @@ def fitted(
     return _fitted(design, design.rows(table, out_of_bounds=out_of_bounds), plan, rng_key, paid_by)
 
 
+@in_own_settings
 def _fitted(
     design: Design, rows: Rows, plan: Plan, rng_key: PRNGKeyArray | None, paid_by: dict[str, Any]
 ) -> Regression:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxtyping import PRNGKeyArray
 
+from discreet._jax import in_own_settings
 from discreet._validate import LEVEL, probability
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation, upper
@@ -257,6 +258,7 @@ def _groups(
     return groups
 
 
+@in_own_settings
 def describe(
     table: Any,
     schema: Schema | None = None,

@@ -49,7 +49,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from tqdm.auto import tqdm
 
 from discreet._dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
-from discreet._jax import in_own_settings, one_process, refuse_traced
+from discreet._jax import one_release
 from discreet._validate import integer, positive
 from discreet.privacy import random
 from discreet.privacy.accounting import BoundedRangeDpEvent, Relation, calibrate_noise_multiplier, neighbours
@@ -761,7 +761,7 @@ def release_of(what: Any, **paid: Any) -> Marginals | None:
     return found
 
 
-@in_own_settings
+@one_release
 def private_marginals(
     rng_key: PRNGKeyArray,
     table: Any,
@@ -812,10 +812,8 @@ def private_marginals(
     Reference:
         Dwork and Roth, The algorithmic foundations of differential privacy, 2014, A.1.
     """
-    refuse_traced("private_marginals")
-    one_process("private_marginals", [])
     key = random.secret_key(rng_key, "private_marginals", non_private_seed)
-    if plan.choices and not plan.open:
+    if plan.open < plan.choices:
         raise ValueError("private_marginals: the plan's pairs were chosen already: calibrate a new plan with choices")
     act = Act.on(plan, key, random.Purpose.MARGINALS, ledger=ledger)
     rows = _FEW_ROWS if plan.open else max(1, LAST // plan.max_rows)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from discreet._jax import in_own_settings, one_process, refuse_traced
+from discreet._jax import one_release
 from discreet._validate import LEVEL, finite_or_none, integer, notebook_html, probability, real
 from discreet.methods.newton import DPNewtonResult
 from discreet.methods.predict import log_density_of
@@ -340,7 +340,7 @@ def _stacked(mean: np.ndarray, products: np.ndarray) -> np.ndarray:
     return np.maximum(found, 0) / np.maximum(found, 0).sum()
 
 
-@in_own_settings
+@one_release
 def compare(
     fits: Mapping[str, Any],
     *held_out: Any,
@@ -392,8 +392,6 @@ def compare(
     >>> dp.compare(fits, y, epsilon=1.0, delta=1e-6).ranking
     ('at 0.3', 'at 0')
     """
-    refuse_traced("compare")
-    one_process("compare", [])
     key = random.secret_key(random.key() if rng_key is None else rng_key, "compare", non_private_seed)
     probability("level", level, hint="0.9 is the default.")
     names, asked = _asked(fits)

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 from numpy.typing import ArrayLike
 
-from discreet._jax import in_own_settings, one_process, refuse_traced
+from discreet._jax import one_release
 from discreet._validate import LEVEL, finite_or_none, notebook_html, probability
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation
@@ -307,7 +307,7 @@ class PrivateMetrics(Released, what="private scores", parts=(ScorePlan, Relation
         return "\n".join(lines)
 
 
-@in_own_settings
+@one_release
 def private_metrics(
     rng_key: PRNGKeyArray,
     result: Any,
@@ -368,8 +368,6 @@ def private_metrics(
     Reference:
         Boyd, Lantz and Page, Differential privacy for classifier evaluation, AISec 2015, add noise to ROC curves.
     """
-    refuse_traced("private_metrics")
-    one_process("private_metrics", [])
     key = random.secret_key(rng_key, "private_metrics", non_private_seed)
     probability("level", level, hint="0.9 is the default.")
     labels = getattr(result, "classes_", None)

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from discreet._dp_accounting import ComposedDpEvent, DpEvent, RepeatAndSelectDpEvent
-from discreet._jax import in_own_settings, one_process
+from discreet._jax import one_release
 from discreet._validate import probability
 from discreet.privacy import random
 from discreet.privacy.accounting import (
@@ -321,7 +321,7 @@ class Selection(Released, what="selection of a private run", parts=_parts):
     statement: Statement
 
 
-@in_own_settings
+@one_release
 def select(
     rng_key: PRNGKeyArray,
     candidates: Sequence[Callable[[PRNGKeyArray, Ledger], tuple[float, Any]]],
@@ -377,7 +377,6 @@ def select(
     Reference:
         Papernot and Steinke, Hyperparameter tuning with Rényi differential privacy, ICLR 2022.
     """
-    one_process("select", [])
     key = random.secret_key(rng_key, "select", non_private_seed)
     candidates = list(candidates)
     if not candidates or not all(callable(candidate) for candidate in candidates):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxtyping import PRNGKeyArray
 
+from discreet._jax import in_own_settings
 from discreet._validate import integer
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation
@@ -46,6 +47,7 @@ class Twins:
         return f"Twins({about}, {self.statement.brief})"
 
 
+@in_own_settings
 def twins(
     table: Any,
     schema: Schema | None = None,
