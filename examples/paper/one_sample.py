@@ -27,10 +27,10 @@ class Settings:
     """Public choices."""
 
     epsilons: tuple[float, ...] = (1.0, 10.0)
-    sizes: tuple[int, ...] = (100, 400, 1600, 6400)
+    sizes: tuple[int, ...] = (100, 800, 6400)
     # No log-likelihood is as low at the truth, so clipping makes no bias.
     log_likelihood_low: float = -10.0
-    runs: int = 60
+    runs: int = 30
     seed: int = 5
 
 
