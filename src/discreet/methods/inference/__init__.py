@@ -6,8 +6,8 @@ Files, in reading order:
   `_point_guide`, `_elbo` with `_start`, `_couplings` and `_support` (what is refused);
 - the fit: `_step_keys`, `_draws`, `_local`, `_step`, `_trace`, `_saved`, `_checkpoint`, `_processes`, `_loop`, `_proof`;
 - its result: `_forms`, `_tail`, `_noise_aware`, `_result`;
-- the methods: `_dpsvi` with `_defaults`; `_dpsgld` with `_langevin`; `_ops` with `_points`, `_tempering` and `_chains`;
-  `_products`, for private Newton.
+- the methods: `_dpsvi` with `_defaults`; `_dpsgld` with `_langevin`; `_ops` with `_points`, `_tempering` and `_chains`, or
+  `_envelope` and `_exact`; `_products`, for private Newton.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
 """One posterior sample: a draw from a tempered posterior is private by itself, if it is exact.
 
-The log-likelihood of one record is bounded, and the posterior tempered so that one draw is epsilon-differentially private. NUTS
-chains stand in for exact draws; nothing but their last states comes out.
+The log-likelihood of one record is bounded, and the posterior tempered so that one draw is epsilon-differentially private. Draws
+are exact for some models (`_exact`); elsewhere NUTS chains stand in for them, and nothing but their last states comes out.
 
 `_tempering` bounds the log density as computed, `_chains` runs the chains.
 """
@@ -24,6 +24,7 @@ from discreet._validate import integer, is_real, positive, real
 from discreet.methods.inference._chains import Diagnostics, diagnose, run_chains
 from discreet.methods.inference._dpsvi import explain_steps
 from discreet.methods.inference._elbo import Objective
+from discreet.methods.inference._exact import MOST_EXACT, SPACING, ExactSampler
 from discreet.methods.inference._points import objective_of_points
 from discreet.methods.inference._records import Program, Records, check_public, refuse_tables, take_apart
 from discreet.methods.inference._support import refuse_outside_support
@@ -46,6 +47,9 @@ _INEXACT = (
     "records.",
     "The time that the chains take, which depends on the records.",
 )
+_NEAR = "ε is for exact draws of the posterior. These are the last states of Markov chains, which are only near it."
+_EXACT = ("The time that the draws take: the number of trials of rejection sampling depends on the records.",)
+_MOST_TRIALS = 1e7
 
 
 def state_draws(ops: OnePosteriorSample, num_records: int, reproducible: bool, unit: Unit) -> Statement:
@@ -64,10 +68,11 @@ def state_draws(ops: OnePosteriorSample, num_records: int, reproducible: bool, u
         "power": tempering.power,
         "epsilon_per_draw": tempering.epsilon,
         "num_draws": ops.num_draws,
-        "num_chains": ops.num_chains,
-        "num_warmup": ops.num_warmup,
-        "num_samples": ops.num_samples,
     }
+    if ops.exact:
+        facts["exact"] = True
+    else:
+        facts |= {"num_chains": ops.num_chains, "num_warmup": ops.num_warmup, "num_samples": ops.num_samples}
     if replace:
         facts["num_records"] = num_records
     return make_release_statement(
@@ -81,10 +86,9 @@ def state_draws(ops: OnePosteriorSample, num_records: int, reproducible: bool, u
         reproducible=reproducible,
         released=[f"{ops.num_draws} draw{'s' if ops.num_draws > 1 else ''} of the model's latents, and nothing else"],
         public=public,
-        not_covered=_INEXACT,
-        cautions=[
-            "ε is for exact draws of the posterior. These are the last states of Markov chains, which are only near it."
-        ],
+        not_covered=_EXACT if ops.exact else _INEXACT,
+        cautions=[] if ops.exact else [_NEAR],
+        exact=ops.exact,
     )
 
 
@@ -104,11 +108,18 @@ def _mechanism(ops: OnePosteriorSample, noun: str) -> str:
         what = f"Each {noun}'s log-likelihood was clipped to [{low}, {high}] nats; one that is NaN counted as {low}"
     through = ("twice: " if replace else "") + "directly and through the normalising constant"
     times = "2 × " if replace else ""
+    several = f", {ops.num_draws} times" if ops.num_draws > 1 else ""
+    if ops.exact:
+        how = (
+            f"{several}. The draw is exact, so no approximation is in ε: it was made by rejection from a proved envelope, on a "
+            f"grid of {SPACING:.3g} of the prior's standard deviations, up to 16 of them, and ε includes all rounding."
+        )
+    else:
+        how = f"{several}, each from a chain of its own." if several else "."
     return (
         f"{what}. The sum was multiplied by {tempering.power:.6g} and added to the exact log prior density. A {noun} moves the "
         f"log density of the result {through}, by at most {times}{tempering.power:.6g} × {tempering.high - tempering.low:.6g} = "
-        f"{tempering.epsilon:.6g} together. No noise was added: what is released is one draw of that distribution"
-        + (f", {ops.num_draws} times, each from a chain of its own." if ops.num_draws > 1 else ".")
+        f"{tempering.epsilon:.6g} together. No noise was added: what is released is one draw of that distribution{how}"
     )
 
 
@@ -120,8 +131,8 @@ class OPSResult(Released, what="draws of a posterior", parts=(DrawsPlan, Temperi
         draws: For each latent its values, constrained, with the draws along the leading axis.
         plan: The plan of all draws.
         statement: The privacy statement: a pure epsilon, of exact draws.
-        non_private_diagnostics: What the chains say about themselves. **Not private**: it is charged nowhere, shown nowhere,
-            and not pickled (then it is None). Whether to publish the draws must not depend on it.
+        non_private_diagnostics: What the chains say about themselves; None for exact draws. **Not private**: it is charged
+            nowhere, shown nowhere, and not pickled (then it is None). Whether to publish the draws must not depend on it.
     """
 
     draws: dict[str, Any]
@@ -214,8 +225,9 @@ class OnePosteriorSample:
     """Releases draws from a posterior whose likelihood is bounded and tempered: pure epsilon, without any noise.
 
     Guarantee: each draw is (epsilon, 0)-private for the relation, and `num_draws` of them (num_draws * epsilon, 0), **if they are
-    exact draws** of the posterior described below. They come from Markov chains, which are close to it at best;
-    `OPSResult.delta_granting` says what a distance costs. No diagnostic can show a distance as small as a delta should be.
+    exact draws** of the posterior described below. With `exact` they are. Else they come from Markov chains, which are close to
+    it at best; `OPSResult.delta_granting` says what a distance costs. No diagnostic can show a distance as small as a delta
+    should be.
 
     Each record's log-likelihood is clipped to [-B, B] and their sum multiplied by min(1, epsilon / 4B); the prior is exact.
     Under REPLACE_ONE a record then moves the log density by at most power * 2B directly and by as much again through the
@@ -230,6 +242,12 @@ class OnePosteriorSample:
     The draw that is released is the last state of a chain of its own: after the warm-up, when nothing adapts any more, each
     transition can only bring its law nearer to the posterior, and a state picked from along the chain is further off on average.
 
+    Exact draws are made by rejection from a proved envelope, for models with at most 12 latent numbers whose priors are normal,
+    and whose records have one Bernoulli or Normal observation each, with a predictor that is linear in the latents. Trials go on
+    until one is accepted, so the time depends on the records. It is the shorter the lower the lower bound, the smaller epsilon
+    and the fewer the records; where their number is public, it is refused if as many artificial records need 10^7 trials a
+    draw. Interrupting it releases nothing, and what was debited stays debited.
+
     Args:
         model: A NumPyro model with proper priors and observations in a plate of the records' length. Latents inside that
             plate, `param` sites and discrete latents are refused.
@@ -240,6 +258,7 @@ class OnePosteriorSample:
         radius: R, in the records' units.
         num_draws: Number of draws released, each from a chain of its own. Their costs add up.
         relation: The neighbouring relation.
+        exact: Make exact draws, or refuse the model. The chains' settings are then not used.
         num_warmup: Transitions of each chain that adapt the sampler.
         num_samples: Transitions of each chain after that.
         num_chains: At least 2; more are run where there are more draws.
@@ -276,6 +295,7 @@ class OnePosteriorSample:
         radius: float | None = None,
         num_draws: int = 1,
         relation: Relation = Relation.REPLACE_ONE,
+        exact: bool = False,
         num_warmup: int = 1000,
         num_samples: int = 1000,
         num_chains: int = 4,
@@ -303,6 +323,7 @@ class OnePosteriorSample:
             )
         check_public(static_kwargs)
         self.model = model
+        self.exact = exact
         self.lipschitz = lipschitz
         self.radius = radius
         self.num_records = num_records
@@ -336,7 +357,7 @@ class OnePosteriorSample:
         max_rows: int = 1,
         **kwargs: Any,
     ) -> OPSResult:
-        """Run the chains on the records and release the last states of `num_draws` of them.
+        """Draw, or run the chains on the records and release the last states of `num_draws` of them.
 
         All else that the chains know (starting points, steps, step sizes, the other states) stays inside, but for
         `OPSResult.non_private_diagnostics`. Ctrl-C releases nothing.
@@ -371,18 +392,24 @@ class OnePosteriorSample:
         random.check_unused(key)
         with explain_steps(args):
             objective, psi = self._objective(key, records)
+        sampler = self._exact_sampler(objective, psi, records.size) if self.exact else None
         unit = Unit(person, max_rows)
         statement = state_draws(self, records.size, random.is_reproducible(key), unit)
         act = Act(self.plan, key, statement, ledger=ledger)
         leaves = list(records.leaves) if self.radius is None else project_records(records.leaves, self.radius)
         refuse_outside_support(objective, psi, [(leaves, None)])
         act.begin()
+        posterior = TemperedPosterior(objective, self.plan.tempering)
+        # The draws' randomness is what hides the records, as noise is elsewhere.
+        secret = random.subkey(key, random.Purpose.NOISE)
+        if sampler is not None:
+            drawn = sampler.draw(posterior, leaves, secret, self.num_draws)
+            return OPSResult(_values(objective, drawn, self.num_draws), self.plan, act.statement)
         chains = run_chains(
-            TemperedPosterior(objective, self.plan.tempering),
+            posterior,
             jax.eval_shape(lambda: psi),
             leaves,
-            # The chains' randomness is what hides the records, as noise is elsewhere.
-            random.subkey(key, random.Purpose.NOISE),
+            secret,
             num_chains=self.num_chains,
             num_warmup=self.num_warmup,
             num_samples=self.num_samples,
@@ -391,6 +418,23 @@ class OnePosteriorSample:
         )
         last = {name: x[: self.num_draws, -1] for name, x in chains.states.items()}
         return OPSResult(_values(objective, last, self.num_draws), self.plan, act.statement, diagnose(chains))
+
+    def _exact_sampler(self, objective: Objective, psi: Any, num_records: int) -> ExactSampler:
+        """The sampler of exact draws, from public numbers."""
+        tempering = self.plan.tempering
+        sampler = ExactSampler.of(objective, psi, tempering)
+        hidden = neighbours(self.relation).hides_membership
+        public = self.num_records if hidden else num_records
+        if not hidden and num_records > MOST_EXACT:
+            raise ValueError(f"There are {num_records:,} records; exact draws are made of {MOST_EXACT:,} at most.")
+        trials = 0.0 if public is None else sampler.expected_trials(public, tempering)
+        if trials > _MOST_TRIALS:
+            raise ValueError(
+                f"exact=True would be hopeless: for {public:,} artificial records with features of length 1 a draw takes about "
+                f"{trials:.0e} trials. Use a log_likelihood_bound with a lower end (its cube against epsilon times the number of "
+                "records is what counts), a smaller epsilon, or Markov chains."
+            )
+        return sampler
 
     def _objective(self, key: PRNGKeyArray, records: Records) -> tuple[Objective, dict[str, Any]]:
         """The model taken apart, with a point guide; none of it sees a record's values."""

@@ -252,15 +252,17 @@ def make_release_statement(
     about: str = "",
     accountant: str = "",
     sums: bool = True,
+    exact: bool = False,
 ) -> Statement:
     """Make the privacy statement of releases other than a fit by a `PrivacyPlan`.
 
     Guarantee: `epsilon` is an upper bound at `delta` for all `num_releases` of the event together, under `relation`, if
     each has that event. `delta` is 0 for an event made of `accounting.pure_event`. `slack` is the total variation
     between the run and the event, which integer noise has; if it is 0, last bits are not covered. `sums` is
-    False where no sum or choice of `mechanisms` was released. The other arguments are fields of the statement.
+    False where no sum or choice of `mechanisms` was released, `exact` True if last bits are covered without slack. The other
+    arguments are fields of the statement.
     """
-    exact = CHOSEN if isinstance(event, BoundedRangeDpEvent) else INTEGERS
+    integers = CHOSEN if isinstance(event, BoundedRangeDpEvent) else INTEGERS
     spent = profile(event, relation, slack=slack)
     chosen = "the plan's target" if delta else "0: the ε is pure"
     accountant = accountant or (RELEASE_ACCOUNTANT if delta else PURE_ACCOUNTANT)
@@ -270,13 +272,13 @@ def make_release_statement(
         figures=_figures(event, spent, delta, chosen, accountant),
         unit=unit,
         released=tuple(released),
-        mechanism=f"{mechanism} {exact}" if slack and sums else mechanism,
+        mechanism=f"{mechanism} {integers}" if slack and sums else mechanism,
         plan=dict(plan),
         steps_completed=num_releases,
         horizon=num_releases,
         versions=versions(),
         public=tuple(public),
-        not_covered=(*not_covered, *_not_covered(unit, exact=bool(slack))),
+        not_covered=(*not_covered, *_not_covered(unit, exact=exact or bool(slack))),
         reproducible=reproducible,
         cautions=tuple(cautions),
     )
