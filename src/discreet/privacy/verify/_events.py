@@ -18,8 +18,9 @@ from typing import Any
 from discreet._dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, NoOpDpEvent, SelfComposedDpEvent
 from discreet.privacy.accounting import Relation
 from discreet.privacy.mechanisms import Mechanism
+from discreet.privacy.sampling import Sampling
 from discreet.privacy.verify._bounds import Batch, Cut, Group, Part, Sample, Table
-from discreet.privacy.verify._record import Branches, Loads, MechanismUse, Repeat
+from discreet.privacy.verify._record import Branches, Drawn, Loads, MechanismUse, Repeat
 from discreet.privacy.verify._symbols import is_symbolic, largest, load_sympy, smallest
 from discreet.privacy.verify.recognize._schedules import turns_of
 
@@ -134,13 +135,15 @@ def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, 
     """Events of batches drawn here, costs of batches drawn further out, and the slack."""
     events: list[DpEvent] = []
     here: Open = {}
-    drawn: list[Sample] = []
+    drawn: dict[Sample, Sampling] = {}
     slack = 0.0
     for item in items:
-        if isinstance(item, Sample):
-            drawn.append(item)
+        if isinstance(item, Drawn):
+            drawn[item.batch] = item.sampling
+        elif isinstance(item, Sample):
+            sampling = drawn.setdefault(item, item.sampling)
             # Total variation between the law that is drawn and the law that the event names.
-            slack += item.sampling.slack_per_step(item.num_records)
+            slack += sampling.slack_per_step(item.num_records)
         elif isinstance(item, MechanismUse):
             slack += item.mechanism.slack
             here.setdefault(item.batch, _Spent()).add(_Spent.of(item))
@@ -173,10 +176,10 @@ def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, 
                     _Spent.largest_of([x[1][batch] for x in chosen if batch in x[1]], item.before)
                 )
     # The block ends here, and with it the samples that it drew.
-    for batch in drawn:
+    for batch, sampling in drawn.items():
         if batch in here:
             released = here.pop(batch).event()
-            events.append(batch.sampling.step_event(released, num_records=batch.num_records, relation=relation))
+            events.append(sampling.step_event(released, num_records=batch.num_records, relation=relation))
     # Slices and picks are charged to their parent, as if they held all of its records.
     for part in [b for b in here if isinstance(b, Cut) and not isinstance(b, Part)]:
         assert part.parent is not None
