@@ -15,6 +15,8 @@ from numpyro.infer.autoguide import AutoDelta, AutoNormal
 import discreet as dp
 from discreet import accounting
 from discreet.methods.inference import _proof, _step
+from discreet.privacy.mechanisms import _markers
+from discreet.privacy.sampling import ThinnedPoisson
 from discreet.privacy.sampling._samplers import _ThinnedDrawing as ThinnedDrawing
 from discreet.privacy.verify import Given
 
@@ -331,3 +333,111 @@ def test_a_scan_over_schedules_of_noise_and_norm_is_proved(given):
     assert precision == pytest.approx(1 + 1 / 4 + 1 / 16, rel=1e-5)
     with pytest.raises(dp.PrivacyError, match="known multiple"):
         dp.certify(step, *table, sigmas, norms, records=0, mask=1)  # whose values a proof does not know
+
+
+# Draws at a rate of their own in programs of other forms.
+
+THINNED = dp.PoissonSampling(0.1).thinned(RATES)
+
+
+def drawn(key, step, xs, mask):
+    drawing = THINNED.drawing(len(xs))
+    tables = drawing.at(THINNED.prepare(len(xs)), step)
+    _, real, batch, kept = _markers._draw("poisson_subsample", drawing, key, tables, [xs, mask], mapped=False)
+    return batch, real & kept
+
+
+def released(key, step, xs, mask, noise=2.0):
+    draw, key = jax.random.split(key)
+    batch, real = drawn(draw, step, xs, mask)
+    return dp.gaussian_mechanism(key, dp.sum_records(dp.clip_records(batch, 1.0), real), noise)
+
+
+def in_turn(step_of, count=4):
+    def program(xs, mask, key):
+        def turn(c, now):
+            step, key = now
+            return c, step_of(step, key, xs, mask)
+
+        return jax.lax.scan(turn, 0.0, (jnp.arange(count), jax.random.split(key, count)))[1]
+
+    return program
+
+
+def each_thrice(step, key, xs, mask):
+    return jax.lax.map(lambda key: released(key, step, xs, mask), jax.random.split(key, 3))
+
+
+def in_a_branch(step, key, xs, mask):
+    return jax.lax.cond(step >= 0, lambda: released(key, step, xs, mask), lambda: jnp.zeros(2))
+
+
+def before_the_last(xs, mask, key):
+    """The carry has the number of the step before, which is no known number."""
+
+    def turn(c, now):
+        step, key = now
+        return step, released(key, c, xs, mask)
+
+    return jax.lax.scan(turn, 0, (jnp.arange(4), jax.random.split(key, 4)))[1]
+
+
+def of_two_loops(xs, mask, key):
+    """The step is a number of both loops, which no single one knows."""
+
+    def outer(c, now):
+        step, key = now
+        return c, jax.lax.map(
+            lambda x: released(x[1], step + 0 * x[0], xs, mask), (jnp.arange(2), jax.random.split(key, 2))
+        )
+
+    return jax.lax.scan(outer, 0, (jnp.arange(4), jax.random.split(key, 4)))[1]
+
+
+def rates_of(event):
+    found = {}
+    for part in getattr(event, "events", [event]):
+        count, one = (part.count, part.event) if isinstance(part, SelfComposedDpEvent) else (1, part)
+        count, one = (count * one.count, one.event) if isinstance(one, SelfComposedDpEvent) else (count, one)
+        assert one.event == GaussianDpEvent(2.0)
+        found[one.sampling_probability] = found.get(one.sampling_probability, 0) + count
+    return found
+
+
+ONCE = {0.1: 2, 0.05: 1, 0.02: 1}
+FORMS = {
+    "a scan": (in_turn(lambda step, *rest: released(rest[0], step, *rest[1:])), ONCE),
+    "counted down": (in_turn(lambda step, *rest: released(rest[0], 3 - step, *rest[1:])), ONCE),
+    "by twos": (
+        in_turn(lambda step, *rest: released(rest[0], step // 2, *rest[1:])),
+        {0.1: 4},
+    ),  # a division is not followed
+    "beyond the end": (in_turn(lambda step, *rest: released(rest[0], step + 9, *rest[1:])), {0.02: 4}),
+    "each rate thrice": (in_turn(each_thrice), {0.1: 6, 0.05: 3, 0.02: 3}),
+    "in a branch": (in_turn(in_a_branch), ONCE),
+    "a number before": (before_the_last, {0.1: 4}),
+    "of two loops": (of_two_loops, {0.1: 8}),
+    "one step": (lambda xs, mask, key: released(key, 3, xs, mask), {0.02: 1}),
+    "an unknown one": (lambda xs, mask, key: released(key, jnp.int32(jnp.sum(key_numbers(key))), xs, mask), {0.1: 1}),
+}
+
+
+def key_numbers(key):
+    del key
+    return jnp.ones((1000, 100), jnp.int32)  # too many to be known
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_draw_has_the_rate_of_its_step_or_else_the_largest(form):
+    program, rates = FORMS[form]
+    event = dp.certify(program, jnp.zeros((N, 2)), jnp.ones(N, bool), dp.random.key(0), records=0, mask=1).event
+    assert rates_of(event) == rates
+
+
+def test_tables_of_other_coins_have_no_proof(monkeypatch):
+    """Coins of one, which keep all records of the largest rate, beside the rates that are stated."""
+    prepare = ThinnedPoisson.prepare
+    ones = np.full((4, 3), 2**32 - 1, np.uint32)
+    monkeypatch.setattr(ThinnedPoisson, "prepare", lambda self, count: {**prepare(self, count), "coins": ones})
+    with pytest.raises(dp.PrivacyError, match="sampling rate is not known"):
+        dp.certify(FORMS["a scan"][0], jnp.zeros((N, 2)), jnp.ones(N, bool), dp.random.key(0), records=0, mask=1)
