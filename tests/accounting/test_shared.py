@@ -7,7 +7,15 @@ import pytest
 from dp_accounting import ComposedDpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from scipy.stats import norm
 
-from discreet.privacy.accounting import Relation, SharedDpEvent, event_from_dict, event_to_dict, profile, renyi_bound
+from discreet.privacy.accounting import (
+    Relation,
+    SharedDpEvent,
+    _shared,
+    event_from_dict,
+    event_to_dict,
+    profile,
+    renyi_bound,
+)
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 ANGLES = np.linspace(0, math.pi / 2, 181)
@@ -111,3 +119,12 @@ def test_what_is_no_noise_is_refused(wrong):
         for of in (event, PoissonSampledDpEvent(0.1, event)):
             with pytest.raises(ValueError, match="a finite number above 0"):
                 profile(of, ADD)
+
+
+@pytest.mark.parametrize("angles", [1, 2, 5])
+def test_few_angles_are_an_upper_bound_all_the_same(angles, monkeypatch):
+    """Between two angles both shifts are the larger ones: not those of one of the two angles."""
+    monkeypatch.setattr(_shared, "_ANGLES", angles)
+    knots = _shared.shared_curve.__wrapped__(3.0, 0.5)
+    for epsilon in (2.0, 3.0, 3.5, 4.0):
+        assert knots.delta(np.array([epsilon]))[0] >= worst(1 / 3, 2.0, epsilon)

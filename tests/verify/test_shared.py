@@ -9,6 +9,10 @@ from jax import lax
 
 import discreet as dp
 from discreet.privacy.accounting import SharedDpEvent, profile
+from discreet.privacy.mechanisms import GAUSSIAN as GAUSSIAN_NOISE, LAPLACE as LAPLACE_NOISE
+from discreet.privacy.verify._bounds import Group, Table
+from discreet.privacy.verify._events import _Spent
+from discreet.privacy.verify._record import MechanismUse
 
 from ..accounting.test_shared import worst
 
@@ -186,3 +190,19 @@ def test_open_noise_is_charged_in_full():
     formula = dp.certify(step, *args, z, records=(0, 1), mask=2)
     assert "Shared" not in repr(formula.event)
     assert isinstance(formula.at(z=GAUSSIAN).event, SharedDpEvent)
+
+
+def test_rounding_to_the_grid_is_covered_at_every_split():
+    """Of rounding far larger than the mechanisms have: whoever gives one leaf nothing still pays for the rounding of both."""
+    table = Table()
+    group = Group()
+    first = MechanismUse(table, LAPLACE_NOISE, {(group, 0): 2.0}, size=1, rounding=0.1)
+    second = MechanismUse(table, GAUSSIAN_NOISE, {(group, 1): 0.5}, size=3, rounding=0.04)
+    spent = _Spent.of(first)
+    spent.add(_Spent.of(second))
+    found = spent.event()
+    assert isinstance(found, SharedDpEvent)
+    for a in np.linspace(0, 1, 21):
+        loads = 2.0 * a**2 + 0.1, 0.5 * (1 - a**2) + 0.04
+        assert loads[0] * found.laplace**2 + loads[1] * found.gaussian**2 <= 1 + 1e-12
+    assert 1 / found.laplace**2 == pytest.approx(2.0 * 1.16)
