@@ -65,7 +65,8 @@ def plan(**changes: Any) -> dp.PrivacyPlan:
 
 @functools.cache
 def make(rate: float = 0.05, noise: float = 20.0, **options: Any) -> DPSVI:
-    return DPSVI(model, AutoNormal(model), optax.adam(rate), plan=plan(noise_multiplier=noise), **options)
+    changing = plan(noise_multiplier=noise, rate_schedule=lambda t: 0.2 / (1 + t % 2))
+    return DPSVI(model, AutoNormal(model), optax.adam(rate), plan=changing, **options)
 
 
 def steps(key: Any, x: Any = Z, rate: float = 0.05, noise: float = 20.0, width: float = 1.0, **options: Any) -> Any:

@@ -113,6 +113,16 @@ def integer(name: str, value: Any, least: int = 1, most: int | None = None, *, h
     return int(value)
 
 
+def is_schedule(value: Any) -> bool:
+    """Check for numbers in a row, or a function that gives them; not whether they are numbers.
+
+    >>> is_schedule([1.0, 2.0]), is_schedule(1.0), is_schedule(b"12"), is_schedule({0: 1.0})
+    (True, False, False, False)
+    """
+    row = isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
+    return row or callable(value) or getattr(value, "ndim", 0) == 1
+
+
 def choice(name: str, value: Any, options: Collection[str], *, hint: str = "") -> str:
     """Check that a value is one of a few words.
 

@@ -338,8 +338,8 @@ FITS = {
         plan=plan(sampling=dp.FullBatch(), clipping_norm=dp.AdaptiveClipping()),
         perturb="parameters",
     ),
-    "latents of the records' own": lambda: dp.DPSVI(
-        factors, AutoNormal(factors), Adam(0.05), plan=plan(), local_updates=3
+    "latents of the records' own, a rate of each step": lambda: dp.DPSVI(
+        factors, AutoNormal(factors), Adam(0.05), plan=plan(rate_schedule=lambda t: 0.5 / (1 + t % 3)), local_updates=3
     ),
     "Langevin": lambda: dp.DPSGLD(model, plan=plan(), step_size=(1e-3, 10.0, 0.5)),
 }

@@ -66,7 +66,7 @@ def make(model=model, **changes):
 
 
 FITS = {
-    "own latents": lambda: make(factors),
+    "own latents": lambda: make(factors, rate_schedule=lambda t: 0.5 / (1 + t % 3)),
     "Langevin": lambda: dp.DPSGLD(model, plan=plan(), step_size=(1e-3, 10.0, 0.5)),
 }
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from discreet._dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
-from discreet._validate import integer, notebook_html, positive, probability
+from discreet._validate import integer, is_schedule, notebook_html, positive, probability, refuse
 from discreet.privacy.accounting import (
     Planned,
     PrivacyProfile,
@@ -55,6 +55,9 @@ class PrivacyPlan:
 
     Attributes:
         sampling: The sampling scheme of batches.
+        rate_schedule: The public sampling rate of each step, or a function from the number of the step, from 0, to its rate; kept
+            as numbers. For `PoissonSampling`, whose own rate is then the largest: it sets the room for a batch. Each different
+            pair of rate and noise takes the accountant some 50 ms. None: one rate in all steps.
         clipping_norm: The rule for the L2 bound C on one record's gradient: `AdaptiveClipping`, the default, whose C
             follows a private quantile; or a number above 0, which biases the fit wherever gradients are longer; or one for each
             step, or a function from the number of the step, from 0, to its C.
@@ -77,6 +80,7 @@ class PrivacyPlan:
     """
 
     sampling: Sampling
+    rate_schedule: Schedule | None = None
     clipping_norm: ClippingNorm = ADAPTIVE
     noise_multiplier: float
     noise_schedule: Schedule | None = None
@@ -109,8 +113,8 @@ class PrivacyPlan:
                 "It is the L2 bound on one record's contribution. 1.0 is a common choice; discreet.AdaptiveClipping() finds "
                 "one while fitting."
             )
-            if callable(norm) or isinstance(norm, Sequence) or np.ndim(norm):
-                norm = self._of_steps("clipping_norm", norm, hint)  # pyright: ignore[reportArgumentType]
+            if is_schedule(norm):
+                norm = self._of_steps("clipping_norm", norm, hint)
             else:
                 norm = float(positive("clipping_norm", norm, hint=hint))
             object.__setattr__(self, "clipping_norm", norm)
@@ -123,6 +127,11 @@ class PrivacyPlan:
         self.sampling.check(self.num_records, self.relation)
         hint = "Leave num_steps out of PrivacyPlan.calibrate to learn how many steps epsilon affords."
         integer("num_steps", self.num_steps, hint=hint)
+        if self.rate_schedule is not None:
+            hint = f"It is a step's sampling rate, at most that of {self.sampling!r}."
+            rates = self._of_steps("rate_schedule", self.rate_schedule, hint)
+            object.__setattr__(self, "rate_schedule", rates)
+            self.sampling.thinned(rates)
         hint = (
             "It is the noise's standard deviation divided by clipping_norm; PrivacyPlan.calibrate(epsilon=..., delta=...) finds "
             "it for you."
@@ -139,7 +148,7 @@ class PrivacyPlan:
                 "clipping_norm, and more than that hides what millions of records have in common. Raise epsilon or delta, or "
                 "take fewer steps or a smaller sampling rate."
             )
-        if noise * most / self.rate > _MOST_SIZE or faintest * least < 1 / _MOST_SIZE:
+        if noise * most / min(self.rates) > _MOST_SIZE or faintest * least < 1 / _MOST_SIZE:
             raise ValueError(
                 f"noise_multiplier is {noise!r}, and C between {least:g} and {most:g}: noise of standard deviation "
                 f"noise_multiplier * C, or a gradient made of it, is too small or too large for 32-bit arithmetic. {hint}"
@@ -154,9 +163,14 @@ class PrivacyPlan:
         ):
             object.__setattr__(self, name, kind(getattr(self, name)))
 
-    def _of_steps(self, name: str, given: Schedule, hint: str) -> tuple[float, ...]:
+    def _of_steps(self, name: str, given: Any, hint: str) -> tuple[float, ...]:
         """The numbers of a schedule, one for each step."""
         steps = integer("num_steps", self.num_steps, hint="A schedule has one number for each step.")
+        if not is_schedule(given):
+            words = (
+                "a list of numbers, one for each step, or a function from the number of the step, from 0, to its number"
+            )
+            refuse(name, given, words, hint)
         found = [given(step) for step in range(steps)] if callable(given) else list(given)
         if len(found) != steps:
             raise ValueError(
@@ -176,18 +190,21 @@ class PrivacyPlan:
 
     @property
     def usual_noise(self) -> float:
-        """The root mean square of the noise multipliers."""
-        several = len(self._factors) > 1
-        return math.hypot(*self.noise_multipliers) / math.sqrt(self.num_steps) if several else self.noise_multiplier
+        """The root mean square of the noise multipliers, each as if its step's gradient were one at the rate `rate`."""
+        noise = np.multiply(self.noise_multipliers, self.rate / np.array(self.rates))
+        return float(math.hypot(*noise)) / math.sqrt(noise.size) if noise.size > 1 else self.noise_multiplier
 
     def lengthened(self, num_steps: int) -> Self:
-        """The plan with more steps; those that it did not plan have the least noise."""
+        """The plan with more steps; those that it did not plan have the least noise and the largest rate."""
         more = num_steps - self.num_steps
         factors = self.noise_schedule
         norm = self.clipping_norm
         factors = factors + (min(factors),) * more if isinstance(factors, tuple) else factors
         norm = norm + norm[-1:] * more if isinstance(norm, tuple) else norm
-        return dataclasses.replace(self, num_steps=num_steps, noise_schedule=factors, clipping_norm=norm)
+        rates = self.rate_schedule
+        rates = rates + (max(rates),) * more if isinstance(rates, tuple) else rates
+        of_steps: dict[str, Any] = {"noise_schedule": factors, "rate_schedule": rates, "clipping_norm": norm}
+        return dataclasses.replace(self, num_steps=num_steps, **of_steps)
 
     @classmethod
     def calibrate(
@@ -200,6 +217,7 @@ class PrivacyPlan:
         noise_multiplier: float | None = None,
         noise_schedule: Schedule | None = None,
         sampling: Sampling,
+        rate_schedule: Schedule | None = None,
         clipping_norm: ClippingNorm = ADAPTIVE,
         relation: Relation = Relation.ADD_OR_REMOVE_ONE,
         shared_with: Sequence[Planned] = (),
@@ -218,6 +236,7 @@ class PrivacyPlan:
             noise_multiplier: As in the plan; by default the least noise that epsilon needs.
             noise_schedule: As in the plan; `num_steps` is needed with it.
             sampling: As in the plan.
+            rate_schedule: As in the plan; `num_steps` is needed with it.
             clipping_norm: As in the plan.
             relation: As in the plan.
             shared_with: Plans of other releases from the same records, such as a `Standardisation` before the fit: epsilon is the
@@ -238,12 +257,13 @@ class PrivacyPlan:
                 f"calibrate solves for one of epsilon, num_steps and noise_multiplier, but {len(still_open)} of them are left "
                 f"open{': ' + ', '.join(still_open) if still_open else ''}. Give two and omit the one you want."
             )
-        scheduled = noise_schedule is not None or not isinstance(clipping_norm, float | int | AdaptiveClipping)
+        scheduled = noise_schedule is not None or rate_schedule is not None or is_schedule(clipping_norm)
         if num_steps is None and scheduled:
             raise ValueError("A schedule has a number for each step: give num_steps, too.")
         # With 1 for what is open, so that all else is checked.
         plan = cls(
             sampling=sampling,
+            rate_schedule=rate_schedule,
             clipping_norm=clipping_norm,
             noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier,
             noise_schedule=noise_schedule,
@@ -287,8 +307,18 @@ class PrivacyPlan:
 
     @property
     def rate(self) -> float:
-        """Public sampling rate q: the probability that a record enters a batch."""
+        """Public sampling rate q: the probability that a record enters a batch; the largest that a step may have."""
         return self.sampling.rate_for(self.num_records)
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The sampling rate of each step; a single one where it is that of all steps."""
+        return self.rate_schedule if isinstance(self.rate_schedule, tuple) else (self.rate,)
+
+    @property
+    def sampler(self) -> Sampling:
+        """The sampler of all steps: `sampling`, at the rates of `rate_schedule`."""
+        return self.sampling if self.rate_schedule is None else self.sampling.thinned(self.rates)
 
     @property
     def clipping(self) -> ClippingRule:
@@ -317,18 +347,22 @@ class PrivacyPlan:
     @property
     def slack(self) -> float:
         """Total variation between the run and `event`, from samplers and noise, over all steps."""
-        return self.num_steps * (self.sampling.slack_per_step(self.num_records) + self.mechanism.slack)
+        return self.num_steps * (self.sampler.slack_per_step(self.num_records) + self.mechanism.slack)
 
     def event(self) -> DpEvent:
         """The event of the steps, derived from sampler, noise and number of steps."""
         return self._event_of(self.noise_multiplier, self.num_steps)
 
     def _event_of(self, noise_multiplier: float, num_steps: int) -> DpEvent:
+        counts: dict[tuple[float, float], int] = {(1.0, self.rate): num_steps}
+        if self.noise_schedule is not None or self.rate_schedule is not None:
+            each = [x * (num_steps // len(x)) for x in (self._factors, self.rates)]
+            counts = Counter(zip(*each, strict=True))
         steps = []
-        counts = Counter(self._factors) if self.noise_schedule is not None else {1.0: num_steps}
-        for factor, count in counts.items():
+        for (factor, rate), count in counts.items():
             noise = self.mechanism.event(noise_multiplier * factor)
-            step = self.sampling.step_event(noise, num_records=self.num_records, relation=self.relation)
+            sampler = self.sampling if self.rate_schedule is None else self.sampling.thinned([rate])
+            step = sampler.step_event(noise, num_records=self.num_records, relation=self.relation)
             steps.append(SelfComposedDpEvent(step, count))
         return steps[0] if len(steps) == 1 else ComposedDpEvent(steps)
 
@@ -373,10 +407,12 @@ class PrivacyPlan:
         """
         chosen = self._stated_delta(delta)
         known = "the rule for C" if self.clipping.adapts else "C"
+        mean = sum(self.rates) / len(self.rates)
+        rate = "mean sampling rate" if len(self.rates) > 1 else "sampling rate"
         lines = [
             f"{self.num_steps:,} steps, each on a batch of the {self.num_records:,} records: "
-            f"{self.sampling.in_words(self.num_records)}. The sampling rate is q = {self.rate:.4g}, and a batch holds "
-            f"{self.rate * self.num_records:,.4g} records on average.",
+            f"{self.sampler.in_words(self.num_records)}. The {rate} is q = {mean:.4g}, and a batch holds "
+            f"{mean * self.num_records:,.4g} records on average.",
             f"{self.clipping.in_words(self.noise_multiplier, self.rate * self.num_records)}; the sum over the batch gets "
             f"{self.mechanism.words} {self._noise_in_words()}.",
             "",
@@ -385,7 +421,7 @@ class PrivacyPlan:
             f"Public, that is known without the data: the number of records, q, {known}, the noise and "
             "the number of steps. The price is that of all the steps, also if the run is stopped early.",
         ]
-        if self.rate == 1 and self.num_steps > 1:
+        if min(self.rates) == 1 and self.num_steps > 1:
             lines.append(
                 "Every step reads every record, so nothing is gained by sampling. A smaller sampling rate may buy more steps."
             )

@@ -97,9 +97,10 @@ def worst_case(plan: PrivacyPlan, method: str = "DPSVI", *, others: int = 7, los
 
 
 def _refuse_schedule(plan: PrivacyPlan) -> None:
-    if plan.noise_schedule is not None:
+    if plan.noise_schedule is not None or plan.rate_schedule is not None:
         raise ValueError(
-            "The scores of an audit are for the same noise in each step. Leave noise_schedule out of the audited plan."
+            "The scores of an audit are for the same noise and rate in each step. Leave noise_schedule and rate_schedule out of "
+            "the audited plan."
         )
 
 

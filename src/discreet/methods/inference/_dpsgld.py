@@ -115,10 +115,11 @@ class DPSGLD:
                 "The plan's clipping norm moves with the fit, and the noise in a step with it, so the chain would not know "
                 "how much is missing. Give the plan a number as clipping_norm."
             )
-        if plan.noise_schedule is not None:
+        if plan.noise_schedule is not None or plan.rate_schedule is not None:
+            name = "noise multiplier" if plan.rate_schedule is None else "sampling rate"
             raise ValueError(
-                "The plan's noise multiplier changes from step to step, and Langevin dynamics add to the same noise in each. "
-                "Leave noise_schedule out of the plan, or fit with DPSVI."
+                f"The plan's {name} changes from step to step, and Langevin dynamics add to the same noise in each. Leave "
+                "noise_schedule and rate_schedule out of the plan, or fit with DPSVI."
             )
         if plan.mechanism != GAUSSIAN:
             raise ValueError(
@@ -384,9 +385,9 @@ def releases_of(
     state = dpsvi._begin(random.key(0), records, init_params)._replace(rng_key=None)
     step = dpsvi._initialised()
     leaves = [jnp.asarray(x) for x in records.leaves]
-    tables = jax.tree.map(jnp.asarray, plan.sampling.prepare(records.size))
+    tables = jax.tree.map(jnp.asarray, plan.sampler.prepare(records.size))
 
-    program = _program(step, plan.sampling.drawing(records.size), plan.num_steps)
+    program = _program(step, plan.sampler.drawing(records.size), plan.num_steps)
     return Partial(program, PlanNumbers.of(plan), state, leaves, tables)
 
 
@@ -409,7 +410,8 @@ def _program(step: PrivateStep, drawing: Any, steps: int) -> Callable[..., Float
         )
         losses = figures[:, : int(step.loss_share > 0)]
         return jnp.concatenate(
-            [gradients * numbers.rate, losses, figures[:, 1:], *[norms[:, None]] * step.adapts], axis=1
+            [gradients * jnp.reshape(numbers.rate, (-1, 1)), losses, figures[:, 1:], *[norms[:, None]] * step.adapts],
+            axis=1,
         )
 
     return releases

@@ -399,6 +399,11 @@ class DPSVI:
         self._refuse_local("update")
         records = take_apart(args, kwargs)
         plan = self.plan
+        if plan.rate_schedule is not None:
+            raise ValueError(
+                "update takes batches that the caller draws, and nothing shows at which step's rate. Fit with run, which draws "
+                "them, or leave rate_schedule out of the plan."
+            )
         step = self._step_for(records)
         plan.sampling.check_rows(records.size, plan.num_records, plan.relation, masked=mask is not None)
         mask = jnp.ones(records.size, bool) if mask is None else jnp.asarray(mask)

@@ -97,7 +97,7 @@ def run_steps(
     processes = checkpoint.processes
     num_steps = plan.num_steps
     numbers = PlanNumbers.of(plan)
-    drawing = step.drawing(plan.sampling, leaves)
+    drawing = step.drawing(plan.sampler, leaves)
     if step.shards is not None:
         numbers = numbers._replace(where=step.shards.where(state.rng_key))
     flat, unravel = ravel_pytree(step.optim.get_params(state.optim_state))
@@ -107,7 +107,7 @@ def run_steps(
     chunk_length = _SHORT_CHUNK if num_steps <= _SHORT_CHUNK else _LONGEST_CHUNK
     if recorder.every_step:
         chunk_length = max(1, min(chunk_length, _BUFFER_BYTES // (4 * max(1, flat.size))))
-    tables = jax.tree.map(jnp.asarray, plan.sampling.prepare(drawing.num_records))
+    tables = jax.tree.map(jnp.asarray, plan.sampler.prepare(drawing.num_records))
     # Each call overwrites the state that it is given; the caller's must stay what it was.
     state = jax.tree.map(jnp.copy, state)
     mean = jnp.zeros((2 * recorder.keeps_mean, flat.size))
@@ -282,7 +282,7 @@ def _one_step(
 ) -> tuple[DPSVIState, StepFigures, Any]:
     # JAX keeps what it traced, so that the proof and the loop that runs trace it once, and so do all plans.
     now = keys.at(state.step)
-    batch = mechanisms.draw_batch(drawing, now.sampling, tables)
+    batch = mechanisms.draw_batch(drawing, now.sampling, drawing.at(tables, state.step))
     return step.move(state, now, numbers, leaves, batch)
 
 

@@ -32,13 +32,13 @@ def certify_fit(
     What is traced does not depend on the plan's numbers, but for the number of steps; the noise multiplier and the sampler's
     tables are operands whose values the proof knows. So plans share what is traced; each is proved by itself, once.
     """
-    drawing = step.drawing(plan.sampling, leaves)
+    drawing = step.drawing(plan.sampler, leaves)
     table = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves)
     shapes = tuple((x.shape, x.dtype, getattr(x, "weak_type", False)) for x in jax.tree.leaves(state))
     x64 = jax.config.values["jax_enable_x64"]
     kinds = plan.noise_schedule is None, type(plan.clipping)
     program = step, drawing, plan.num_steps, plan.relation, shapes, table, keep_gradients, x64, kinds
-    name = program, plan.sampling, plan.noise_multipliers
+    name = program, plan.sampler, plan.noise_multipliers
     if name not in _PROOFS:
         fit, args = _program(step, plan, drawing, state, table, keep_gradients)
         if program in _PROOFS:
@@ -95,7 +95,7 @@ def _program(
         state.loss_center,
         state.clipping_norm,
         numbers._replace(noise_multiplier=Given(numbers.noise_multiplier)),
-        jax.tree.map(Given, plan.sampling.prepare(drawing.num_records)),
+        jax.tree.map(Given, plan.sampler.prepare(drawing.num_records)),
     )
     return fit, (keys, *public, *table)
 

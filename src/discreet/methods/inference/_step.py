@@ -76,7 +76,7 @@ class PlanNumbers(NamedTuple):
     """The numbers of a plan that a compiled step takes as inputs, so that one program serves all plans of its shapes."""
 
     noise_multiplier: Float[Array, "*step"]  # sigma, of all steps or of each
-    rate: Float[Array, ""]  # public sampling rate q; nothing is ever divided by the realised batch size
+    rate: Float[Array, "*step"]  # public sampling rate q, likewise; nothing is ever divided by the realised batch size
     num_steps: Int[Array, ""]  # number of steps planned
     rule: Any  # numbers by which the clipping norm moves; empty where it does not
     where: Sequence[Any] = ()  # the place of each record on several devices, where it was drawn (`Shards.where`)
@@ -89,8 +89,14 @@ class PlanNumbers(NamedTuple):
         exact = np.array(plan.noise_multipliers if plan.noise_schedule is not None else plan.noise_multiplier)
         noise = exact.astype(np.float32)
         noise = np.where(noise >= exact, noise, np.nextafter(noise, np.float32(np.inf)))
-        numbers: Any = noise, np.float32(plan.rate), np.int32(plan.num_steps)
+        rate = np.array(plan.rates if plan.rate_schedule is not None else plan.rate, np.float32)
+        numbers: Any = noise, rate, np.int32(plan.num_steps)
         return cls(*numbers, rule=jax.tree.map(np.float32, plan.clipping.numbers))
+
+    def at(self, step: Int[Array, ""]) -> PlanNumbers:
+        """Those of one step."""
+        noise, rate = (x[step] if x.ndim else x for x in (self.noise_multiplier, self.rate))
+        return self._replace(noise_multiplier=noise, rate=rate)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,8 +141,8 @@ class PrivateStep:
         bound = jnp.maximum(1.0, jnp.abs(center)) if self.loss_bound is None else self.loss_bound
         channels = Channels(self.loss_share, self.count_share, center=center, bound=bound)
         norm = state.clipping_norm
+        numbers = numbers.at(state.step)
         multiplier = numbers.noise_multiplier
-        multiplier = multiplier[state.step] if multiplier.ndim else multiplier
         if self.perturb_parameters:
             u = psi
             free = jnp.zeros(())

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from discreet.privacy.accounting._events import (
     NOISES as NOISES,
     BoundedRangeDpEvent as BoundedRangeDpEvent,
+    SharedDpEvent as SharedDpEvent,
     event_from_dict as event_from_dict,
     event_to_dict as event_to_dict,
     pure_event as pure_event,

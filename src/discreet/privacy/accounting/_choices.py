@@ -153,11 +153,14 @@ _MOST_WORK = 2 * 10**7
 
 @functools.lru_cache(maxsize=32)
 def _selection_law(width: float, count: int) -> tuple[LossNodes, LossLaw]:
-    """The loss whose profile is the chords of `selection_curve`: its atoms, at grid points, where the slope changes.
+    return law_of(selection_curve(width, count))
+
+
+def law_of(curve: GridCurve) -> tuple[LossNodes, LossLaw]:
+    """The loss whose profile, the same in both directions, is the chords of a curve from 0: its atoms, where the slope changes.
 
     Then the cumulative probabilities below and from each of the atoms on.
     """
-    curve = selection_curve(width, count)
     alpha = np.exp(curve.knots)
     deltas = curve.deltas
     slopes = np.append(np.diff(deltas) / np.diff(alpha), 0.0)

@@ -63,6 +63,21 @@ class BoundedRangeDpEvent(DpEvent):
     epsilon: float
 
 
+@attr.s(frozen=True, slots=True, auto_attribs=True)
+class SharedDpEvent(DpEvent):
+    """A release with Laplace noise beside one with Gaussian noise, of two parts of one vector of a record.
+
+    Attributes:
+        laplace: The scale of the Laplace noise, over what a record moves that release by (in L1) where the whole clipping norm
+            is in its part.
+        gaussian: The standard deviation of the Gaussian noise, likewise (in L2). What a record moves the two by, as shares a and
+            b of these, obeys a^2 + b^2 <= 1.
+    """
+
+    laplace: float
+    gaussian: float
+
+
 NOISES: dict[type[DpEvent], Callable[[float], Pair]] = {GaussianDpEvent: GaussianPair, LaplaceDpEvent: LaplacePair}
 """Events of noise added to a sum: a class whose one field is `noise_multiplier`, the size of the noise over the clipping norm C,
 and what makes a dominating pair for sums that lie so many sizes of the noise apart: C for a record that is added or removed, 2C
@@ -72,6 +87,7 @@ _KINDS: dict[str, tuple[type, dict[str, str]]] = {
     "none": (NoOpDpEvent, {}),
     "randomized_response": (RandomizedResponseDpEvent, {"noise_parameter": "number", "num_buckets": "count"}),
     "bounded_range": (BoundedRangeDpEvent, {"epsilon": "number"}),
+    "shared": (SharedDpEvent, {"laplace": "number", "gaussian": "number"}),
     "poisson_sampled": (PoissonSampledDpEvent, {"sampling_probability": "number", "event": "event"}),
     "sampled_without_replacement": (
         SampledWithoutReplacementDpEvent,
@@ -262,6 +278,8 @@ def _collect(event: DpEvent, count: int, relation: Relation, steps: dict[DpEvent
         # Check every part, even after one without noise: a later one may have to be refused.
         bare = [_collect(part, count, relation, steps) for part in event.events]
         return any(bare)
+    if isinstance(event, SharedDpEvent) and (parts := _apart(event, relation)):
+        return any(_collect(part, count, relation, steps) for part in parts)
     step = _elementary(event, relation)
     if step is None:
         return False
@@ -322,9 +340,11 @@ def _elementary(event: DpEvent, relation: Relation) -> DpEvent | None:
         if not (isinstance(event.epsilon, int | float) and event.epsilon >= 0):
             raise ValueError(f"BoundedRangeDpEvent has epsilon {event.epsilon!r}; it is a number, 0 or more.")
         return event if event.epsilon > 0 else None
+    if isinstance(event, SharedDpEvent):
+        return event
     if isinstance(event, PoissonSampledDpEvent):
         _check_probability(event.sampling_probability, "PoissonSampledDpEvent")
-        _check_inner(event, NOISES, event.event)
+        _check_inner(event, (*NOISES, SharedDpEvent), event.event)
         replaced = not neighbours(relation).hides_membership and event.sampling_probability < 1
         if replaced and not isinstance(event.event, GaussianDpEvent):
             raise ValueError(
@@ -344,6 +364,17 @@ def _elementary(event: DpEvent, relation: Relation) -> DpEvent | None:
         f"Describe the release by one of: {_listed(kind for kind, _ in _kinds().values())}. A new mechanism's event gets its "
         "dominating pair in discreet.accounting.NOISES."
     )
+
+
+def _apart(event: SharedDpEvent, relation: Relation) -> list[DpEvent]:
+    """Both releases by themselves, which cost more, where one has no noise or the loss is large; else none."""
+    from discreet.privacy.accounting._shared import MOST_LOSS, reach_of
+
+    parts: list[DpEvent] = [LaplaceDpEvent(event.laplace), GaussianDpEvent(event.gaussian)]
+    distance = neighbours(relation).distance
+    _noise_of(event)
+    noises = [event.laplace, event.gaussian]
+    return [] if min(noises) > 0 and reach_of(*(distance / x for x in noises)) < MOST_LOSS else parts
 
 
 def _without_replacement(event: SampledWithoutReplacementDpEvent, relation: Relation) -> DpEvent | None:
@@ -377,6 +408,8 @@ def _check_inner(event: DpEvent, allowed: Collection[type], inner: DpEvent) -> N
             f"for {_listed(allowed)} only. Compose several releases outside the sampling, each with a batch of its own."
         )
     _noise_of(inner)
+    if isinstance(inner, SharedDpEvent) and _apart(inner, Relation.ADD_OR_REMOVE_ONE):
+        raise ValueError(f"{inner!r} has too little noise to be accounted for on a sample. Add more of it.")
 
 
 def _check_probability(value: float, where: str) -> None:
@@ -385,13 +418,16 @@ def _check_probability(value: float, where: str) -> None:
 
 
 def _noise_of(event: DpEvent) -> float:
-    noise = getattr(getattr(event, "event", event), "noise_multiplier", None)
-    if not (isinstance(noise, int | float) and math.isfinite(noise) and noise >= 0):
-        raise ValueError(
-            f"{type(event).__name__} has noise multiplier {noise!r}; it is the noise's standard deviation divided by the "
-            "clipping norm, a finite number above 0."
-        )
-    return float(noise)
+    step: Any = getattr(event, "event", event)
+    shared = isinstance(step, SharedDpEvent)
+    noises: list[Any] = [step.laplace, step.gaussian] if shared else [getattr(step, "noise_multiplier", None)]
+    for noise in noises:
+        if not (isinstance(noise, int | float) and math.isfinite(noise) and noise >= 0):
+            raise ValueError(
+                f"{type(event).__name__} has noise multiplier {noise!r}; it is the noise's standard deviation divided by the "
+                "clipping norm, a finite number above 0."
+            )
+    return float(min(noises))
 
 
 def _pair(step: DpEvent, relation: Relation, added: bool, choices: int = 1) -> Pair:
@@ -405,12 +441,12 @@ def _pair(step: DpEvent, relation: Relation, added: bool, choices: int = 1) -> P
         if isinstance(step, RandomizedResponseDpEvent):
             return PurePair(pure_epsilon(step))
         return SelectionPair(_range_of(step, relation), choices)
+    if type(step) in NOISES or isinstance(step, SharedDpEvent):
+        return _of_noise(step, neighbours(relation).distance)
     noise = _noise_of(step)
-    if type(step) in NOISES:
-        return NOISES[type(step)](neighbours(relation).distance / noise)
     if isinstance(step, PoissonSampledDpEvent):
         if neighbours(relation).hides_membership:
-            return PoissonPair(NOISES[type(step.event)](1 / noise), step.sampling_probability, added)
+            return PoissonPair(_of_noise(step.event, 1.0), step.sampling_probability, added)
         from discreet.privacy.accounting._replaced import PoissonReplacePair
 
         return PoissonReplacePair(1 / noise, step.sampling_probability)
@@ -421,6 +457,15 @@ def _pair(step: DpEvent, relation: Relation, added: bool, choices: int = 1) -> P
     if isinstance(step, TruncatedSubsampledGaussianDpEvent):
         return _truncated(step, relation, added)
     raise AssertionError(f"{step!r} was accepted by _elementary")
+
+
+def _of_noise(step: Any, distance: float) -> Pair:
+    """The pair of added noise, for sums that lie `distance` clipping norms apart."""
+    if isinstance(step, SharedDpEvent):
+        from discreet.privacy.accounting._shared import SharedPair
+
+        return SharedPair(distance / step.laplace, distance / step.gaussian)
+    return NOISES[type(step)](distance / _noise_of(step))
 
 
 def _truncated(event: TruncatedSubsampledGaussianDpEvent, relation: Relation, added: bool) -> Pair:

@@ -33,7 +33,7 @@ class GaussianCurve:
         above = log_ndtr(self.shift / 2 - epsilon / self.shift)
         below = epsilon + log_ndtr(-self.shift / 2 - epsilon / self.shift)
         # Where shift and epsilon are small, the difference of the two has few digits: round it up.
-        rounding = 16 * np.finfo(np.float64).eps * (1 + epsilon + np.abs(above))
+        rounding = 16 * np.finfo(np.float64).eps * (1 + np.abs(epsilon) + np.abs(above))
         return np.exp(above) * np.minimum(rounding - np.expm1(np.minimum(below - above, 0.0)), 1.0)
 
     @property

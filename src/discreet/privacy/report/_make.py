@@ -127,7 +127,7 @@ def make_statement(
         unit=unit,
         cautions=(BATCHES_ARE_THE_CALLERS,) * user_supplied_batches,
         mechanism=(
-            f"Each step drew a batch ({plan.sampling.in_words(plan.num_records, unit.noun)}). "
+            f"Each step drew a batch ({plan.sampler.in_words(plan.num_records, unit.noun)}). "
             f"{clipping.stated(bound, unit.noun)}; the contributions were summed, and {plan.mechanism.words} "
             f"{plan.noise_multiplier * bound / (clipping.start if clipping.adapts else 1.0):.6g}{' C' * clipping.adapts} "
             f"({plan.noise_multiplier:.6g} times that bound){_scheduled(plan)} was added to {plan.mechanism.hidden}."
@@ -198,6 +198,7 @@ def plan_facts(plan: PrivacyPlan, contribution_bound: float | None = None) -> di
     return {
         "sampling": {"kind": type(sampling).__name__, **dataclasses.asdict(sampling)},
         "sampling_rate": float(plan.rate),
+        **({} if plan.rate_schedule is None else {"sampling_rates": list(plan.rates)}),
         f"{first}clipping_norm": float(rule.start),
         **({"clipping": {"kind": type(rule).__name__, **own}} if rule.adapts else {}),
         "noise_multiplier": float(plan.noise_multiplier),

@@ -9,4 +9,5 @@ from discreet.privacy.sampling._samplers import (
     OpenPoisson as OpenPoisson,
     PoissonSampling as PoissonSampling,
     Sampling as Sampling,
+    ThinnedPoisson as ThinnedPoisson,
 )

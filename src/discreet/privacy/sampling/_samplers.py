@@ -15,6 +15,7 @@ import abc
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple
@@ -125,6 +126,18 @@ class Sampling(abc.ABC):
         self._count(num_records)
         return False
 
+    def thinned(self, rates: Sequence[float]) -> Sampling:
+        """The sampler whose step t draws at the rate `rates[t]`, at most that of this sampler."""
+        raise ValueError(
+            f"{self!r} has one rate for all steps, and only Poisson batches are accounted for at a rate that changes. Use "
+            f"PoissonSampling(rate={max(rates, default=1.0):g}), or leave rate_schedule out."
+        )
+
+    def at(self, step: int) -> Sampling:
+        """The sampler of one step."""
+        del step
+        return self
+
     def prepare(self, num_records: int) -> Any:
         """Public tables for `draw`: a pytree of NumPy arrays, possibly empty."""
         self._count(num_records)
@@ -186,6 +199,15 @@ class Drawing(abc.ABC):
             raise ValueError(
                 f"padding = {self.padding}: a draw from {self.num_records} records needs all of their rows."
             )
+
+    def at(self, tables: Any, step: Int32[Array, ""]) -> Any:
+        """The tables for the draw of one step, whose number may be traced."""
+        del step
+        return tables
+
+    def step_of(self, tables: Any) -> Any:
+        """The number of the step in the tables of `at`; None if the law does not follow it."""
+        del tables
 
     @abc.abstractmethod
     def draw(self, key: Array, tables: Any) -> Batch:
@@ -343,6 +365,10 @@ class PoissonSampling(Sampling):
         """
         return all(_draw_sizes(n, self.rate).draws is not None for n in (num_records, -(-num_records // 2)))
 
+    def thinned(self, rates: Sequence[float]) -> ThinnedPoisson:
+        """The sampler whose step t draws at the rate `rates[t]`, above 0 and at most `rate`."""
+        return ThinnedPoisson(self.rate, tuple(rates))
+
     def prepare(self, num_records: int) -> dict[str, np.ndarray]:
         """All numbers of a draw: the rate, and threshold words of the size table or of a coin."""
         layout = _draw_sizes(num_records, self.rate)
@@ -405,7 +431,7 @@ class _PoissonDrawing(Drawing):
         indices, found = uniform_subset(words[SIZE_WORDS:], size, num_records=self.num_records, capacity=self.capacity)
         return Batch(indices, jnp.arange(self.capacity) < found)
 
-    def law(self, tables: Any) -> Sampling | None:
+    def law(self, tables: Any) -> PoissonSampling | None:
         """The sampler at the rate in the tables, if they are its own and its batches fit."""
         words = tables.get("rate") if isinstance(tables, dict) else None
         if not isinstance(words, np.ndarray) or words.dtype != np.uint32 or words.shape != (2,):
@@ -430,6 +456,104 @@ def _coins(key: Array, words: UInt32[Array, " record"], coin: UInt32[Array, "3"]
         return tie & ((more[0] < middle) | ((more[0] == middle) & (more[1] < low)))
 
     return (words < high) | lax.cond(jnp.any(tie), settle, lambda: jnp.zeros_like(tie))
+
+
+@dataclass(frozen=True)
+class ThinnedPoisson(PoissonSampling):
+    """Poisson batches at a rate that changes with the step; a plan makes it of its `rate_schedule`.
+
+    Each step draws a batch at `rate`, the largest, and keeps each record of it with probability `rates[t] / rate`, by an
+    independent coin of 96 bits. So each record enters independently with probability `rates[t]`, and those that do are in
+    uniformly random order where those of `rate` are. The event is that of one step: of `at(step)`, or of the largest rate.
+    """
+
+    rates: tuple[float, ...]  # of each step
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for step, rate in enumerate(self.rates):
+            if not 0.0 < rate <= self.rate:
+                raise ValueError(
+                    f"rate_schedule, step {step}, is {rate:g}: it must be above 0 and at most sampling's rate, {self.rate:g}, "
+                    "for which a batch has room. Give PoissonSampling the largest rate of all steps."
+                )
+
+    def _event(self, mechanism: DpEvent, num_records: int) -> DpEvent:
+        return PoissonSampling(max(self.rates))._event(mechanism, num_records)
+
+    def at(self, step: int) -> ThinnedPoisson:
+        """The sampler of one step; of the last one beyond the end, as it is drawn."""
+        return dataclasses.replace(self, rates=(self.rates[min(max(step, 0), len(self.rates) - 1)],))
+
+    def rate_for(self, num_records: int) -> float:
+        self._count(num_records)
+        return max(self.rates)
+
+    def slack_per_step(self, num_records: int) -> float:
+        """That of the batches at `rate`, and of the coins: each is up to 2^-96 less likely than it should be."""
+        return super().slack_per_step(num_records) + 1.01 * (num_records + 1) * 2.0**-SIZE_BITS
+
+    def prepare(self, num_records: int) -> dict[str, Any]:
+        """The tables of the batches at `rate`, and for each step its rate and the threshold words of a coin."""
+        rates = np.array(self.rates, np.float64).view(np.uint32).reshape(-1, 2)
+        return {"whole": super().prepare(num_records), "rates": rates, "coins": self.coins()}
+
+    def coins(self) -> UInt32[np.ndarray, "step word"]:
+        """The threshold words of each step's coin."""
+        # Of the exact quotient of the rates: a rounded one is off by 2^-53, for which there is no slack.
+        exact = [math.floor(Fraction(x) / Fraction(self.rate) * 2**SIZE_BITS) for x in self.rates]
+        return words_of([min(x, 2**SIZE_BITS - 1) for x in exact]).T
+
+    def drawing(self, num_records: int) -> _ThinnedDrawing:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The shapes of a draw, without the rates."""
+        whole = super().drawing(num_records)
+        return _ThinnedDrawing(num_records, whole.capacity, whole)
+
+    def in_words(self, num_records: int, noun: str = "record") -> str:
+        del num_records
+        return (
+            f"each {noun} enters with the step's own public probability, between {min(self.rates):g} and "
+            f"{max(self.rates):g}, independently of all others"
+        )
+
+
+@dataclass(frozen=True)
+class _ThinnedDrawing(Drawing):
+    """A Poisson draw whose rates, one for each step, are in the tables, as is the number of the step."""
+
+    whole: _PoissonDrawing
+
+    def at(self, tables: Any, step: Int32[Array, ""]) -> Any:
+        return {**tables, "step": step}
+
+    def step_of(self, tables: Any) -> Any:
+        return tables["step"]
+
+    def draw(self, key: Array, tables: Any) -> Batch:
+        """A batch at the largest rate, of which the records that a coin keeps are moved to the front."""
+        key, own = jax.random.split(key)
+        indices, mask = self.whole.draw(key, tables["whole"])
+        coins = jnp.asarray(tables["coins"])
+        coin = coins[jnp.clip(tables["step"], 0, len(coins) - 1)]
+        kept = mask & _coins(own, jax.random.bits(own, mask.shape, jnp.uint32), coin)
+        front = jnp.nonzero(kept, size=self.capacity, fill_value=0)[0]
+        mask = jnp.arange(self.capacity) < jnp.sum(kept, dtype=jnp.int32)
+        return Batch(jnp.where(mask, indices[front], 0), mask)
+
+    def law(self, tables: Any) -> Sampling | None:
+        """The sampler of all steps, if all tables but the number of the step are its own."""
+        if not isinstance(tables, dict) or tables.keys() != {"whole", "rates", "coins", "step"}:
+            return None
+        whole = self.whole.law(tables["whole"])
+        words = tables["rates"]
+        if whole is None or not isinstance(words, np.ndarray) or words.dtype != np.uint32 or words.shape[1:] != (2,):
+            return None
+        rates = np.ascontiguousarray(words).view(np.float64)[:, 0].tolist()
+        fits = (self.whole.num_records, self.whole.capacity) == (self.num_records, self.capacity)
+        if not fits or not rates or not all(0.0 < x <= whole.rate for x in rates):
+            return None
+        sampling = ThinnedPoisson(whole.rate, tuple(rates))
+        return sampling if _agree(tables["coins"], sampling.coins()) else None
 
 
 @dataclass(frozen=True)

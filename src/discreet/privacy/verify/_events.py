@@ -15,11 +15,19 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from discreet._dp_accounting import ComposedDpEvent, DpEvent, GaussianDpEvent, NoOpDpEvent, SelfComposedDpEvent
-from discreet.privacy.accounting import Relation
+from discreet._dp_accounting import (
+    ComposedDpEvent,
+    DpEvent,
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    NoOpDpEvent,
+    SelfComposedDpEvent,
+)
+from discreet.privacy.accounting import Relation, SharedDpEvent
 from discreet.privacy.mechanisms import Mechanism
+from discreet.privacy.sampling import Sampling
 from discreet.privacy.verify._bounds import Batch, Cut, Group, Part, Sample, Table
-from discreet.privacy.verify._record import Branches, Loads, MechanismUse, Repeat
+from discreet.privacy.verify._record import Branches, Drawn, Loads, MechanismUse, Repeat
 from discreet.privacy.verify._symbols import is_symbolic, largest, load_sympy, smallest
 from discreet.privacy.verify.recognize._schedules import turns_of
 
@@ -28,12 +36,13 @@ from discreet.privacy.verify.recognize._schedules import turns_of
 class _Spent:
     """The cost charged to one batch: loads of the mechanisms whose releases add up, and events of the others.
 
-    `alone` holds the sums over releases of each one's own load, and of `MechanismUse.rounding`.
+    `alone` holds the sums over releases of each one's own load, and of `MechanismUse.rounding`. A release of another mechanism
+    is kept as it is while it may share its record's bound with them (`shared`).
     """
 
     loads: dict[Mechanism, Loads] = dataclasses.field(default_factory=dict)
     alone: dict[Mechanism, tuple[Any, Any]] = dataclasses.field(default_factory=dict)
-    events: list[DpEvent] = dataclasses.field(default_factory=list)
+    events: list[DpEvent | MechanismUse] = dataclasses.field(default_factory=list)
 
     @classmethod
     def of(cls, release: MechanismUse) -> _Spent:
@@ -41,7 +50,7 @@ class _Spent:
         if release.mechanism.adds_up:
             alone = sum(worst_of(release.loads)), release.rounding
             return cls({release.mechanism: dict(release.loads)}, {release.mechanism: alone})
-        return cls(events=_noisy(release.mechanism, ratio_of(release)))
+        return cls(events=[release])
 
     def add(self, other: _Spent, times: Any = 1) -> None:
         for mechanism, loads in other.loads.items():
@@ -51,7 +60,48 @@ class _Spent:
             before = self.alone.get(mechanism, (0.0, 0.0))
             more = other.alone[mechanism]
             self.alone[mechanism] = before[0] + times * more[0], before[1] + times * more[1]
-        self.events += [_repeated(x, times) for x in other.events] if is_symbolic(times) else other.events * times
+        if is_symbolic(times):
+            self.events += [_repeated(x, times) for x in other.settled()]
+        else:
+            self.events += other.events if times == 1 else other.settled() * times
+
+    def settled(self) -> list[DpEvent]:
+        """The events of the other mechanisms, each by itself."""
+        found: list[DpEvent] = []
+        for x in self.events:
+            found += [x] if isinstance(x, DpEvent) else _noisy(x.mechanism, ratio_of(x))
+        return found
+
+    def share(self, before: int = -1) -> None:
+        """Let releases with Laplace and with Gaussian noise share the bound of a record, if they are leaves of one group.
+
+        Of leaves a and b with a^2 + b^2 <= 1, in units of the bound, the one release has the load a^2 l, and the other b^2 g.
+        Rounding to the grid adds r to both (`MechanismUse.rounding`), which is at most h l and h g: with a^2 + h and b^2 + h,
+        over 1 + 2 h, in the place of a^2 and b^2, loads of (1 + 2 h) l and (1 + 2 h) g cover it. Groups made `before` are
+        released elsewhere, too, and left out.
+        """
+        for i, release in enumerate(self.events):
+            if not isinstance(release, MechanismUse) or not isinstance(release.mechanism.event(1.0), LaplaceDpEvent):
+                continue
+            groups = {group for group, _ in release.loads}
+            load = ratio_of(release)
+            for mechanism, loads in list(self.loads.items()):
+                own = {name: x for name, x in loads.items() if name[0] in groups}
+                rounding = self.alone[mechanism][1]
+                alike = len(groups) == 1 and isinstance(mechanism.event(1.0), GaussianDpEvent)
+                later = all(group.serial > before for group in groups)
+                apart = bool(own) and not own.keys() & release.loads.keys()
+                if not (alike and later and apart) or any(map(is_symbolic, (load, rounding, *own.values()))):
+                    continue
+                most = max(own.values())
+                if min(load, most) <= 0:
+                    continue
+                more = 1 + 2 * max(release.rounding / load, rounding / most)
+                self.events[i] = SharedDpEvent(1 / math.sqrt(more * load), 1 / math.sqrt(more * most))
+                self.loads[mechanism] = {name: x for name, x in loads.items() if name not in own}
+                if not self.loads[mechanism]:
+                    del self.loads[mechanism], self.alone[mechanism]
+                break
 
     @classmethod
     def largest_of(cls, branches: Sequence[_Spent], before: int) -> _Spent:
@@ -73,12 +123,13 @@ class _Spent:
                 pairs = zip(spent.alone[mechanism], most.alone.get(mechanism, (0.0, 0.0)), strict=True)
                 alone, rounding = (largest(*pair) for pair in pairs)
                 most.alone[mechanism] = alone, rounding
-        distinct = {repr(x.events): x.events for x in branches}
+        distinct = {repr(x): x for x in (spent.settled() for spent in branches)}
         most.events = [event for events in distinct.values() for event in events]
         return most
 
     def event(self) -> DpEvent:
         """The event. Releases that add up form one: their squared ratios add up, over each group's worst leaf."""
+        self.share()
         found: list[DpEvent] = []
         for mechanism, loads in self.loads.items():
             together = sum(worst_of(loads))
@@ -89,7 +140,7 @@ class _Spent:
             else:
                 total = max(together, min(alone, together + rounding)) if alone > together * (1 + 1e-9) else together
             found += _noisy(mechanism, total)
-        return _composed(found + self.events)
+        return _composed(found + self.settled())
 
 
 def _noisy(mechanism: Mechanism, load: Any) -> list[DpEvent]:
@@ -134,13 +185,15 @@ def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, 
     """Events of batches drawn here, costs of batches drawn further out, and the slack."""
     events: list[DpEvent] = []
     here: Open = {}
-    drawn: list[Sample] = []
+    drawn: dict[Sample, Sampling] = {}
     slack = 0.0
     for item in items:
-        if isinstance(item, Sample):
-            drawn.append(item)
+        if isinstance(item, Drawn):
+            drawn[item.batch] = item.sampling
+        elif isinstance(item, Sample):
+            sampling = drawn.setdefault(item, item.sampling)
             # Total variation between the law that is drawn and the law that the event names.
-            slack += item.sampling.slack_per_step(item.num_records)
+            slack += sampling.slack_per_step(item.num_records)
         elif isinstance(item, MechanismUse):
             slack += item.mechanism.slack
             here.setdefault(item.batch, _Spent()).add(_Spent.of(item))
@@ -154,6 +207,8 @@ def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, 
                 if inner:
                     events.append(_repeated(_composed(inner), times))
                 for batch, spent in outer.items():
+                    if times != 1:
+                        spent.share(item.before)
                     if isinstance(batch, Part) and batch.loop is item.loop:
                         once.setdefault(batch, []).append(spent)
                     else:
@@ -173,10 +228,10 @@ def _settle(items: list[Any], relation: Relation) -> tuple[list[DpEvent], Open, 
                     _Spent.largest_of([x[1][batch] for x in chosen if batch in x[1]], item.before)
                 )
     # The block ends here, and with it the samples that it drew.
-    for batch in drawn:
+    for batch, sampling in drawn.items():
         if batch in here:
             released = here.pop(batch).event()
-            events.append(batch.sampling.step_event(released, num_records=batch.num_records, relation=relation))
+            events.append(sampling.step_event(released, num_records=batch.num_records, relation=relation))
     # Slices and picks are charged to their parent, as if they held all of its records.
     for part in [b for b in here if isinstance(b, Cut) and not isinstance(b, Part)]:
         assert part.parent is not None

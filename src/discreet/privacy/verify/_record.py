@@ -12,10 +12,12 @@ was made within the loop or the branch, and so is another group in each iteratio
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from discreet.privacy.mechanisms import Mechanism
-from discreet.privacy.verify._bounds import Batch, Group
+from discreet.privacy.sampling import Sampling
+from discreet.privacy.verify._bounds import Batch, Group, Sample
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,11 +56,19 @@ class Repeat:
 
 
 @dataclasses.dataclass
+class Drawn:
+    """A sampler in the place of that of a `Sample` further on in the same list."""
+
+    batch: Sample
+    sampling: Sampling
+
+
+@dataclasses.dataclass
 class Scheduled:
-    """Releases whose noise or bound changes between iterations of an enclosing loop."""
+    """Releases whose noise or bound, or a draw whose rate, changes between iterations of an enclosing loop."""
 
     loop: Any
-    releases: list[list[MechanismUse]]  # For each kind of iteration
+    items: Sequence[Sequence[MechanismUse | Drawn]]  # For each kind of iteration
     kinds: tuple[int, ...]  # The kind of each iteration
 
 

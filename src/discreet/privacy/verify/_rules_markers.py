@@ -26,11 +26,12 @@ from discreet.privacy.mechanisms import (
     WEIGHTED_SUM,
     rounding_of_records,
 )
-from discreet.privacy.sampling import SAMPLERS, OpenPoisson, Sampling
+from discreet.privacy.sampling import SAMPLERS, Drawing, OpenPoisson, Sampling, ThinnedPoisson
 from discreet.privacy.verify._bounds import Cut, Group, Sample, Scale, Table, Term, bounding, fresh, outside
 from discreet.privacy.verify._domain import Private, Public, Value, range_factor
 from discreet.privacy.verify._errors import PrivacyError, Reason, Why
 from discreet.privacy.verify._interpreter import Checker
+from discreet.privacy.verify._record import Drawn, Scheduled
 from discreet.privacy.verify._registry import KEY_RULES, rule
 from discreet.privacy.verify._rows import shape_of, summed, varies_along
 from discreet.privacy.verify._rules_keys import spend_secret
@@ -247,7 +248,7 @@ def draw(checker: Checker, equation: JaxprEqn, operands: list[Value]) -> list[Va
     _check_sampler(checker, equation, sampling)
     # From here on the records are those of the sample; a draw without a release is free.
     batch = Sample(table, depth=len(checker.keys.loops), sampling=sampling, num_records=drawing.num_records)
-    checker.items.append(batch)
+    checker.items += [*_each_turn(checker, batch, drawing, params["structure"], tables), batch]
     origin = checker.origin(equation, records, "" if records else "a secret sample of the records")
     # Row numbers reveal who was drawn: nothing may be computed from them, but `clipped_sum` recognizes them by name.
     numbers = Private(batch, None, origin, why=Why.ROWS("it reveals which records are in the sample"))
@@ -274,9 +275,26 @@ def _law(checker: Checker, drawing: Any, structure: Any, tables: list[Value]) ->
     if type(drawing) is OpenPoisson:
         return sampling
     # A sampler on the list has to use its own drawing: a subclass may draw differently.
-    if type(sampling) in SAMPLERS and type(sampling.drawing(drawing.num_records)) is type(drawing):
+    if type(sampling) in (*SAMPLERS, ThinnedPoisson) and type(sampling.drawing(drawing.num_records)) is type(drawing):
         return sampling
     return Why.SAMPLER(f"the sampler {type(sampling).__name__} is not on the list")
+
+
+def _each_turn(
+    checker: Checker, batch: Sample, drawing: Drawing, structure: Any, tables: list[Value]
+) -> list[Scheduled | Drawn]:
+    """The sampler of each iteration, if it follows the number of the step, and that is known; else that of all steps holds."""
+    step = drawing.step_of(jax.tree.unflatten(structure, tables))
+    if not isinstance(step, Public):
+        return []
+    if step.const is not None and step.exact:
+        return [Drawn(batch, batch.sampling.at(int(step.const)))]
+    if step.turns is None or step.turns.error or step.turns.loop not in checker.keys.loops:
+        return []
+    steps = [int(x) for x in step.turns.values]
+    kinds: dict[Sampling, int] = {}
+    each = [kinds.setdefault(batch.sampling.at(x), len(kinds)) for x in steps]
+    return [Scheduled(step.turns.loop, [[Drawn(batch, x)] for x in kinds], tuple(each))]
 
 
 def _check_sampler(checker: Checker, equation: JaxprEqn, sampling: Sampling) -> None:

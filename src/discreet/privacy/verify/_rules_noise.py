@@ -268,5 +268,5 @@ def _is_fresh(checker: Checker, batch: Batch) -> bool:
     if batch not in checker.items:
         return False
     since = checker.items[checker.items.index(batch) + 1 :]
-    kinds = [kind for x in since for kind in (x.releases if isinstance(x, Scheduled) else [[x]])]
+    kinds = [kind for x in since for kind in (x.items if isinstance(x, Scheduled) else [[x]])]
     return all(isinstance(x, MechanismUse) and x.batch is batch for kind in kinds for x in kind)

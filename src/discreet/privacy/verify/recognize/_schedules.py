@@ -147,16 +147,18 @@ def _of_turn(items: list[Any], kinds: dict[int, int], before: int, groups: dict[
                 dataclasses.replace(item, branches=[_of_turn(x, kinds, before, groups) for x in item.branches])
             )
         elif isinstance(item, Scheduled) and id(item) in kinds:
-            found += [_renamed(x, before, groups) for x in item.releases[kinds[id(item)]]]
+            found += [_renamed(x, before, groups) for x in item.items[kinds[id(item)]]]
         elif isinstance(item, Scheduled):
-            releases = [[_renamed(x, before, groups) for x in kind] for kind in item.releases]
-            found.append(dataclasses.replace(item, releases=releases))
+            items = [[_renamed(x, before, groups) for x in kind] for kind in item.items]
+            found.append(dataclasses.replace(item, items=items))
         else:
-            found.append(_renamed(item, before, groups) if isinstance(item, MechanismUse) else item)
+            found.append(_renamed(item, before, groups))
     return found
 
 
-def _renamed(release: MechanismUse, before: int, groups: dict[Group, Group]) -> MechanismUse:
+def _renamed(release: Any, before: int, groups: dict[Group, Group]) -> Any:
+    if not isinstance(release, MechanismUse):
+        return release
     loads: Loads = {}
     for (group, leaf), load in release.loads.items():
         own = group if group.serial < before else groups.setdefault(group, Group())
