@@ -61,7 +61,7 @@ bench: $(VENV)/.ready-bench  ## Measure against NumPyro and the peers: benchmark
 audit: $(VENV)/.ready-dev  ## Attack the claims at full size: lower bounds on ε beside them, docs/audit/, five to ten minutes
 	$(BIN)/python -m tests.audit.full_size
 
-paper: $(VENV)/.ready-dev  ## The papers' experiments: docs/papers/, three quarters of an hour
+paper: $(VENV)/.ready-dev  ## The papers' experiments: docs/papers/, an hour
 	$(BIN)/python examples/paper
 
 paper-quick: $(VENV)/.ready-dev  ## The same at a small size: that they run and still find what they should, six minutes

@@ -28,6 +28,10 @@ ADULT_NUMBERS = {
 }
 
 
+class NoTable(SystemExit):
+    """A table that is not here."""
+
+
 def find(name: str) -> Path:
     """A table's path: as given, or in $DISCREET_DATA, or in ../shared/data."""
     folders = [Path(), Path(os.environ.get("DISCREET_DATA", "."))]
@@ -35,7 +39,7 @@ def find(name: str) -> Path:
     for folder in folders:
         if (folder / name).is_file():
             return folder / name
-    raise SystemExit(f"No table {name!r}: pass its path, or set DISCREET_DATA to the folder that holds it.")
+    raise NoTable(f"No table {name!r}: pass its path, or set DISCREET_DATA to the folder that holds it.")
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -74,17 +78,3 @@ def abalone(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
     labels = np.array([float(row["old"]) for row in table], np.float32)
     cut = int(0.8 * len(table))
     return features[:cut], labels[:cut], features[cut:], labels[cut:]
-
-
-def mnist(folder: Path | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """MNIST's t10k files: 8,000 training images and labels, 2,000 for testing. Pixels lie in [0, 1], rows are images."""
-
-    def read(name: str) -> np.ndarray:
-        raw = gzip.decompress(find(str(folder / name) if folder else name).read_bytes())
-        # IDX: the fourth byte counts the axes, a big-endian length for each follows, then the values.
-        axes = raw[3]
-        return np.frombuffer(raw, np.uint8, offset=4 + 4 * axes).reshape(np.frombuffer(raw, ">i4", axes, 4))
-
-    images = read("t10k-images-idx3-ubyte.gz").reshape(-1, 784).astype(np.float32) / 255
-    labels = read("t10k-labels-idx1-ubyte.gz").astype(np.int32)
-    return images[:8000], labels[:8000], images[8000:], labels[8000:]

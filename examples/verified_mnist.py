@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import _tables
+import _images
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -280,7 +280,7 @@ def main() -> None:
     settings, required, runs, open_steps = Settings(), REQUIRED, chosen.runs, 1_600
     if chosen.quick:
         settings, required, runs, open_steps = Settings(num_steps=20), {8.0: 0.7}, 1, 400
-    images, labels, *test = _tables.mnist(chosen.folder)
+    images, labels, *test = _images.mnist(chosen.folder)
     if chosen.timings:
         return timings(images, labels)
     walkthrough()

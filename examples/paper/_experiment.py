@@ -31,6 +31,7 @@ STYLES = (
     {"color": "#888888", "linestyle": "-.", "marker": "D"},
     {"color": "#333333", "linestyle": (0, (5, 1)), "marker": "v"},
     {"color": "#aaaaaa", "linestyle": "-", "marker": "x"},
+    {"color": "#000000", "linestyle": (0, (3, 1, 1, 1)), "marker": "*"},
 )
 
 

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 from _experiment import STYLES, Rows, experiment, new_figure
-from _tables import mnist
+from _images import mnist
 from numpyro.infer import SVI, Trace_ELBO
 
 import discreet as dp
@@ -35,6 +35,8 @@ PRIVATE, PLAIN = "discreet", "NumPyro"
 PAPER = {
     ("MNIST", PRIVATE): (0.56, 174.06),
     ("MNIST", PLAIN): (0.34, 99.63),
+    ("Fashion-MNIST", PRIVATE): (0.55, 304.74),
+    ("Fashion-MNIST", PLAIN): (0.33, 243.99),
     ("CIFAR-10", PRIVATE): (4.22, 2123.05),
     ("CIFAR-10", PLAIN): (1.64, 1903.29),
 }
@@ -149,21 +151,32 @@ def losses(settings: Settings) -> Rows:
     """Held-out loss of both sides on MNIST."""
     training, _, held_out, _ = mnist(None)
     training, held_out = black_and_white(training[: settings.num_images], 0), black_and_white(held_out, 1)
-    return [row for steps, count in settings.fits for row in losses_after(steps, count, training, held_out, settings)]
+    rows = []
+    for steps, count in settings.fits:
+        rows += losses_after("MNIST", dense(), training, held_out, steps, count, settings)
+    return rows
 
 
-def losses_after(steps: int, count: int, training: np.ndarray, held_out: np.ndarray, settings: Settings) -> Rows:
-    """The same after that many steps, mean of `count` fits."""
-    architecture, rows = dense(), []
+def losses_after(
+    name: str,
+    architecture: Architecture,
+    training: np.ndarray,
+    held_out: np.ndarray,
+    steps: int,
+    count: int,
+    settings: Any,
+) -> Rows:
+    """Held-out loss of both sides on a table after that many steps, mean of `count` fits."""
+    rows = []
     seeds = range(settings.first_seed, settings.first_seed + count)
     private, statement = private_fit(architecture, training, steps, seeds, settings)
     plain = plain_fit(architecture, training, steps, seeds, settings)
     for side, fitted in ((PRIVATE, private), (PLAIN, plain)):
         reached = [held_out_loss(architecture, params, held_out) for params in fitted]
-        row = _row(f"MNIST, {steps:,} steps on {len(training):,}", side, architecture.num_parameters)
+        row = _row(f"{name}, {steps:,} steps on {len(training):,}", side, architecture.num_parameters)
         row["loss"] = statistics.mean(reached)
         row["stdev"] = statistics.stdev(reached) if len(reached) > 1 else None
-        row["paper_loss"] = PAPER["MNIST", side][1]
+        row["paper_loss"] = PAPER[name, side][1]
         if side == PRIVATE:
             row["epsilon"], row["delta"] = statement.epsilon, statement.delta
         rows.append(row)

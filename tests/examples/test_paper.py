@@ -127,10 +127,13 @@ def test_hierarchical_notices_a_fit_that_knows_no_groups(experiment, epsilon):
         {"guide": "listing 4", "num_records": 500, "num_steps": 2_000, "epsilon": e, "auc": auc, "baseline": 0.8}
         for e, auc in levels.items()
     ]
-    hierarchical.check(good, True)
+    newton = {"guide": "private Newton", "num_records": 500, "num_steps": None, "epsilon": 8.0, "auc": 0.87}
+    hierarchical.check([*good, newton], True)
     broken = [row | ({"auc": 0.79} if row["epsilon"] == epsilon else {}) for row in good]
     with pytest.raises(AssertionError):
-        hierarchical.check(broken, True)
+        hierarchical.check([*broken, newton], True)
+    with pytest.raises(AssertionError):
+        hierarchical.check([*good, newton | {"auc": 0.79}], True)
 
 
 @pytest.mark.parametrize(("side", "loss"), [("discreet", 543.0), ("NumPyro", 543.0), ("discreet", 100.0)])
