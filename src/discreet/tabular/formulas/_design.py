@@ -297,8 +297,10 @@ class Design:
             )
         _check_finite(self.names, x)
         offset = self._offset(template)
+        self.middle_offset = 0.0
         if offset is not None:
             _check_finite(["The offset"], offset[:, None])
+            self.middle_offset = float(offset.mean())
         self.groupings: tuple[Grouping, ...] = tuple(self._groupings(terms.group_terms))
         self._coordinates(x)
         self._scale_varying(template)

@@ -250,8 +250,9 @@ def _stated(design: Design, plan: Plan, statement: Any) -> Any:
     ]
     if isinstance(plan, ModelPlan):
         groups = ", spreads of groups half-normal with scale 1" if design.groupings else ""
+        offset = ", offsets less their mean within the bounds" if design.has_offset else ""
         facts.append(
-            "Priors of the model as fitted, with columns made orthogonal and brought to [-1, 1] by their bounds: a weight "
+            f"Priors of the model as fitted, with columns made orthogonal and brought to [-1, 1] by their bounds{offset}: a weight "
             f"Normal(0, {family.weight_scale:g}²), the intercept Normal(0, {family.intercept_scale:g}²){groups}"
             f"{f', {family.others}' if family.others else ''}."
         )
