@@ -252,8 +252,8 @@ def _stated(design: Design, plan: Plan, statement: Any) -> Any:
         groups = ", spreads of groups half-normal with scale 1" if design.groupings else ""
         offset = ", offsets less their mean within the bounds" if design.has_offset else ""
         facts.append(
-            f"Priors of the model as fitted, with columns made orthogonal and brought to [-1, 1] by their bounds{offset}: a weight "
-            f"Normal(0, {family.weight_scale:g}²), the intercept Normal(0, {family.intercept_scale:g}²){groups}"
+            f"Priors of the model as fitted, with columns made orthogonal and brought to [-1, 1] by their bounds{offset}: a "
+            f"weight Normal(0, {family.weight_scale:g}²), the intercept Normal(0, {family.intercept_scale:g}²){groups}"
             f"{f', {family.others}' if family.others else ''}."
         )
     if design.schema.bought is not None:
