@@ -69,7 +69,7 @@ def test_a_record_is_a_person(survey, max_rows) -> None:
     assert done.exit_code == 0, done.output
     statement = json.loads((survey / "discreet-fit" / "statement.json").read_text())
     assert statement["plan"]["num_records"] == 1_500
-    assert statement["unit"]["max_rows"] == max_rows
+    assert dp.load_result(survey / "discreet-fit" / "fit.discreet").plan.max_rows == max_rows
 
 
 @pytest.mark.parametrize(
