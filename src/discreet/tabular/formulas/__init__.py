@@ -5,6 +5,7 @@ Needs the extra `formula`. A formula is parsed by formulae (`_formula`), and its
 """
 
 from discreet.tabular.formulas._design import Design as Design
+from discreet.tabular.formulas._prior import Prior as Prior, prior as prior
 from discreet.tabular.formulas._regress import (
     fitted as fitted,
     plan_of as plan_of,

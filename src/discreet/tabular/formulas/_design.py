@@ -471,14 +471,32 @@ class Design:
                     'out_of_bounds = "clip", with which these count as all'
                 )
             y = np.minimum(y, beside[0])
+        return self._rows_of(data, [absent[name] for name in self._indicators], y, beside, present, weights)
+
+    @property
+    def even_rows(self) -> Rows:
+        """The template's rows, spread evenly over bounds and categories, without a target. Public."""
+        template = self._template()
+        size = len(template)
+        return self._rows_of(template, [], None, self._beside(template), np.ones(size, bool), None)
+
+    def _rows_of(
+        self,
+        data: pandas.DataFrame,
+        absent: Sequence[np.ndarray],
+        y: np.ndarray | None,
+        beside: tuple[np.ndarray, ...],
+        present: np.ndarray,
+        weights: np.ndarray | None,
+    ) -> Rows:
         groups = []
         for grouping in self.groupings:
-            codes = np.zeros(size, np.int64)
+            codes = np.zeros(len(data), np.int64)
             for name in grouping.columns:
                 codes = codes * len(self._levels(self._described[name])) + data[name].cat.codes.to_numpy(np.int64)
             groups.append(codes.astype(np.int32))
         return Rows(
-            x=self._common(data, [absent[name] for name in self._indicators]),
+            x=self._common(data, absent),
             y=y,
             beside=beside,
             offset=self._offset(data),

@@ -115,7 +115,7 @@ def plan_of(design: Design, **terms: Any) -> Plan:
     shape: dict[str, Any] = {"num_features": len(design.kept), "weighted": design.schema.weight is not None}
     several = design.schema.max_rows > 1
     shape["drops"] = bool(design.schema.drops) and not several  # the mask of rows has them
-    if not _in_closed(design):
+    if not in_closed_form(design):
         plan = ModelPlan.calibrate(**terms)
         least = family.least_seen * plan.noise_multiplier
         if plan.num_records < least:
@@ -130,7 +130,7 @@ def plan_of(design: Design, **terms: Any) -> Plan:
     return NewtonPlan.calibrate(family=family.closed, **shape, **terms)
 
 
-def _in_closed(design: Design) -> bool:
+def in_closed_form(design: Design) -> bool:
     """True for what `fit_newton` and `fit_moments` take."""
     return bool(design.family.closed) and not design.groupings and not design.has_offset
 
@@ -138,13 +138,13 @@ def _in_closed(design: Design) -> bool:
 def refuse_rows(design: Design) -> None:
     """Refuse persons with several rows, and survey weights, where no method has them."""
     schema = design.schema
-    if schema.max_rows > 1 and not (_in_closed(design) and design.family.closed != "moments"):
+    if schema.max_rows > 1 and not (in_closed_form(design) and design.family.closed != "moments"):
         raise RefusedError(
             f"the schema's person may have {schema.max_rows} rows, which bernoulli, categorical, poisson and negbinomial take, "
             "without groups and offsets: choose one of these, set max_rows = 1, which uses one row of each person, or fit a "
             "model of your own."
         )
-    if schema.weight is not None and not _in_closed(design):
+    if schema.weight is not None and not in_closed_form(design):
         raise RefusedError(
             f"Survey weights, here {schema.weight!r}, are for gaussian, bernoulli, categorical, poisson and negbinomial without "
             "groups and offsets: choose one of these, or take weight out of the schema, with which each row counts once."
