@@ -18,7 +18,7 @@ from discreet.tabular.marginals import fit_twins
 from discreet.tabular.tables import describe_features, encode, read_table, schema_from_toml
 
 from .fits import made_up_result
-from .world import dry_run
+from .world import check, dry_run
 
 RUN = CliRunner()
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,6 +87,7 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
     # The survey has two rows.
     monkeypatch.setattr(OfRecords, "check_use", lambda _: None)
     monkeypatch.setattr(planning, "dry_run", dry_run)
+    monkeypatch.setattr(dp, "check", check)
     monkeypatch.chdir(tmp_path)
     Path("survey.csv").write_text(SURVEY)
     Path("step.py").write_text(re.findall(r"```python\n(.*?)```", (ROOT / "docs/proofs.md").read_text(), re.DOTALL)[0])
@@ -115,6 +116,10 @@ def test_a_printed_command_works(command: str, tmp_path: Path, monkeypatch: pyte
     if command.startswith("discreet report"):
         dp.Ledger.create("survey.ledger", dataset="survey", epsilon=3.0, delta=1e-5)
         RUN.invoke(app, shlex.split("synth discreet-fit --twins 2 --rows 20 --out twins"))
+    if command.startswith("discreet check"):
+        how = "--schema schema.toml --epsilon 1 --delta 1e-5"
+        RUN.invoke(app, shlex.split(f"describe survey.csv {how} --all-pairs --slices 4 --out described"))
+        RUN.invoke(app, shlex.split(f"fit --data survey.csv {how} --formula 'smoker ~ age' --family bernoulli"))
     if "--private-bounds" in command:
         header, *rows = SURVEY.splitlines(keepends=True)
         Path("survey.csv").write_text(header + "".join(rows) * 3000)
@@ -132,6 +137,7 @@ def test_there_are_commands_to_try() -> None:
         "fit",
         "synth",
         "report",
+        "check",
         "score",
         "predict",
         "account",

@@ -56,18 +56,20 @@ def test_a_formula_is_fitted_written_and_charged(survey) -> None:
     assert "contains the statement of an earlier release" in " ".join(again.output.split())
 
 
-def test_one_row_of_each_person_is_used(survey) -> None:
+@pytest.mark.parametrize("max_rows", [1, 2])
+def test_a_record_is_a_person(survey, max_rows) -> None:
     lines = (survey / "survey.csv").read_text().split()
     rows = [f"{place // 2},{line}" for place, line in enumerate(lines[1:])]
     (survey / "survey.csv").write_text("\n".join([f"id,{lines[0]}", *rows]))
     schema = dp.tables.schema_from_bounds(BOUNDS)
-    schema = dataclasses.replace(schema, person="id")
+    schema = dataclasses.replace(schema, person="id", max_rows=max_rows)
     (survey / "schema.toml").write_text(dp.tables.schema_to_toml(schema))
     words = ["fit", "--data", "survey.csv", "--schema", "schema.toml", "--epsilon", "3", "--json"]
     done = RUN.invoke(app, [*words, "--formula", "ill ~ age", "--family", "bernoulli"])
     assert done.exit_code == 0, done.output
     statement = json.loads((survey / "discreet-fit" / "statement.json").read_text())
     assert statement["plan"]["num_records"] == 1_500
+    assert dp.load_result(survey / "discreet-fit" / "fit.discreet").plan.max_rows == max_rows
 
 
 @pytest.mark.parametrize(

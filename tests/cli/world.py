@@ -17,6 +17,7 @@ from discreet import audit, inference, planning
 from discreet.interfaces.cli._app import app
 from discreet.interfaces.cli._terminal import settings
 from discreet.privacy.report import make_statement
+from discreet.tabular.criticism._check import CheckedFigure
 from discreet.tabular.tables import schema_from_toml
 
 from .fits import PLAN, fitted, made_up_result
@@ -48,6 +49,7 @@ WORDS = {
     "resume": "resume saved",
     "synth": "synth twin --twins 1 --rows 3 --out twins",
     "report": "report twin --out report.html",
+    "check": "check formula described --plot new-check.png",
     "score": "score logistic --data table.csv --epsilon 1 --delta 1e-5 --out scored",
     "predict": "predict logistic --data table.csv --out new-predictions.csv",
     "account": "account --num-records 100 --sampling full --steps 5 --noise-multiplier 9",
@@ -88,11 +90,30 @@ def make(folder: Path) -> Path:
     (folder / "statement.json").write_text(statement().to_json())
     dp.Ledger.create(folder / "survey.ledger", dataset="survey", epsilon=3.0, delta=1e-5)
     fitted(folder / "twin", schema_from_toml(folder / "schema.toml"))
+    checkable(folder)
     (folder / "saved").mkdir(mode=0o700)
     (folder / "logistic").mkdir()
     np.savez(folder / "logistic" / "posterior.npz", weights=np.ones((4, 1)), intercept=np.zeros(4))
     (folder / "logistic" / "summary.json").write_text(json.dumps({"model": "logistic", "schema": SCHEMA}))
     return folder
+
+
+def checkable(folder: Path) -> None:
+    """A fit by a formula and the counts of its table, with made-up numbers."""
+    schema = schema_from_toml(folder / "schema.toml")
+    design = dp.formulas.Design("smoker ~ age", schema, "bernoulli")
+    plan = dp.formulas.plan_of(design, epsilon=1.0, delta=1e-5, num_records=30, relation=dp.Relation.ADD_OR_REMOVE_ONE)
+    draws = {"Intercept": np.linspace(-1, 1, 100), "age": np.linspace(-0.01, 0.01, 100)}
+    told = {"draws": draws, "predictive": draws, "learned": dict.fromkeys(draws, 0.5), "constants": {}, "plan": plan}
+    stated = plan.state(reproducible=False)
+    fit = dp.formulas.Regression(formula="smoker ~ age", family="bernoulli", schema=schema, statement=stated, **told)
+    counted = dp.marginals.description_plan(schema, epsilon=1.0, delta=1e-5, pairs="all", slices=4)
+    counts = np.full(sum(counted.cells), 30.0)
+    sums = np.zeros(2 * sum(counted.sum_cells))
+    released = dp.marginals.Marginals(counted, counts, counted.state(reproducible=False), sums)
+    for name, result, file in (("formula", fit, "fit.discreet"), ("described", released, "twin.counts")):
+        (folder / name).mkdir()
+        result.save(folder / name / file)
 
 
 def statement(plan: dp.PrivacyPlan = PLAN) -> dp.Statement:
@@ -109,6 +130,7 @@ def enter(there: Path, here: Path, patch: pytest.MonkeyPatch) -> Path:
     patch.chdir(here)
     patch.setattr(inference, "DPSVI", MadeUp)
     patch.setattr(planning, "dry_run", dry_run)
+    patch.setattr(dp, "check", check)
     patch.setattr(settings, "arguments", None)
     patch.setattr(settings, "debug", False)
     patch.setattr(settings, "continue_with", None)
@@ -150,3 +172,12 @@ def dry_run(model, about, *, num_records: int, epsilon: float, **options) -> pla
     )
     row = planning.DryRunRow(epsilon, 1.0, 1.0, 0.9, 0.8, 0.8, "for prediction")
     return planning.DryRun("Made up", "AUC", plan, epsilon, 1e-5, num_records, (row,))
+
+
+def check(result: Any, counts: Any, *, level: float, num_replicates: int) -> dp.criticism.Check:
+    """The check itself replaced, which takes seconds."""
+    del num_replicates
+    figure = CheckedFigure("share of yes", "", 0.6, 0.5, (0.4, 0.7), 0.3)
+    target = counts.plan.schema.target_column
+    stated = result.statement, counts.statement
+    return dp.criticism.Check(target, (figure,), 0.3, level, np.full((3, 2), 0.5), ("no", "yes"), 1.4, 1e-5, stated)

@@ -215,3 +215,23 @@ def expected_of(family: str, fn: Any) -> np.ndarray:
     if family in ("bernoulli", "binomial", "categorical", "cumulative"):
         return np.asarray(fn.probs)
     return np.asarray(fn.mean)
+
+
+@pytest.mark.parametrize("family", ["poisson", "gaussian", "cumulative", "weibull"])
+def test_a_unit_of_the_exposure_moves_the_intercept_alone(family: str) -> None:
+    """Otherwise a rate for each day, or for each century, would be far from the prior of the intercept, where a fit starts."""
+    by_day, by_century = (
+        Design(f"{LEFT.get(family, 'visits')} ~ age + offset(log(days / {unit}))", SCHEMA, family)
+        for unit in (1, 36_525)
+    )
+    records = records_of(by_day, by_day.rows(table()))
+    assert np.allclose(records["offset"], records_of(by_century, by_century.rows(table()))["offset"], atol=1e-5)
+    evenly = {**table(365), "days": np.arange(1, 366)}
+    width = by_day.unit[1] if family == "gaussian" else 1
+    assert abs(records_of(by_day, by_day.rows(evenly))["offset"].mean() * width) < 0.1
+    draws = prior_of(by_day)
+    first = in_units(by_day, draws)
+    second = in_units(by_century, draws)
+    for name, values in first.items():
+        moved = np.log(36_525) * (-1 if name.startswith("threshold") else 1)
+        assert np.allclose(second[name] - values, moved if name.startswith(("Intercept", "threshold")) else 0)

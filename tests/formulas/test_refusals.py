@@ -208,10 +208,7 @@ def test_cells_outside_are_refused_without_a_value() -> None:
     assert Design("ill ~ age", SCHEMA, "bernoulli").rows(cells, out_of_bounds="clip").x[0, 0] == 20
 
 
-def test_persons_with_several_rows_and_too_many_effects() -> None:
-    persons = dataclasses.replace(SCHEMA, person="id", max_rows=3)
-    with pytest.raises(ValueError, match="one row per person"):
-        Design("ill ~ age", persons, "bernoulli")
+def test_too_many_effects() -> None:
     groups = tuple(map(str, range(600)))
     schema = Schema(columns=(*SCHEMA.columns, Column(name="group", kind=Kind.CATEGORICAL, categories=groups)))
     cells = table() | {"group": np.resize(groups, 60)}

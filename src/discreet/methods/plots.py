@@ -469,14 +469,17 @@ def _draw_levels(axes: Any, name: str, column: LevelShares) -> None:
 
 def plot_replicates(
     labels: Sequence[str],
-    observed: Float[np.ndarray, " level"],
+    observed: Float[np.ndarray, " level"] | None,
     replicates: Float[np.ndarray, "replicate level"],
     *,
     axis: str,
     title: str,
     path: str | Path | None = None,
 ) -> Figure:
-    """Draw shares of levels in black over those of replicates in grey, as ArviZ's `plot_ppc`; the replicates' mean is dashed."""
+    """Draw shares of levels in black over those of replicates in grey, as ArviZ's `plot_ppc`; the replicates' mean is dashed.
+
+    Without observed ones, as of a prior, there are the replicates alone.
+    """
     figure = new_figure(7.0, 4.0)
     axes = figure.subplots()
     places = np.arange(len(labels), dtype=np.float64)
@@ -484,11 +487,14 @@ def plot_replicates(
         axes.step(places, drawn, where="mid", color="0.75", linewidth=0.5)
     axes.step([], [], color="0.75", linewidth=0.5, label="replicates")
     axes.step(places, replicates.mean(axis=0), where="mid", color="0.35", linestyle="--", label="their mean")
-    axes.step(places, observed, where="mid", color="black", linewidth=1.5, label="released")
+    lowest = float(replicates.min())
+    if observed is not None:
+        axes.step(places, observed, where="mid", color="black", linewidth=1.5, label="released")
+        lowest = min(lowest, float(observed.min()))
     axes.legend(frameon=False, fontsize="small")
     _name_levels(axes, labels, axis, places)
     axes.set_ylabel("share", fontsize="x-small")
-    axes.set_ylim(min(0.0, float(replicates.min()), float(observed.min())))
+    axes.set_ylim(min(0.0, lowest))
     figure.suptitle(title, fontsize="small", wrap=True)
     return save(figure, path)
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from discreet.interfaces.cli._account import account, explain, ledger
+from discreet.interfaces.cli._check import check
 from discreet.interfaces.cli._demo import demo
 from discreet.interfaces.cli._describe import describe, predict, score
 from discreet.interfaces.cli._fit import fit
@@ -73,7 +74,7 @@ def discreet(
 
 PANELS = {
     "Fit a table": (demo, schema, describe, plan, convert, fit, resume),
-    "Use the results": (report, predict, score, synth, utility, explain),
+    "Use the results": (report, predict, check, score, synth, utility, explain),
     "Keep a budget and check claims": (account, ledger, verify, audit),
 }
 for panel, commands in PANELS.items():

@@ -57,6 +57,7 @@ class ByFormula(Method):
     leaves_out = True
     design: "Design"
     table: Any
+    order: bytes | None
     result: "Regression"
 
     def prepare(self) -> "ByFormula":
@@ -66,14 +67,20 @@ class ByFormula(Method):
         assert asked.epsilon is not None
         self.design = dp.formulas.Design(asked.formula, self.schema, asked.family)
         self.schema = self.design.schema
+        dp.formulas.refuse_rows(self.design)
         warn(self.schema, asked.seed, asked.ledger, asked.data, by_bounds=asked.bounds is not None)
         self.table = dp.tables.read_table(asked.data, self.schema)
+        count = len(self.table)
+        self.order = None
         if person := self.schema.person:
-            order = row_order(asked.seed)
-            if order is None and asked.checkpoint is not None:
-                order = dp.storage.kept_secret(asked.checkpoint / "persons.key")
-            self.table = self.table.filter(dp.tables.keep_one_row_a_person(self.table.column(person), key=order))
-        count = len(self.table) if asked.num_records is None else asked.num_records
+            people = self.table.column(person)
+            count = len(people.unique())
+            self.order = row_order(asked.seed)
+            if self.order is None and asked.checkpoint is not None:
+                self.order = dp.storage.kept_secret(asked.checkpoint / "persons.key")
+            if self.schema.max_rows == 1:
+                self.table = self.table.filter(dp.tables.keep_one_row_a_person(people, key=self.order))
+        count = count if asked.num_records is None else asked.num_records
         delta = options.delta_of(asked.delta, count, asked.ledger)
         relation = options.relation_of(asked.relation)
         self.plan = dp.formulas.plan_of(
@@ -99,6 +106,7 @@ class ByFormula(Method):
             self.plan,
             out_of_bounds=str(asked.out_of_bounds),
             rng_key=dp.random.key(asked.seed),
+            person_key=self.order,
             ledger=self.book(),
             checkpoint=asked.checkpoint,
             progress_bar=asked.progress_bar,

@@ -124,11 +124,16 @@ class OfDraws(Posterior):
             key: Any JAX key.
             num_samples: Number of draws.
         """
-        secret = random.subkey(random.check_key(key), random.Purpose.POSTERIOR)
-        held = len(next(iter(self.draws.values())))
-        replace = integer("num_samples", num_samples) > held
-        picked = np.asarray(jax.random.choice(secret, held, (num_samples,), replace))
-        return {name: value[picked] for name, value in self.draws.items()}
+        return picked(self.draws, key, num_samples)
+
+
+def picked(draws: Named, key: PRNGKeyArray, num_samples: int) -> dict[str, np.ndarray]:
+    """Some of the draws, at random; all before one twice."""
+    secret = random.subkey(random.check_key(key), random.Purpose.POSTERIOR)
+    held = len(next(iter(draws.values())))
+    replace = integer("num_samples", num_samples) > held
+    places = np.asarray(jax.random.choice(secret, held, (num_samples,), replace))
+    return {name: value[places] for name, value in draws.items()}
 
 
 class OfCoefficients(Posterior):

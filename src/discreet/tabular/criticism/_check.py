@@ -34,6 +34,8 @@ ALARM = 0.05
 _REPLICATES = 400
 _REFITS = 10
 _LINES = 60
+_SEEN = 3.0
+"""Standard deviations, over replicates, that a part's number of records must be above 0."""
 
 
 class CheckedFigure(NamedTuple):
@@ -349,7 +351,9 @@ def _compared(
     kinds = (figures.of(tables) for tables in ([observed], expected.tables, expected.from_fit))
     for own, each, first in zip(*kinds, strict=True):
         a, b = each.over.T
-        whole = max(float(b.mean()), 1e-9)
+        whole = float(b.mean())
+        if whole < _SEEN * b.std(ddof=1):
+            continue  # a part with hardly a record, whose share would be noise over noise
         middle, of_fit = (float(x[:, 0].sum() / max(x[:, 1].sum(), 1e-9)) for x in (each.over, first.over))
         apart = a - middle * b
         sd = float(apart.std(ddof=1))
@@ -366,6 +370,10 @@ def _compared(
         value, mean, low, high = (in_units(column, own.kind, x) for x in shown)
         p = 2 * NormalDist().cdf(-score)
         found.append(CheckedFigure(own.name, own.of, value, mean, (low, high), p))
+    if not found:
+        raise ValueError(
+            "The noise of the counts hides all figures: a check needs counts by a larger ε, or of more records."
+        )
     most = np.max(farthest, axis=0)
     return tuple(found), float((1 + np.sum(most >= max(scores))) / (1 + len(most)))
 

@@ -5,5 +5,11 @@ Needs the extra `formula`. A formula is parsed by formulae (`_formula`), and its
 """
 
 from discreet.tabular.formulas._design import Design as Design
-from discreet.tabular.formulas._regress import fitted as fitted, plan_of as plan_of, regress as regress
+from discreet.tabular.formulas._prior import Prior as Prior, prior as prior
+from discreet.tabular.formulas._regress import (
+    fitted as fitted,
+    plan_of as plan_of,
+    refuse_rows as refuse_rows,
+    regress as regress,
+)
 from discreet.tabular.formulas._result import Effect as Effect, Regression as Regression

@@ -20,8 +20,8 @@ from jaxtyping import Bool, Float, Int
 from discreet._validate import RefusedError, near
 from discreet.tabular.formulas._alike import Columns
 from discreet.tabular.formulas._formula import Formula, parsed, spline_calls
-from discreet.tabular.models import LEAST_TIME, Family, coded_columns, family_named
-from discreet.tabular.tables import Column, DataError, Kind, Missing, Schema
+from discreet.tabular.models import LEAST_TIME, Family, coded_columns, family_named, refuse_second_rows
+from discreet.tabular.tables import Column, DataError, Kind, Missing, OutOfBounds, Report, Schema
 
 if TYPE_CHECKING:
     import pandas
@@ -74,6 +74,7 @@ class Rows:
         groups: For each grouping the position of the level.
         varying: For each grouping its `terms`, in their own units.
         present: False for rows that the schema drops.
+        weights: Survey weights over the largest; None: there are none.
     """
 
     x: Float[np.ndarray, "row column"]
@@ -83,6 +84,7 @@ class Rows:
     groups: tuple[Int[np.ndarray, " row"], ...]
     varying: tuple[Float[np.ndarray, "row term"], ...]
     present: Bool[np.ndarray, " row"]
+    weights: Float[np.ndarray, " row"] | None = None
 
     def __repr__(self) -> str:
         return f"Rows({len(self.x)})"
@@ -97,6 +99,7 @@ class Rows:
             groups=tuple(x[which] for x in self.groups),
             varying=tuple(x[which] for x in self.varying),
             present=self.present[which],
+            weights=None if self.weights is None else self.weights[which],
         )
 
 
@@ -132,11 +135,6 @@ class Design:
 
     def _of_columns(self, schema: Schema) -> Schema:
         """The schema of the formula's columns."""
-        if schema.max_rows > 1:
-            raise DataError(
-                f"the schema's person may have {schema.max_rows} rows, and a formula uses one row per person: set max_rows = 1 "
-                "and keep one row of each, or fit the estimators or a model of your own"
-            )
         target = self.formula.target
         beside = [target.beside] if isinstance(target.beside, str) and target.beside else []
         wanted = {target.column, *beside, *self.formula.names}
@@ -297,8 +295,10 @@ class Design:
             )
         _check_finite(self.names, x)
         offset = self._offset(template)
+        self.middle_offset = 0.0
         if offset is not None:
             _check_finite(["The offset"], offset[:, None])
+            self.middle_offset = float(offset.mean())
         self.groupings: tuple[Grouping, ...] = tuple(self._groupings(terms.group_terms))
         self._coordinates(x)
         self._scale_varying(template)
@@ -434,7 +434,7 @@ class Design:
         Raises:
             DataError: A cell that the schema does not allow; names the column and the rule.
         """
-        schema = self.schema if with_target else self._without_target
+        schema = self.schema.without_person() if with_target else self._without_target
         found = {
             column.name: (column, numbers, missing)
             for column, numbers, missing in coded_columns(table, schema, out_of_bounds)
@@ -444,6 +444,7 @@ class Design:
         import pandas
 
         y = None
+        weights = None
         frame = {}
         absent = {}
         for name, (column, numbers, missing) in found.items():
@@ -457,6 +458,8 @@ class Design:
                 absent[name] = missing.astype(np.float64)
             if name == self.target.name:
                 y = self._target_of(numbers)
+            if name == schema.weight:
+                weights = numbers / column.limits[1]
             frame[name] = self._cells(column, numbers)
         data = pandas.DataFrame(frame)
         beside = self._beside(data) if with_target else ()
@@ -468,21 +471,60 @@ class Design:
                     'out_of_bounds = "clip", with which these count as all'
                 )
             y = np.minimum(y, beside[0])
+        return self._rows_of(data, [absent[name] for name in self._indicators], y, beside, present, weights)
+
+    @property
+    def even_rows(self) -> Rows:
+        """The template's rows, spread evenly over bounds and categories, without a target. Public."""
+        template = self._template()
+        size = len(template)
+        return self._rows_of(template, [], None, self._beside(template), np.ones(size, bool), None)
+
+    def _rows_of(
+        self,
+        data: pandas.DataFrame,
+        absent: Sequence[np.ndarray],
+        y: np.ndarray | None,
+        beside: tuple[np.ndarray, ...],
+        present: np.ndarray,
+        weights: np.ndarray | None,
+    ) -> Rows:
         groups = []
         for grouping in self.groupings:
-            codes = np.zeros(size, np.int64)
+            codes = np.zeros(len(data), np.int64)
             for name in grouping.columns:
                 codes = codes * len(self._levels(self._described[name])) + data[name].cat.codes.to_numpy(np.int64)
             groups.append(codes.astype(np.int32))
         return Rows(
-            x=self._common(data, [absent[name] for name in self._indicators]),
+            x=self._common(data, absent),
             y=y,
             beside=beside,
             offset=self._offset(data),
             groups=tuple(groups),
             varying=tuple(self._varying(data)),
             present=present,
+            weights=weights,
         )
+
+    def persons(self, table: Any, key: bytes | None = None) -> Int[np.ndarray, "person row"] | None:
+        """The rows of each person, and -1 where one has fewer; None: each row is a record.
+
+        Args:
+            table: As in `rows`.
+            key: By which rows are chosen of a person who has more than the schema's `max_rows`. None: a new one.
+
+        Raises:
+            DataError: A person has two rows, and may have one; or a row has no person.
+        """
+        from discreet.tabular.tables import rows_of_persons, typed
+
+        if self.schema.person is None:
+            return None
+        people = typed(table, self.schema, Report(OutOfBounds.REFUSE), only_person=True)[self.schema.person]
+        if self.schema.max_rows == 1:
+            refuse_second_rows(people, self.schema.person)
+            return None
+        return rows_of_persons(people, self.schema.max_rows, key=key)
 
     @functools.cached_property
     def _without_target(self) -> Schema:

@@ -35,7 +35,9 @@ def records_of(design: Design, rows: Rows) -> dict[str, np.ndarray]:
     for name, values in zip(design.family.beside, rows.beside, strict=False):
         found[name] = values
     if rows.offset is not None:
-        found["offset"] = rows.offset / (design.unit[1] if design.family.units == "linear" else 1.0)
+        # From the middle, as columns are: otherwise the intercept could be far from its prior, where a fit starts.
+        width = design.unit[1] if design.family.units == "linear" else 1.0
+        found["offset"] = (rows.offset - design.middle_offset) / width
     for place, (group, varying) in enumerate(zip(rows.groups, rows.varying, strict=True)):
         found[f"group_{place}"] = group
         found[f"varying_{place}"] = (varying - design.middles[place]) / design.halves[place]
@@ -53,7 +55,7 @@ def placeholder(design: Design) -> dict[str, np.ndarray]:
         x=np.zeros((1, len(design.names))),
         y=np.full(1, _usual_target(design)),
         beside=(np.ones(1),) * len(design.family.beside),
-        offset=np.zeros(1) if design.has_offset else None,
+        offset=np.full(1, design.middle_offset) if design.has_offset else None,
         groups=(np.zeros(1, np.int32),) * len(design.groupings),
         varying=tuple(middle[None] for middle in design.middles),
         present=np.ones(1, bool),
@@ -166,12 +168,12 @@ def in_units(design: Design, draws: Mapping[str, np.ndarray]) -> Named:
     middle, width = design.unit
     scale = width if family.units == "linear" else 1.0
     coefficients: dict[str, Any] = dict.fromkeys(design.names, nothing)
-    shift: Any = nothing
+    shift: Any = nothing - design.middle_offset / scale
     if len(design.kept):
         weights = draws["weights"]
         for place, name in enumerate(np.array(design.names, object)[design.kept]):
             coefficients[name] = np.tensordot(weights, design.to[place], (1, 0))
-        shift = -np.tensordot(weights, design.centre, (1, 0))
+        shift = shift - np.tensordot(weights, design.centre, (1, 0))
     start = draws.get("intercept", nothing)
     later: Named = {}
     for number, grouping in enumerate(design.groupings):

@@ -57,13 +57,15 @@ def regress(
         formula: As in Bambi: "ill ~ age * region + bs(bmi, df=4) + offset(log(days)) + (1 + age | clinic)". The left side is a
             column, prop(successes, trials) for binomial, or Surv(time, event) for weibull and piecewise.
         table: A table of pyarrow, pandas, polars or duckdb, or a dict of columns.
-        schema: Its public description, from which the formula's columns are used.
+        schema: Its public description, from which the formula's columns are used. Its persons may have several rows, and its
+            rows survey weights, with bernoulli, categorical, poisson and negbinomial without groups and offsets; weights with
+            gaussian, too.
         family: gaussian, student, bernoulli, binomial, categorical, cumulative, poisson, negbinomial, zero_inflated_poisson,
             zero_inflated_negbinomial, hurdle_poisson, hurdle_negbinomial, gamma, beta, weibull or piecewise (a hazard that is
             constant within six bands of time).
         epsilon: What the fit may cost.
         delta: The chance that it costs more; None: a tenth of 1 / num_records, and 1e-5 at most.
-        num_records: Public number of records; None: that of the table, which is then public.
+        num_records: Public number of records, that is of rows, or of persons; None: that of the table, which is then public.
         constants: Public values of names in the formula that are no columns, as of knots.
         out_of_bounds: "refuse", or "clip": a number outside its bounds moves to the nearer one.
         rng_key: `discreet.random.key()`, for this fit alone; None: a new one.
@@ -92,12 +94,16 @@ def regress(
     """
     positive("epsilon", epsilon, hint="1 is a common choice.")
     design = Design(formula, schema, family, constants)
+    refuse_rows(design)
     rows = design.rows(table, out_of_bounds=out_of_bounds)
-    size = len(rows.x) if num_records is None else num_records
+    person_key = None
+    if checkpoint is not None and design.schema.max_rows > 1:
+        person_key = kept_secret(Path(checkpoint) / "persons.key")
+    persons = design.persons(table, person_key)
+    size = len(rows.x if persons is None else persons) if num_records is None else num_records
     plan = plan_of(design, epsilon=epsilon, delta=delta, num_records=size, relation=relation)
-    return _fitted(
-        design, rows, plan, rng_key, {"ledger": ledger, "checkpoint": checkpoint, "progress_bar": progress_bar}
-    )
+    paid_by = {"ledger": ledger, "checkpoint": checkpoint, "progress_bar": progress_bar}
+    return _fitted(design, rows, persons, plan, rng_key, paid_by)
 
 
 Plan = NewtonPlan | MomentsPlan | ModelPlan
@@ -105,9 +111,12 @@ Plan = NewtonPlan | MomentsPlan | ModelPlan
 
 def plan_of(design: Design, **terms: Any) -> Plan:
     """The plan of a design's fit; `terms` are epsilon, delta, num_records and relation."""
+    refuse_rows(design)
     family = design.family
-    shape = {"num_features": len(design.kept), "drops": bool(design.schema.drops)}
-    if design.groupings or design.has_offset or not family.closed:
+    shape: dict[str, Any] = {"num_features": len(design.kept), "weighted": design.schema.weight is not None}
+    several = design.schema.max_rows > 1
+    shape["drops"] = bool(design.schema.drops) and not several  # the mask of rows has them
+    if not in_closed_form(design):
         plan = ModelPlan.calibrate(**terms)
         least = family.least_seen * plan.noise_multiplier
         if plan.num_records < least:
@@ -118,25 +127,61 @@ def plan_of(design: Design, **terms: Any) -> Plan:
         return plan
     if family.closed == "moments":
         return MomentsPlan.calibrate(**shape, **terms)
-    return NewtonPlan.calibrate(family=family.closed, num_classes=family.num_classes or 2, **shape, **terms)
+    shape |= {"num_classes": family.num_classes or 2, "max_rows": design.schema.max_rows}
+    return NewtonPlan.calibrate(family=family.closed, **shape, **terms)
+
+
+def in_closed_form(design: Design) -> bool:
+    """True for what `fit_newton` and `fit_moments` take."""
+    return bool(design.family.closed) and not design.groupings and not design.has_offset
+
+
+def refuse_rows(design: Design) -> None:
+    """Refuse persons with several rows, and survey weights, where no method has them."""
+    schema = design.schema
+    if schema.max_rows > 1 and not (in_closed_form(design) and design.family.closed != "moments"):
+        raise RefusedError(
+            f"the schema's person may have {schema.max_rows} rows, which bernoulli, categorical, poisson and negbinomial take, "
+            "without groups and offsets: choose one of these, set max_rows = 1, which uses one row of each person, or fit a "
+            "model of your own."
+        )
+    if schema.weight is not None and not in_closed_form(design):
+        raise RefusedError(
+            f"Survey weights, here {schema.weight!r}, are for gaussian, bernoulli, categorical, poisson and negbinomial without "
+            "groups and offsets: choose one of these, or take weight out of the schema, with which each row counts once."
+        )
 
 
 def fitted(
-    design: Design, table: Any, plan: Plan, *, out_of_bounds: str, rng_key: PRNGKeyArray | None, **paid_by: Any
+    design: Design,
+    table: Any,
+    plan: Plan,
+    *,
+    out_of_bounds: str,
+    rng_key: PRNGKeyArray | None,
+    person_key: bytes | None,
+    **paid_by: Any,
 ) -> Regression:
-    """Spend a plan on a table; arguments as in `regress`."""
-    return _fitted(design, design.rows(table, out_of_bounds=out_of_bounds), plan, rng_key, paid_by)
+    """Spend a plan on a table; arguments as in `regress`, and as in `Design.persons`."""
+    rows = design.rows(table, out_of_bounds=out_of_bounds)
+    return _fitted(design, rows, design.persons(table, person_key), plan, rng_key, paid_by)
 
 
 @in_own_settings
 def _fitted(
-    design: Design, rows: Rows, plan: Plan, rng_key: PRNGKeyArray | None, paid_by: dict[str, Any]
+    design: Design,
+    rows: Rows,
+    persons: np.ndarray | None,
+    plan: Plan,
+    rng_key: PRNGKeyArray | None,
+    paid_by: dict[str, Any],
 ) -> Regression:
     key = random.key() if rng_key is None else random.check_key(rng_key)
     if design.schema.person is not None:
         paid_by["person"] = design.schema.person
     by = {NewtonPlan: _in_closed_form, MomentsPlan: _by_moments, ModelPlan: _as_model}[type(plan)]
-    draws, predictive, learned, result = by(key, design, rows, plan, paid_by)
+    arrays = _Arrays(design, rows, persons) if by is not _as_model else rows
+    draws, predictive, learned, result = by(key, design, arrays, plan, paid_by)
     return Regression(
         formula=design.formula.text,
         family=design.family.name,
@@ -161,13 +206,29 @@ def _draw_key(key: PRNGKeyArray, checkpoint: Path | str | None = None) -> PRNGKe
     return random.subkey(key, random.Purpose.POSTERIOR)
 
 
-def _in_closed_form(key: PRNGKeyArray, design: Design, rows: Rows, plan: Any, paid_by: dict[str, Any]) -> Fitted:
+class _Arrays:
+    """What `fit_newton` and `fit_moments` take of a table: of persons with several rows, an axis of these."""
+
+    def __init__(self, design: Design, rows: Rows, persons: np.ndarray | None) -> None:
+        assert rows.y is not None
+        self.x = features(design, rows)
+        self.y = design.scaled_target(rows.y) if design.family.closed == "moments" else rows.y
+        self.how: dict[str, Any] = {"mask": rows.present if design.schema.drops else None, "weights": rows.weights}
+        if persons is None:
+            return
+        there = persons >= 0
+        self.x = np.where(there[..., None], self.x[persons], 0)
+        self.y = np.where(there, self.y[persons], 0)
+        self.how["mask"] = there & rows.present[persons]
+        if rows.weights is not None:
+            self.how["weights"] = np.where(there, rows.weights[persons], 0)
+
+
+def _in_closed_form(key: PRNGKeyArray, design: Design, rows: _Arrays, plan: Any, paid_by: dict[str, Any]) -> Fitted:
     """By `fit_newton`."""
-    assert rows.y is not None
     draw_key = _draw_key(key, paid_by.get("checkpoint"))
     names = [design.names[place] for place in design.kept]
-    how = {"mask": rows.present if plan.drops else None, "levels": design.levels, "names": names, **paid_by}
-    result = fit_newton(key, features(design, rows), rows.y, plan, **how)
+    result = fit_newton(key, rows.x, rows.y, plan, levels=design.levels, names=names, **rows.how, **paid_by)
     draws = dict(result.posterior(draw_key, NUM_DRAWS))
     predictive = dict(result.to_predict)
     if design.family.name == "negbinomial":
@@ -182,14 +243,12 @@ def _in_closed_form(key: PRNGKeyArray, design: Design, rows: Rows, plan: Any, pa
     return *_named(design, draws, predictive, prior), result
 
 
-def _by_moments(key: PRNGKeyArray, design: Design, rows: Rows, plan: Any, paid_by: dict[str, Any]) -> Fitted:
+def _by_moments(key: PRNGKeyArray, design: Design, rows: _Arrays, plan: Any, paid_by: dict[str, Any]) -> Fitted:
     """By `fit_moments`."""
-    assert rows.y is not None
     if paid_by.pop("checkpoint", None) is not None:
         raise RefusedError("checkpoint is for fits that take long: gaussian without groups and offsets has none.")
     paid_by.pop("progress_bar", None)
-    mask = rows.present if plan.drops else None
-    result = fit_moments(key, features(design, rows), design.scaled_target(rows.y), plan, mask=mask, **paid_by)
+    result = fit_moments(key, rows.x, rows.y, plan, **rows.how, **paid_by)
     draws = dict(result.posterior(_draw_key(key), NUM_DRAWS))
     prior = _of_normals(design, np.ones((1, len(design.kept) + 1)))
     prior["sigma"] = _EVENLY  # flat up to the bound
@@ -252,16 +311,17 @@ def _stated(design: Design, plan: Plan, statement: Any) -> Any:
     ]
     if isinstance(plan, ModelPlan):
         groups = ", spreads of groups half-normal with scale 1" if design.groupings else ""
+        offset = ", offsets less their mean within the bounds" if design.has_offset else ""
         facts.append(
-            "Priors of the model as fitted, with columns made orthogonal and brought to [-1, 1] by their bounds: a weight "
-            f"Normal(0, {family.weight_scale:g}²), the intercept Normal(0, {family.intercept_scale:g}²){groups}"
+            f"Priors of the model as fitted, with columns made orthogonal and brought to [-1, 1] by their bounds{offset}: a "
+            f"weight Normal(0, {family.weight_scale:g}²), the intercept Normal(0, {family.intercept_scale:g}²){groups}"
             f"{f', {family.others}' if family.others else ''}."
         )
     if design.schema.bought is not None:
         facts.append(design.schema.bought.in_words())
     statement = statement.with_public(*facts)
     if design.schema.weight is not None:
-        statement = statement.with_notes(design.schema.weight_words())
+        statement = statement.with_notes(design.schema.weight_words(weighs=True))
     if design.schema.inferred:
         named = ", ".join(design.schema.inferred)
         statement = statement.with_violations(f"Bounds or categories of {named} were taken from the data; no ε holds.")

@@ -14,7 +14,7 @@ from scipy.special import logsumexp
 
 from discreet._validate import RefusedError, choice, integer, near
 from discreet.methods.moments import MomentsPlan
-from discreet.methods.newton import ModelPlan, NewtonPlan, OfDraws
+from discreet.methods.newton import ModelPlan, NewtonPlan, OfDraws, picked
 from discreet.methods.predict import Predictions
 from discreet.privacy import random
 from discreet.privacy.accounting import Relation
@@ -94,27 +94,8 @@ class Effect:
         return axes
 
 
-def _parts() -> tuple[type, ...]:
-    return (ModelPlan, NewtonPlan, MomentsPlan, Relation, *PARTS_OF_SCHEMA)
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class Regression(OfDraws, Released, what="regression by a formula", parts=_parts):
-    """The posterior of a regression by a formula: privacy noise and sampling noise are both in it.
-
-    Everything in it is covered by `statement`. Names are those of the formula, numbers in the units of its columns.
-
-    Attributes:
-        formula: The formula.
-        family: Name of the family.
-        schema: The description of its columns.
-        constants: Public values of names in the formula that are no columns.
-        draws: Draws of each coefficient and other latent, (draw,). Intervals come from them.
-        predictive: Draws to predict with, likewise: shrunk where the noise hides a coefficient.
-        learned: For each the share of the prior's variance that is gone; where it is small, the prior decides.
-        plan: The plan of the fit.
-        statement: The privacy statement.
-    """
+class OfFormula:
+    """Predictions and effects by draws of a formula's coefficients."""
 
     formula: str
     family: str
@@ -122,9 +103,6 @@ class Regression(OfDraws, Released, what="regression by a formula", parts=_parts
     constants: Mapping[str, Any]
     draws: Named
     predictive: Named
-    learned: Mapping[str, float]
-    plan: Any
-    statement: Statement
 
     @property
     def design(self) -> Design:
@@ -162,7 +140,7 @@ class Regression(OfDraws, Released, what="regression by a formula", parts=_parts
         design = self.design
         rows = design.rows(table, out_of_bounds=out_of_bounds, with_target=False)
         of_draws, of_outcomes = jax.random.split(random.key() if key is None else random.check_key(key))
-        draws = self.posterior(of_draws, num_samples)
+        draws = picked(self.draws, of_draws, num_samples)
         held = len(next(iter(self.predictive.values())))
         size = max(1, _AT_ONCE // (held * max(design.family.num_classes or 1, len(design.target.categories))))
         starts = range(0, len(rows.x), size)
@@ -174,25 +152,6 @@ class Regression(OfDraws, Released, what="regression by a formula", parts=_parts
         mean[:, ~rows.present] = np.nan
         outcomes[:, ~rows.present] = np.nan
         return Predictions(estimate, mean, outcomes)
-
-    def log_density(self, table: Any) -> Float[np.ndarray, " row"]:
-        """The log of the mean density, over draws to predict with, of each row's known target. Not private.
-
-        Args:
-            table: The formula's columns by name, with the target.
-
-        Returns:
-            One number a row, in nats; 0 of rows that the schema drops.
-        """
-        design = self.design
-        rows = design.rows(table)
-        held = len(next(iter(self.predictive.values())))
-        size = max(1, _AT_ONCE // (held * max(design.family.num_classes or 1, len(design.target.categories))))
-        found = [np.empty(0)]
-        for start in range(0, len(rows.x), size):
-            densities = log_density_of_rows(design, rows[start : start + size], self.predictive)
-            found.append(logsumexp(densities, axis=0) - np.log(held))
-        return np.concatenate(found)
 
     def marginal_effect(self, column: str, *, at: Mapping[str, Any] | None = None, num_values: int = 25) -> Effect:
         """Compute the mean of the target along a column, the others being held; at no cost.
@@ -229,6 +188,58 @@ class Regression(OfDraws, Released, what="regression by a formula", parts=_parts
             categories=design.target.categories if many else (),
             held=held,
         )
+
+
+def _parts() -> tuple[type, ...]:
+    return (ModelPlan, NewtonPlan, MomentsPlan, Relation, *PARTS_OF_SCHEMA)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Regression(OfFormula, OfDraws, Released, what="regression by a formula", parts=_parts):
+    """The posterior of a regression by a formula: privacy noise and sampling noise are both in it.
+
+    Everything in it is covered by `statement`. Names are those of the formula, numbers in the units of its columns.
+
+    Attributes:
+        formula: The formula.
+        family: Name of the family.
+        schema: The description of its columns.
+        constants: Public values of names in the formula that are no columns.
+        draws: Draws of each coefficient and other latent, (draw,). Intervals come from them.
+        predictive: Draws to predict with, likewise: shrunk where the noise hides a coefficient.
+        learned: For each the share of the prior's variance that is gone; where it is small, the prior decides.
+        plan: The plan of the fit.
+        statement: The privacy statement.
+    """
+
+    formula: str
+    family: str
+    schema: Schema
+    constants: Mapping[str, Any]
+    draws: Named
+    predictive: Named
+    learned: Mapping[str, float]
+    plan: Any
+    statement: Statement
+
+    def log_density(self, table: Any) -> Float[np.ndarray, " row"]:
+        """The log of the mean density, over draws to predict with, of each row's known target. Not private.
+
+        Args:
+            table: The formula's columns by name, with the target.
+
+        Returns:
+            One number a row, in nats; 0 of rows that the schema drops.
+        """
+        design = self.design
+        rows = design.rows(table)
+        held = len(next(iter(self.predictive.values())))
+        size = max(1, _AT_ONCE // (held * max(design.family.num_classes or 1, len(design.target.categories))))
+        found = [np.empty(0)]
+        for start in range(0, len(rows.x), size):
+            densities = log_density_of_rows(design, rows[start : start + size], self.predictive)
+            found.append(logsumexp(densities, axis=0) - np.log(held))
+        return np.concatenate(found)
 
 
 def _values(column: Any, size: int) -> list[Any]:

@@ -7,7 +7,11 @@ public bounds to [-1, 1]), has an intercept and weakly informative priors, and d
 """
 
 from discreet.methods.inference import Defaults as Defaults, defaults_for as defaults_for, guide_for as guide_for
-from discreet.tabular.models._cells import Levels as Levels, coded_columns as coded_columns
+from discreet.tabular.models._cells import (
+    Levels as Levels,
+    coded_columns as coded_columns,
+    refuse_second_rows as refuse_second_rows,
+)
 from discreet.tabular.models._families import (
     FAMILIES as FAMILIES,
     LEAST_TIME as LEAST_TIME,

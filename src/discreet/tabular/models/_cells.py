@@ -36,15 +36,19 @@ def coded_columns(table: Any, schema: Schema, out_of_bounds: str) -> list[tuple[
     report = Report(OutOfBounds(choice("out_of_bounds", out_of_bounds, ("refuse", "clip"))))
     table = typed(table, schema, report)
     if schema.person is not None:
-        people = table[schema.person]
-        if people.null_count or len(people.unique()) < len(people):
-            raise DataError(
-                f"column '{schema.person}' identifies persons, and a plan protects one row per person: keep one each, "
-                f"table.filter(discreet.tables.keep_one_row_a_person(table['{schema.person}']))"
-            )
+        refuse_second_rows(table[schema.person], schema.person)
     found = [(column, *coded(column, table[column.name], report)) for column in schema.columns]
     report.refuse()
     return found
+
+
+def refuse_second_rows(people: pyarrow.ChunkedArray, name: str) -> None:
+    """Refuse a column of persons in which one occurs twice, or is missing."""
+    if people.null_count or len(people.unique()) < len(people):
+        raise DataError(
+            f"column '{name}' identifies persons, and a plan protects one row per person: keep one each, "
+            f"table.filter(discreet.tables.keep_one_row_a_person(table['{name}']))"
+        )
 
 
 _ROWS_AT_ONCE = 65_536

@@ -397,6 +397,8 @@ def compare(
     names, asked = _asked(fits)
     plan = _plan(plan, epsilon, delta, len(names), options)
     densities = _densities(asked, held_out)
+    if groups is None:
+        groups, person = _persons(asked, held_out, person)
     terms = difference_terms(plan, densities)
     persons = rows_of_persons(plan.max_rows, groups, len(terms))
     unit = RECORD if groups is None else Unit(person, plan.max_rows)
@@ -465,6 +467,19 @@ def _densities(asked: list[_Asked], held_out: tuple[Any, ...]) -> Float[np.ndarr
         return in_batches(at, shape, "log density")
 
     return np.stack([of(density) for density, _ in asked], axis=1)
+
+
+def _persons(asked: list[_Asked], held_out: tuple[Any, ...], person: str) -> tuple[Any, str]:
+    """The person of each row, as the schemas of results by a formula name them; None: each row is a record."""
+    from discreet.tabular.tables import OutOfBounds, Report, typed
+
+    named = {schema.person: schema for _, schema in asked if schema is not None and schema.person is not None}
+    if not named:
+        return None, person
+    if len(named) > 1:
+        raise ValueError(f"The fits name persons by several columns, {', '.join(named)}: pass groups= and person=.")
+    ((name, schema),) = named.items()
+    return typed(held_out[0], schema, Report(OutOfBounds.REFUSE), only_person=True)[name].to_pylist(), name
 
 
 def _of_table(asked: list[_Asked], held_out: tuple[Any, ...]) -> Float[np.ndarray, "row fit"]:
